@@ -1,0 +1,119 @@
+"""Which models the fork follows: the tested families, and the reasons to refuse others.
+
+The core never asks for a family. It asks for structure, here, once; whatever differs between families
+is a row of `FAMILIES` with its reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row of the table of supported families: each passes the conformance test."""
+
+    name: str
+    model_type: str
+    example: str
+    note: str = ""
+
+
+FAMILIES = (
+    Family("LLaVA-1.5", "llava", "llava-hf/llava-1.5-7b-hf"),
+    Family("LLaVA-NeXT", "llava_next", "llava-hf/llava-v1.6-mistral-7b-hf"),
+    Family("Pixtral (LLaVA)", "llava", "mistral-community/pixtral-12b"),
+    Family("Mistral 3", "mistral3", "mistralai/Mistral-Small-3.1-24B-Instruct-2503"),
+    Family("Qwen2-VL", "qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct"),
+    Family("Qwen2.5-VL", "qwen2_5_vl", "Qwen/Qwen2.5-VL-7B-Instruct"),
+    Family("Qwen3-VL", "qwen3_vl", "Qwen/Qwen3-VL-8B-Instruct", "fork after the DeepStack layers"),
+    Family("InternVL", "internvl", "OpenGVLab/InternVL3-8B-hf"),
+    Family("Idefics3", "idefics3", "HuggingFaceM4/Idefics3-8B-Llama3"),
+    Family("SmolVLM", "smolvlm", "HuggingFaceTB/SmolVLM2-2.2B-Instruct"),
+    Family("Gemma 3", "gemma3", "google/gemma-3-4b-it"),
+    Family("PaliGemma", "paligemma", "google/paligemma-3b-mix-224"),
+    Family("PaliGemma 2", "paligemma", "google/paligemma2-3b-mix-224", "eager attention (soft-capped scores)"),
+)
+
+# The fork hands each late layer a 4-D mask; other implementations take none, or another kind.
+ATTENTION = ("sdpa", "eager")
+LAYER_TYPES = ("full_attention", "sliding_attention")
+# Arguments of a decoder layer that carry one row per position, or keys and values from elsewhere, and
+# that the packed rows would not match.
+FOREIGN_LAYER_ARGUMENTS = {
+    "per_layer_input": "feeds per-layer embeddings into every decoder layer",
+    "shared_kv_states": "shares keys and values between decoder layers",
+    "cross_attention_states": "reads the image through cross-attention",
+    "encoder_hidden_states": "reads the image through cross-attention",
+}
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """The text stack of an LVLM: the parts that the fork hooks.
+
+    Attributes:
+        layers: the L decoder layers.
+        norm: the final norm.
+        first_boundary: smallest b = L - K at which a fork is exact.
+    """
+
+    layers: nn.ModuleList
+    norm: nn.Module
+    first_boundary: int
+    tested: bool
+
+
+def find_backbone(model: Any) -> Backbone:
+    """The text stack of `model`.
+
+    Raises:
+        UnsupportedModelError: the architecture or its attention is one that the fork cannot follow
+            exactly; the message says why, and what to do.
+    """
+    name = type(model).__name__
+    config: Any = getattr(model, "config", None)
+    if config is None or not hasattr(model, "get_decoder"):
+        raise UnsupportedModelError(
+            f"{name} is not a Hugging Face image-text-to-text model. Load one with AutoModelForImageTextToText."
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        raise _refusal(name, "it is an encoder-decoder: its decoder never holds the image tokens")
+    text_config = config.get_text_config(decoder=True)
+    if getattr(text_config, "cross_attention_layers", None):
+        raise _refusal(name, "it reads the image through cross-attention: there are no image tokens to drop")
+    if getattr(text_config, "num_kv_shared_layers", 0):
+        raise _refusal(name, "its late layers share keys and values with earlier ones")
+    foreign = set(getattr(text_config, "layer_types", None) or ()) - set(LAYER_TYPES)
+    if foreign:
+        raise _refusal(name, f"its text stack has layers of type {', '.join(sorted(foreign))}")
+
+    decoder = model.get_decoder()
+    layers, norm = getattr(decoder, "layers", None), getattr(decoder, "norm", None)
+    if layers is None or norm is None:
+        raise _refusal(name, "its text stack has no `layers` and `norm` to hook")
+    for argument in inspect.signature(layers[0].forward).parameters:
+        if argument in FOREIGN_LAYER_ARGUMENTS:
+            raise _refusal(name, f"it {FOREIGN_LAYER_ARGUMENTS[argument]}")
+
+    attention = decoder.config._attn_implementation
+    if attention not in ATTENTION:
+        raise UnsupportedModelError(
+            f"attention implementation {attention!r} takes no 4-D mask, which the fork needs. "
+            "Load the model with attn_implementation='sdpa' (or 'eager')."
+        )
+    deepstack = getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ()
+    tested = config.model_type in {family.model_type for family in FAMILIES}
+    return Backbone(layers, norm, max(1, len(deepstack)), tested)
+
+
+def _refusal(name: str, reason: str) -> UnsupportedModelError:
+    families = ", ".join(family.name for family in FAMILIES)
+    return UnsupportedModelError(f"{name} is not supported: {reason}. Supported families: {families}.")

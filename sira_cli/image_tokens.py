@@ -1,0 +1,168 @@
+"""Which positions of a prompt belong to the image: P_img of the paper.
+
+A rule is data (it lives in presets); `resolve` turns it into ids, `find` into positions. Only the
+image's own positions count: markers such as `<|vision_start|>` are text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from sira_cli.errors import ImageTokenError, SettingsError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Vocabulary(Protocol):
+    """The part of a tokenizer that a rule needs."""
+
+    def get_vocab(self) -> dict[str, int]:
+        """Token texts and their ids."""
+        ...
+
+
+@dataclass(frozen=True)
+class Between:
+    """Everything from a `start` marker to the next `end` marker, for any number of spans in a row."""
+
+    start: str | int
+    end: str | int
+    inclusive: bool = False
+
+
+@dataclass(frozen=True)
+class ImageTokens:
+    """A detection rule. Several parts together mean any of them; no part means `from_config`.
+
+    Args:
+        from_config: the id that the model's config names (`image_token_id`).
+        ids: token ids.
+        tokens: token texts, looked up in the tokenizer.
+        between: all that lies between two markers.
+
+    Raises:
+        SettingsError: the rule is empty or holds values of the wrong type.
+    """
+
+    from_config: bool | None = None
+    ids: tuple[int, ...] = ()
+    tokens: tuple[str, ...] = ()
+    between: Between | None = None
+
+    def __post_init__(self) -> None:
+        # Presets and callers may give lists; a frozen rule holds tuples, so that it can be hashed.
+        object.__setattr__(self, "ids", tuple(self.ids))
+        object.__setattr__(self, "tokens", tuple(self.tokens))
+        if any(not isinstance(i, int) or isinstance(i, bool) or i < 0 for i in self.ids):
+            raise SettingsError(f"image_tokens.ids must be token ids (0 or more); got {list(self.ids)}")
+        if self.from_config is False and not self._has_own_part:
+            raise SettingsError("image_tokens.from_config is false and no ids, tokens or between are given")
+
+    @property
+    def _has_own_part(self) -> bool:
+        return bool(self.ids or self.tokens or self.between)
+
+    def resolve(self, model_config: object, tokenizer: Vocabulary | None = None) -> ImageTokenFinder:
+        """Look every name up, once.
+
+        Args:
+            model_config: the model's config, asked for `image_token_id` or `image_token_index`.
+            tokenizer: needed for rules that name tokens by their text.
+
+        Raises:
+            SettingsError: a text is not one token of the vocabulary, or there is no tokenizer.
+            ImageTokenError: the config names no image token.
+        """
+        ids = list(self.ids) + [_token_id(token, tokenizer) for token in self.tokens]
+        if self.from_config or not self._has_own_part:
+            ids.append(_config_image_token(model_config))
+        markers = None
+        if self.between is not None:
+            markers = (_token_id(self.between.start, tokenizer), _token_id(self.between.end, tokenizer))
+        inclusive = self.between is not None and self.between.inclusive
+        return ImageTokenFinder(tuple(ids), markers, inclusive)
+
+
+@dataclass(frozen=True)
+class ImageTokenFinder:
+    """A rule with every name looked up."""
+
+    ids: tuple[int, ...]
+    markers: tuple[int, int] | None = None
+    inclusive: bool = False
+
+    def find(self, input_ids: Tensor) -> Tensor:
+        """Image positions of each row: `input_ids [B, S]` -> bool `[B, S]`.
+
+        Raises:
+            ImageTokenError: a row holds no image token, or a span that is not closed.
+        """
+        import torch
+
+        image = torch.isin(input_ids, input_ids.new_tensor(self.ids))  # [B, S]
+        if self.markers is not None:
+            for row, ids in enumerate(input_ids.tolist()):
+                for first, last in _spans(ids, *self.markers, row):
+                    image[row, first : last + 1] = True
+                    if not self.inclusive:
+                        image[row, [first, last]] = False
+        empty = (~image.any(dim=1)).nonzero().flatten().tolist()
+        if empty:
+            raise ImageTokenError(
+                f"no image token found in row {', '.join(map(str, empty))} of the prompt (looked for {self}). "
+                "Pass a prompt with an image, or set the image-token rule (SiraConfig.image_tokens)."
+            )
+        return image
+
+    def __str__(self) -> str:
+        parts = [f"ids {list(self.ids)}"] if self.ids else []
+        if self.markers:
+            parts.append(f"the span between ids {self.markers[0]} and {self.markers[1]}")
+        return " or ".join(parts)
+
+
+def _spans(ids: list[int], start: int, end: int, row: int) -> list[tuple[int, int]]:
+    """(start, end) index pairs. Each start marker is closed by the next end marker, before another start."""
+    spans: list[tuple[int, int]] = []
+    opened: int | None = None
+    for position, token in enumerate(ids):
+        if token == start and opened is None:
+            opened = position
+        elif token == end and opened is not None:
+            spans.append((opened, position))
+            opened = None
+        elif token == start:
+            break
+    if opened is not None:
+        raise ImageTokenError(
+            f"row {row} of the prompt: the image start marker (id {start}) at position {opened} is not "
+            f"closed by an end marker (id {end}). Check image_tokens.between."
+        )
+    return spans
+
+
+def _token_id(token: str | int, tokenizer: Vocabulary | None) -> int:
+    if isinstance(token, int):
+        return token
+    if tokenizer is None:
+        raise SettingsError(
+            f"the image-token rule names {token!r} by its text, which needs a tokenizer: "
+            "use load(), or give ids instead of tokens"
+        )
+    vocabulary = tokenizer.get_vocab()
+    if token not in vocabulary:
+        raise SettingsError(f"the image-token rule names {token!r}, which is not a token of this tokenizer")
+    return vocabulary[token]
+
+
+def _config_image_token(model_config: object) -> int:
+    for name in ("image_token_id", "image_token_index"):
+        value = getattr(model_config, name, None)
+        if isinstance(value, int):
+            return value
+    raise ImageTokenError(
+        f"{type(model_config).__name__} names no image token (image_token_id). "
+        "Give a rule: image_tokens with ids, tokens or between."
+    )
