@@ -1,0 +1,47 @@
+"""The fork equals Algorithm 1 on every family: same tokens, both streams' logits within 1e-4 in float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sira_cli.config import SiraConfig
+from sira_cli.families import FAMILIES
+from sira_cli.fork import Step, attach
+from tests import reference, tiny
+
+STEPS = 6
+
+
+def test_the_table_of_families_is_the_list_of_tested_ones():
+    assert [family.name for family in FAMILIES] == list(tiny.FAMILIES)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("k", [1, tiny.LAYERS // 2, tiny.LAYERS - 1])
+def test_equals_the_reference(family: tiny.Tiny, k: int, alpha: float, request, record_property):
+    if k not in family.boundaries:
+        pytest.skip("the fork would lie inside DeepStack; its refusal has its own test")
+    expected = reference.decode(family, k, alpha, STEPS)
+    worst = 0.0
+    for use_cache in (True, False):
+        steps: list[Step] = []
+        with attach(family.model, SiraConfig(k=k, alpha=alpha), on_step=steps.append):
+            output = family.model.generate(
+                **family.inputs,
+                max_new_tokens=STEPS,
+                do_sample=False,
+                eos_token_id=None,
+                suppress_tokens=tiny.SUPPRESS,
+                use_cache=use_cache,
+            )
+        assert output[0, family.inputs["input_ids"].shape[1] :].tolist() == expected.tokens
+        full, cf = torch.cat([step.full for step in steps]), torch.cat([step.cf for step in steps])
+        contrast = torch.cat([step.contrast for step in steps])
+        worst = max(worst, float((full - expected.full).abs().max()), float((cf - expected.cf).abs().max()))
+        assert worst < 1e-4
+        torch.testing.assert_close(contrast, (1 + alpha) * expected.full - alpha * expected.cf, atol=3e-4, rtol=0)
+    # A contrast of a model with itself would pass everything above with alpha = 0, and only then.
+    gap = float((expected.full - expected.cf).abs().max())
+    assert gap > 0.01
+    record_property("conformance", (request.node.callspec.params["family"], worst, gap))

@@ -1,0 +1,298 @@
+"""Tiny random models of every supported family, built from configs: nothing is downloaded.
+
+Each builder returns a model in float32 and the inputs of one prompt with one image. The text stack has
+L = 6 layers. Weights are scaled up so that attention is far from uniform and the streams really differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers as hf
+from torch import Tensor
+
+IMAGE = 100  # image token id; never generated in the tests (see `SUPPRESS`)
+LAYERS = 6
+SUPPRESS = [IMAGE, 101, 102, 103]
+VOCABULARY = 200
+
+TEXT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+CLIP = {
+    "model_type": "clip_vision_model",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+    "projection_dim": 32,
+}
+SIGLIP = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+    "vision_use_head": False,
+}
+PIXTRAL = {
+    "model_type": "pixtral",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "patch_size": 8,
+    "head_dim": 16,
+}
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A family's model and one prompt.
+
+    `grown` is the value that per-token inputs (token types) take for generated tokens.
+    """
+
+    model: Any
+    inputs: dict[str, Tensor]
+    grown: dict[str, int] = field(default_factory=dict)
+    boundaries: tuple[int, ...] = (1, LAYERS // 2, LAYERS - 1)  # K to test
+
+    @property
+    def image(self) -> Tensor:
+        return self.inputs["input_ids"] == IMAGE
+
+
+def prompt(images: int = 16, before: int = 5, after: int = 9, seed: int = 0) -> Tensor:
+    """`[1, S]` random text with `images` image tokens behind `before` text tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, 90, (1, before + images + after), generator=generator)
+    ids[:, before : before + images] = IMAGE
+    return ids
+
+
+def pixels(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def build(config: Any, model_class: Any, attention: str = "sdpa") -> Any:
+    config._attn_implementation = attention
+    torch.manual_seed(0)
+    model = model_class(config).eval()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+        if parameter.ndim > 1:
+            parameter.mul_(3.0)
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+def llava(attention: str = "sdpa") -> Tiny:
+    config = hf.LlavaConfig(
+        vision_config=CLIP, text_config={**TEXT, "model_type": "llama"}, image_token_index=IMAGE, image_seq_length=16
+    )
+    model = build(config, hf.LlavaForConditionalGeneration, attention)
+    return Tiny(model, with_mask(prompt(), pixel_values=pixels(1, 3, 32, 32)))
+
+
+def llava_next() -> Tiny:
+    config = hf.LlavaNextConfig(
+        vision_config=CLIP,
+        text_config={**TEXT, "model_type": "mistral", "sliding_window": None},
+        image_token_index=IMAGE,
+        image_grid_pinpoints=[[32, 64], [64, 32]],
+        image_seq_length=16,
+    )
+    model = build(config, hf.LlavaNextForConditionalGeneration)
+    ids = prompt(images=16 + 4 * 8 + 4)  # base image, two tiles in one row, a newline for each patch row
+    return Tiny(model, with_mask(ids, pixel_values=pixels(1, 3, 3, 32, 32), image_sizes=torch.tensor([[32, 64]])))
+
+
+def pixtral() -> Tiny:
+    config = hf.LlavaConfig(
+        vision_config={**PIXTRAL, "image_size": 32},
+        text_config={**TEXT, "model_type": "mistral", "sliding_window": None, "head_dim": 16},
+        image_token_index=IMAGE,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+    )
+    model = build(config, hf.LlavaForConditionalGeneration)
+    return Tiny(model, with_mask(prompt(), pixel_values=pixels(1, 3, 32, 32), image_sizes=torch.tensor([[32, 32]])))
+
+
+def mistral3() -> Tiny:
+    config = hf.Mistral3Config(
+        vision_config={**PIXTRAL, "image_size": 64},
+        text_config={**TEXT, "model_type": "mistral", "sliding_window": None, "head_dim": 16},
+        image_token_index=IMAGE,
+        spatial_merge_size=2,
+    )
+    model = build(config, hf.Mistral3ForConditionalGeneration)
+    return Tiny(model, with_mask(prompt(), pixel_values=pixels(1, 3, 64, 64), image_sizes=torch.tensor([[64, 64]])))
+
+
+def qwen(version: str) -> Tiny:
+    rope: dict[str, Any] = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e4}
+    text: dict[str, Any] = {**TEXT, "rope_parameters": rope}
+    vision: dict[str, Any] = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 4,
+        "out_hidden_size": 64,
+        "patch_size": 8,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+    }
+    config_class: Any
+    boundaries: tuple[int, ...] = (1, 3, 5)
+    if version == "2":
+        config_class, model_class = hf.Qwen2VLConfig, hf.Qwen2VLForConditionalGeneration
+        vision.update(embed_dim=32, hidden_size=64, mlp_ratio=2)
+        del vision["intermediate_size"], vision["out_hidden_size"]
+    elif version == "2.5":
+        config_class, model_class = hf.Qwen2_5_VLConfig, hf.Qwen2_5_VLForConditionalGeneration
+        vision.update(window_size=32, fullatt_block_indexes=[1])
+    else:
+        config_class, model_class = hf.Qwen3VLConfig, hf.Qwen3VLForConditionalGeneration
+        text.update(head_dim=16, rope_parameters={**rope, "mrope_section": [4, 2, 2], "mrope_interleaved": True})
+        vision.update(depth=3, deepstack_visual_indexes=[0, 1, 2], num_position_embeddings=64)
+        boundaries = (1, 3)  # K = 5 would fork inside DeepStack: refused, tested apart
+    config = config_class(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=IMAGE,
+        video_token_id=101,
+        vision_start_token_id=102,
+        vision_end_token_id=103,
+    )
+    model = build(config, model_class)
+    return Tiny(model, qwen_inputs(prompt()), {"mm_token_type_ids": 0}, boundaries)
+
+
+def qwen_inputs(ids: Tensor, grid: tuple[int, int, int] = (1, 8, 8), seed: int = 0) -> dict[str, Tensor]:
+    """Markers around the image, patches for `grid`, token types as the processor gives them."""
+    first, last = (ids[0] == IMAGE).nonzero().flatten()[[0, -1]].tolist()
+    ids[0, first - 1], ids[0, last + 1] = 102, 103
+    return with_mask(
+        ids,
+        pixel_values=pixels(grid[1] * grid[2], 3 * 2 * 8 * 8, seed=seed),
+        image_grid_thw=torch.tensor([grid]),
+        mm_token_type_ids=(ids == IMAGE).int(),
+    )
+
+
+def internvl() -> Tiny:
+    vision = {
+        "model_type": "internvl_vision",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": [64, 64],
+        "patch_size": [8, 8],
+    }
+    config = hf.InternVLConfig(
+        vision_config=vision, text_config={**TEXT, "model_type": "qwen2"}, image_token_id=IMAGE, image_seq_length=16
+    )
+    model = build(config, hf.InternVLForConditionalGeneration)
+    return Tiny(model, with_mask(prompt(), pixel_values=pixels(1, 3, 64, 64)))
+
+
+def idefics(name: str = "Idefics3") -> Tiny:
+    vision = {
+        "model_type": "idefics3_vision" if name == "Idefics3" else "smolvlm_vision",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": 32,
+        "patch_size": 4,
+    }
+    config = getattr(hf, f"{name}Config")(
+        vision_config=vision,
+        text_config={**TEXT, "model_type": "llama"},
+        image_token_id=IMAGE,
+        scale_factor=2,
+        pad_token_id=0,
+    )
+    model = build(config, getattr(hf, f"{name}ForConditionalGeneration"))
+    return Tiny(model, with_mask(prompt(), pixel_values=pixels(1, 1, 3, 32, 32)))
+
+
+def gemma3() -> Tiny:
+    sliding, full = "sliding_attention", "full_attention"
+    text = {
+        **TEXT,
+        "head_dim": 16,
+        "sliding_window": 12,  # shorter than the image, so that windows matter
+        "layer_types": [sliding, sliding, full, sliding, sliding, full],
+        "query_pre_attn_scalar": 16,
+    }
+    config = hf.Gemma3Config(
+        vision_config=SIGLIP,
+        text_config=text,
+        image_token_index=IMAGE,
+        mm_tokens_per_image=16,
+        boi_token_index=102,
+        eoi_token_index=103,
+    )
+    model = build(config, hf.Gemma3ForConditionalGeneration)
+    ids = prompt()
+    inputs = with_mask(ids, pixel_values=pixels(1, 3, 32, 32), token_type_ids=(ids == IMAGE).long())
+    return Tiny(model, inputs, {"token_type_ids": 0})
+
+
+def paligemma(version: int = 1) -> Tiny:
+    text: dict[str, Any] = {**TEXT, "head_dim": 16, "model_type": "gemma"}
+    if version == 2:
+        text.update(model_type="gemma2", sliding_window=12, query_pre_attn_scalar=16)
+    config = hf.PaliGemmaConfig(
+        vision_config={**SIGLIP, "projection_dim": 64},
+        text_config=text,
+        image_token_index=IMAGE,
+        projection_dim=64,
+        hidden_size=64,
+        vocab_size=VOCABULARY,
+    )
+    model = build(config, hf.PaliGemmaForConditionalGeneration, "eager" if version == 2 else "sdpa")
+    ids = prompt(before=0)
+    inputs = with_mask(ids, pixel_values=pixels(1, 3, 32, 32), token_type_ids=torch.zeros_like(ids))
+    return Tiny(model, inputs, {"token_type_ids": 1})  # the prompt is a prefix, what follows is causal
+
+
+def with_mask(ids: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **inputs}
+
+
+FAMILIES: dict[str, Callable[[], Tiny]] = {
+    "LLaVA-1.5": llava,
+    "LLaVA-NeXT": llava_next,
+    "Pixtral (LLaVA)": pixtral,
+    "Mistral 3": mistral3,
+    "Qwen2-VL": lambda: qwen("2"),
+    "Qwen2.5-VL": lambda: qwen("2.5"),
+    "Qwen3-VL": lambda: qwen("3"),
+    "InternVL": internvl,
+    "Idefics3": idefics,
+    "SmolVLM": lambda: idefics("SmolVLM"),
+    "Gemma 3": gemma3,
+    "PaliGemma": paligemma,
+    "PaliGemma 2": lambda: paligemma(2),
+}
