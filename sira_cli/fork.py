@@ -95,7 +95,7 @@ class Fork:
         image: `[B, S]` bool, P_img of the latest prompt (None before the first).
     """
 
-    def __init__(self, model: nn.Module, config: SiraConfig, on_step: Callable[[Step], None] | None) -> None:
+    def __init__(self, model: nn.Module, config: SiraConfig, on_step: Callable[[Step], None] | None = None) -> None:
         backbone = find_backbone(model)
         self.config = config
         self.layers = len(backbone.layers)  # L

@@ -64,25 +64,35 @@ class ImageTokens:
     def _has_own_part(self) -> bool:
         return bool(self.ids or self.tokens or self.between)
 
-    def resolve(self, model_config: object, tokenizer: Vocabulary | None = None) -> ImageTokenFinder:
-        """Look every name up, once.
+    def with_ids(self, tokenizer: Vocabulary) -> ImageTokens:
+        """The same rule with every token text replaced by its id, so that no tokenizer is needed any more.
+
+        Raises:
+            SettingsError: a text is not one token of the vocabulary.
+        """
+        between = self.between and Between(
+            _token_id(self.between.start, tokenizer), _token_id(self.between.end, tokenizer), self.between.inclusive
+        )
+        ids = self.ids + tuple(_token_id(token, tokenizer) for token in self.tokens)
+        return ImageTokens(self.from_config, ids, (), between)
+
+    def resolve(self, model_config: object) -> ImageTokenFinder:
+        """The rule for one model.
 
         Args:
             model_config: the model's config, asked for `image_token_id` or `image_token_index`.
-            tokenizer: needed for rules that name tokens by their text.
 
         Raises:
-            SettingsError: a text is not one token of the vocabulary, or there is no tokenizer.
+            SettingsError: the rule still names tokens by their text; see `with_ids`.
             ImageTokenError: the config names no image token.
         """
-        ids = list(self.ids) + [_token_id(token, tokenizer) for token in self.tokens]
+        ids = list(self.ids) + [_token_id(token, None) for token in self.tokens]
         if self.from_config or not self._has_own_part:
             ids.append(_config_image_token(model_config))
-        markers = None
-        if self.between is not None:
-            markers = (_token_id(self.between.start, tokenizer), _token_id(self.between.end, tokenizer))
-        inclusive = self.between is not None and self.between.inclusive
-        return ImageTokenFinder(tuple(ids), markers, inclusive)
+        if self.between is None:
+            return ImageTokenFinder(tuple(ids))
+        markers = (_token_id(self.between.start, None), _token_id(self.between.end, None))
+        return ImageTokenFinder(tuple(ids), markers, self.between.inclusive)
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,7 @@ def _token_id(token: str | int, tokenizer: Vocabulary | None) -> int:
     if tokenizer is None:
         raise SettingsError(
             f"the image-token rule names {token!r} by its text, which needs a tokenizer: "
-            "use load(), or give ids instead of tokens"
+            "use load(), ImageTokens.with_ids(tokenizer), or give ids"
         )
     vocabulary = tokenizer.get_vocab()
     if token not in vocabulary:

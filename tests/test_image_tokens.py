@@ -21,7 +21,7 @@ class Words:
 
 
 def positions(rule: ImageTokens, ids: torch.Tensor, tokenizer=None) -> list[list[int]]:
-    found = rule.resolve(CONFIG, tokenizer).find(ids)
+    found = (rule.with_ids(tokenizer) if tokenizer else rule).resolve(CONFIG).find(ids)
     return [row.nonzero().flatten().tolist() for row in found]
 
 
@@ -77,7 +77,7 @@ def test_lists_become_tuples_so_that_a_rule_can_be_hashed():
         (lambda: ImageTokens(ids=(-1,)), r"token ids \(0 or more\)"),
         (lambda: ImageTokens(ids=("5",)), r"token ids \(0 or more\)"),
         (lambda: ImageTokens(tokens=("<image>",)).resolve(CONFIG), "needs a tokenizer"),
-        (lambda: ImageTokens(tokens=("<img>",)).resolve(CONFIG, Words()), "'<img>', which is not a token"),
+        (lambda: ImageTokens(tokens=("<img>",)).with_ids(Words()), "'<img>', which is not a token"),
     ],
 )
 def test_bad_rules(make, message):

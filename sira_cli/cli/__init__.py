@@ -1,0 +1,65 @@
+"""The command `sira`. Heavy imports happen inside commands, so that help and usage errors are instant."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from sira_cli._version import __version__
+from sira_cli.cli import ask, caption, demo, presets
+from sira_cli.cli.console import say, verbosity
+from sira_cli.errors import SiraError
+
+app = typer.Typer(
+    name="sira",
+    help="Captions and answers with fewer hallucinations: SIRA decoding for vision-language models.",
+    epilog="Try it without a download: sira demo",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("caption")(caption.caption)
+app.command("ask")(ask.ask)
+app.command("demo")(demo.demo)
+app.add_typer(presets.app, name="presets")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"sira {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line and exit with the code that CLI.md promises.
+
+    Typer itself ends usage errors with 2, Ctrl-C with 130 and a closed pipe with 1.
+    """
+    try:
+        app()
+    except SiraError as error:
+        _report(error, str(error))
+        sys.exit(error.exit_code)
+    except Exception as error:
+        _report(error, f"unexpected {type(error).__name__}: {error} (-vv shows where)")
+        sys.exit(1)
+
+
+def _report(error: Exception, message: str) -> None:
+    if verbosity() >= 2:
+        traceback.print_exception(error)
+    say(message)

@@ -1,0 +1,81 @@
+"""What goes to stderr: messages, warnings, progress. stdout holds answers only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.errors import UntestedModelWarning
+
+if TYPE_CHECKING:
+    from sira_cli.hub import Download
+
+_verbosity = 0
+
+
+def verbosity() -> int:
+    """-1 quiet, 0 normal, 1 with the libraries' chatter (-v), 2 with tracebacks (-vv)."""
+    return _verbosity
+
+
+def set_verbosity(quiet: bool, verbose: int) -> None:
+    """To be called before transformers is imported: it reads its log level from the environment then."""
+    global _verbosity
+    _verbosity = -1 if quiet else verbose
+    if _verbosity >= 1:
+        return
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not sys.stderr.isatty() or quiet:
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    warnings.simplefilter("ignore")
+    if not quiet:
+        warnings.simplefilter("always", UntestedModelWarning)
+        warnings.showwarning = _show_warning
+
+
+def silence_transformers() -> None:
+    """No bars while weights are read or written."""
+    if _verbosity < 1:
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+
+
+def say(message: str) -> None:
+    """One line to stderr."""
+    print(f"sira: {message}", file=sys.stderr, flush=True)
+
+
+def note(message: str) -> None:
+    """A line that `-q` leaves out."""
+    if _verbosity >= 0:
+        say(message)
+
+
+@contextmanager
+def waiting(message: str) -> Iterator[None]:
+    """A spinner on a terminal, nothing elsewhere."""
+    if _verbosity < 0 or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(message):
+        yield
+
+
+def announce(download: Download) -> None:
+    """Before a first download: what, how large, where to, and the way that needs none."""
+    note(
+        f"fetching {download.model} ({download.revision}), {download.gigabytes:.1f} GB, to {download.cache} "
+        "(--preset demo needs no download)"
+    )
+
+
+def _show_warning(message: Any, *args: Any, **kwargs: Any) -> None:
+    say(f"warning: {message}")

@@ -1,0 +1,167 @@
+"""Options that several commands share: one spelling everywhere.
+
+A group is a dataclass of annotated fields. `with_options(Group)` gives a command the group's fields as
+options and hands it one object instead of twenty arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from sira_cli.errors import SettingsError
+
+
+class Dtype(StrEnum):
+    """Precision of the weights."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class Quantization(StrEnum):
+    """Weights in fewer bits."""
+
+    BITS4 = "4bit"
+    BITS8 = "8bit"
+
+
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "-v", "--verbose", count=True, show_default=False, help="Show the libraries' messages; -vv: tracebacks."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and where it runs."""
+
+    preset: Annotated[
+        str | None,
+        typer.Option("-p", "--preset", help="Preset name or file; default $SIRA_PRESET, else qwen2.5-vl-7b."),
+    ] = None
+    model: Annotated[
+        str | None, typer.Option("-m", "--model", help="Hugging Face id or folder, instead of a preset.")
+    ] = None
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the model.")] = None
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    dtype: Annotated[Dtype | None, typer.Option(help="Precision of the weights; default the preset's.")] = None
+    quantization: Annotated[Quantization | None, typer.Option(help="Load in fewer bits (extra `quant`).")] = None
+    offline: Annotated[bool, typer.Option("--offline", help="Never ask the hub.")] = False
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """How the next token is picked. What is not given is the preset's."""
+
+    method: Annotated[str, typer.Option(help="Decoder: sira, greedy.")] = "sira"
+    k: Annotated[int | None, typer.Option(help="Layers after the fork, K; default the preset's, as below.")] = None
+    alpha: Annotated[float | None, typer.Option(help="Contrast strength.")] = None
+    beta: Annotated[float | None, typer.Option(help="Plausibility cut-off, off in the paper.")] = None
+    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None
+    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling.")] = None
+    seed: Annotated[int | None, typer.Option(help="For sampling.")] = None
+    num_beams: Annotated[int | None, typer.Option(help="Beam search.")] = None
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What is printed, and how much is said."""
+
+    json: Annotated[bool, typer.Option("--json", help="One JSON record per picture.")] = False
+    no_stream: Annotated[bool, typer.Option("--no-stream", help="Print a text when it is complete.")] = False
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "-v", "--verbose", count=True, show_default=False, help="Show the libraries' messages; -vv: tracebacks."
+        ),
+    ] = 0
+
+
+def load_model(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> Any:
+    """The `Lvlm` that these options ask for.
+
+    Raises:
+        SettingsError: --preset and --model together, or a value that is not valid.
+        ModelNotFoundError: the weights are not here and cannot be fetched.
+    """
+    if model.preset is not None and model.model is not None:
+        raise SettingsError("give --preset or --model, not both")
+    from sira_cli import presets
+    from sira_cli.cli.console import announce, silence_transformers, waiting
+
+    if model.model is not None:
+        preset = presets.for_model(model.model)
+    else:
+        preset = presets.find(model.preset or os.environ.get("SIRA_PRESET") or presets.DEFAULT)
+    given = {field.name: getattr(decoding, field.name) for field in fields(decoding) if field.name != "method"}
+    preset = preset.with_settings(revision=model.revision, dtype=model.dtype, **given, **settings)
+
+    if preset.model != presets.BUNDLED:
+        # Before torch is imported: a model that cannot be had is known within a second.
+        from sira_cli.hub import find_checkpoint
+
+        find_checkpoint(
+            preset.model,
+            preset.revision,
+            offline=model.offline,
+            code=model.trust_remote_code,
+            expected_gb=preset.download_gb,
+            on_download=announce,
+        )
+    with waiting(f"loading {preset.name or preset.model}"):
+        from sira_cli.lvlm import load
+
+        silence_transformers()
+        return load(
+            preset,
+            method=decoding.method,
+            device=model.device,
+            quantization=model.quantization,
+            offline=model.offline,
+            trust_remote_code=model.trust_remote_code,
+        )
+
+
+def with_options(**groups: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the fields of each group as options; it receives one object per group, by these names."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        own = inspect.signature(command, eval_str=True)
+        parameters = [parameter for name, parameter in own.parameters.items() if name not in groups]
+        for group in groups.values():
+            hints = get_type_hints(group, include_extras=True)
+            parameters += [
+                inspect.Parameter(
+                    field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+                )
+                for field in fields(group)
+            ]
+
+        @functools.wraps(command)
+        def run(**values: Any) -> Any:
+            for name, group in groups.items():
+                values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+            return command(**values)
+
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate

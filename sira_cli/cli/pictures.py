@@ -1,0 +1,103 @@
+"""What `caption` and `ask` share: one prompt, some pictures, texts or records on stdout."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from sira_cli.cli.console import note, say, set_verbosity, verbosity
+from sira_cli.cli.options import DecodingOptions, ModelOptions, OutputOptions, load_model
+from sira_cli.errors import PictureError, SettingsError, SiraError
+
+if TYPE_CHECKING:
+    from sira_cli.lvlm import Lvlm
+    from sira_cli.results import Result
+
+
+def run_pictures(
+    task: str,
+    paths: Sequence[str],
+    text: str | None,
+    model: ModelOptions,
+    decoding: DecodingOptions,
+    output: OutputOptions,
+) -> None:
+    """Decode each picture in turn. One bad picture is reported and the others go on.
+
+    Args:
+        task: `caption` or `ask`.
+        paths: pictures; `-` is stdin.
+        text: the prompt (caption; None: the preset's) or the question (ask).
+
+    Raises:
+        typer.Exit: with 3 if some pictures failed.
+        SiraError: the run could not start.
+    """
+    from sira_cli.presets import BUNDLED
+
+    set_verbosity(output.quiet, output.verbose)
+    _check_paths(paths)
+    lvlm = load_model(model, decoding, prompt=text if task == "caption" else None)
+    if lvlm.preset.model == BUNDLED:
+        note("the bundled model has random weights so far: its words are random")
+    prompt = lvlm.preset.prompts.caption if task == "caption" else lvlm.preset.prompts.ask
+    prompt = prompt.replace("{question}", text) if task == "ask" and text is not None else prompt
+
+    failed = 0
+    for path in paths:
+        result = _decode(lvlm, task, path, prompt, output, several=len(paths) > 1)
+        if result.status == "error":
+            failed += 1
+        if output.json:
+            print(result.to_json(), flush=True)
+    if failed:
+        if len(paths) > 1:
+            say(f"{failed} of {len(paths)} pictures failed")
+        raise typer.Exit(3)
+
+
+def _check_paths(paths: Sequence[str]) -> None:
+    """Nothing to do is known before a model is loaded."""
+    if paths.count("-") > 1:
+        raise SettingsError("'-' (stdin) can be given once")
+    folders = [path for path in paths if path != "-" and Path(path).is_dir()]
+    if folders:
+        raise SettingsError(f"{folders[0]} is a folder; name its pictures, for example {folders[0].rstrip('/')}/*.jpg")
+    if not any(path == "-" or Path(path).exists() for path in paths):
+        raise PictureError(
+            f"{paths[0]}: no such file" + (f", nor any of the other {len(paths) - 1}" * (len(paths) > 1))
+        )
+
+
+def _decode(lvlm: Lvlm, task: str, path: str, prompt: str, output: OutputOptions, several: bool) -> Result:
+    stream = sys.stdout.isatty() and not output.json and not output.no_stream
+    shown: list[str] = []
+
+    def show(piece: str) -> None:
+        if not shown and several:
+            print(f"{path}: ", end="")
+        shown.append(piece)
+        print(piece if len(shown) > 1 else piece.lstrip(), end="", flush=True)
+
+    try:
+        source = sys.stdin.buffer if path == "-" else path
+        result = lvlm.run(task, source, prompt, show if stream else None)
+    except Exception as error:
+        if shown:
+            print()
+        if verbosity() >= 2:
+            traceback.print_exception(error)
+        # Errors of ours name the picture already or are about the prompt; others need its name.
+        message = str(error) if isinstance(error, SiraError) else f"{type(error).__name__}: {error}"
+        say(message if message.startswith(f"{path}: ") else f"{path}: {message}")
+        return lvlm.failure(task, path, prompt, message)
+    if shown:
+        print()
+    elif not output.json:
+        print(f"{path}: {result.text}" if several else result.text, flush=True)
+    return result

@@ -1,0 +1,69 @@
+"""`sira presets`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sira_cli.cli.console import note, set_verbosity
+
+app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_presets() -> None:
+    """List every preset, yours and the shipped ones."""
+    from sira_cli import presets
+
+    found = {name: presets.read(path) for name, path in sorted(presets.available().items())}
+    name_width = max(map(len, found))
+    model_width = max(len(preset.model) for preset in found.values())
+    for name, preset in found.items():
+        print(f"{name:<{name_width}}  {preset.model:<{model_width}}  {preset.description}")
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(help="Preset name or file.")]) -> None:
+    """Print a preset as YAML, without the defaults."""
+    from sira_cli import presets
+
+    print(presets.to_yaml(presets.find(name)), end="")
+
+
+@app.command()
+def check(file: Annotated[str, typer.Argument(help="Preset file.")]) -> None:
+    """Check a preset file; name every mistake in it."""
+    from sira_cli import presets
+
+    preset = presets.read(Path(file))
+    fork = f"k = {preset.sira.k}" if preset.sira.k else f"k = {preset.sira.k_fraction or 0.5:g} L"
+    print(f"{file}: ok ({preset.name}: {preset.model}, {fork}, alpha = {preset.sira.alpha:g})")
+
+
+@app.command()
+def new(
+    model: Annotated[str, typer.Argument(help="Hugging Face id or folder.")],
+    revision: Annotated[str, typer.Option(help="Branch, tag or commit of the model.")] = "main",
+    offline: Annotated[bool, typer.Option("--offline", help="Never ask the hub.")] = False,
+) -> None:
+    """Print a preset for a model: K = L/2, its image tokens, its size."""
+    set_verbosity(False, 0)
+    from sira_cli import presets
+    from sira_cli.inspection import inspect_model
+
+    facts = inspect_model(model, revision=revision, offline=offline)
+    name = re.sub(r"[^a-z0-9.]+", "-", Path(model).name.lower()).strip("-")
+    preset = presets.Preset(
+        name=name,
+        description=f"{Path(model).name}; K = L/2 is the paper's rule of thumb, not measured",
+        model=model,
+        revision=revision,
+        download_gb=None if Path(model).is_dir() else round(facts.gigabytes, 1) or None,
+        sira=presets.SiraSettings(k=facts.k),
+    )
+    print(presets.to_yaml(preset), end="")
+    note(f"{facts.layers} decoder layers, image token id {facts.image_token}")
+    note(f"saved as {presets.home() / 'presets' / (name + '.yaml')} it is --preset {name}")

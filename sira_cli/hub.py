@@ -1,0 +1,188 @@
+"""From a model id or folder to a folder with its files. The cache is asked first: without a network,
+look-ups that retry for half a minute would come before an answer that is known at once."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils._validators import validate_repo_id
+
+from sira_cli.errors import ModelNotFoundError
+
+FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+CODE = ["*.py"]
+PARTS = {
+    "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json"),
+    "image processor": ("preprocessor_config.json", "processor_config.json"),
+}
+TIMEOUT = 10.0  # seconds for the first answer of the hub
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model's files on disk. `revision` pins them: a commit, or a fingerprint of a folder."""
+
+    folder: Path
+    revision: str
+
+
+@dataclass(frozen=True)
+class Download:
+    """What is about to be fetched, for the user to know before it starts."""
+
+    model: str
+    revision: str
+    gigabytes: float
+    cache: str
+
+
+def find_checkpoint(
+    model: str,
+    revision: str = "main",
+    *,
+    offline: bool = False,
+    code: bool = False,
+    expected_gb: float | None = None,
+    on_download: Callable[[Download], None] | None = None,
+) -> Checkpoint:
+    """The files of `model`: a folder, or a hub id in the cache, or fetched from the hub.
+
+    Args:
+        model: folder or hub id.
+        revision: branch, tag or commit on the hub.
+        offline: never ask the hub.
+        code: fetch Python files too (for `trust_remote_code`).
+        expected_gb: size to name where the hub cannot be asked.
+        on_download: told what will be fetched before anything is.
+
+    Raises:
+        ModelNotFoundError: not on this machine, and it cannot be fetched.
+    """
+    folder = _as_folder(model)
+    if folder is not None:
+        lacking = _lacking(folder)
+        if lacking:
+            raise ModelNotFoundError(f"model folder {folder}: {lacking}")
+        return Checkpoint(folder, _fingerprint(folder))
+
+    patterns = FILES + CODE if code else FILES
+    with contextlib.suppress(LocalEntryNotFoundError):
+        cached = Path(snapshot_download(model, revision=revision, allow_patterns=patterns, local_files_only=True))
+        if _lacking(cached) is None:
+            return Checkpoint(cached, cached.name)
+    size = f" (about {expected_gb:g} GB)" if expected_gb else ""
+    with _hub_errors(model, revision, size, offline):
+        info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=TIMEOUT)
+        wanted = [file for file in info.siblings or [] if Path(file.rfilename).suffix in {p[1:] for p in patterns}]
+        if not any(file.rfilename.endswith(".safetensors") for file in wanted):
+            raise ModelNotFoundError(f"{model} has no safetensors weights, and `sira` loads no pickles; convert it")
+        if on_download is not None:
+            total = sum(file.size or 0 for file in wanted) / 1e9
+            on_download(Download(model, revision, total, constants.HF_HUB_CACHE))
+        # By commit, so that all files are of one state of the repository.
+        fetched = Path(snapshot_download(model, revision=info.sha, allow_patterns=patterns))
+    return Checkpoint(fetched, fetched.name)
+
+
+def find_config(model: str, revision: str = "main", *, offline: bool = False) -> Path:
+    """A folder that holds at least the model's config.json.
+
+    Raises:
+        ModelNotFoundError: as `find_checkpoint`.
+    """
+    folder = _as_folder(model)
+    if folder is not None:
+        return folder
+    with contextlib.suppress(LocalEntryNotFoundError):
+        return Path(hf_hub_download(model, "config.json", revision=revision, local_files_only=True)).parent
+    with _hub_errors(model, revision, "", offline):
+        HfApi().model_info(model, revision=revision, timeout=TIMEOUT)
+        return Path(hf_hub_download(model, "config.json", revision=revision)).parent
+
+
+def _as_folder(model: str) -> Path | None:
+    """The folder that `model` names, None for a hub id."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelNotFoundError(f"model folder {folder}: no config.json; expected a Hugging Face checkpoint")
+        return folder
+    if folder.is_absolute() or model.startswith(("./", "../", "~")):
+        raise ModelNotFoundError(f"model folder {model} does not exist")
+    try:
+        validate_repo_id(model)
+    except HFValidationError:
+        raise ModelNotFoundError(f"{model!r} is neither a folder nor a model id like owner/name") from None
+    return None
+
+
+@contextlib.contextmanager
+def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator[None]:
+    """Every way in which the hub can fail, as one line with a way out."""
+    ways_out = (
+        f"Either fetch it where there is a network (`hf download {model}`) and pass its folder with --model, "
+        "or use --preset demo, which needs no download."
+    )
+    if offline or constants.HF_HUB_OFFLINE:
+        raise ModelNotFoundError(f"{model}{size} is not in the cache and offline mode is on. {ways_out}")
+    try:
+        yield
+    except GatedRepoError:
+        raise ModelNotFoundError(
+            f"{model} is gated: accept its terms at {constants.ENDPOINT}/{model} and set HF_TOKEN (or `hf auth login`)"
+        ) from None
+    except RevisionNotFoundError:
+        raise ModelNotFoundError(f"{model} has no revision {revision!r}") from None
+    except RepositoryNotFoundError:
+        raise ModelNotFoundError(
+            f"{model} does not exist on {constants.ENDPOINT}, or it is private: check the name, or set HF_TOKEN"
+        ) from None
+    except (HfHubHTTPError, httpx2.HTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelNotFoundError(
+            f"{model}{size} is not in the cache and cannot be fetched from {constants.ENDPOINT} ({reason[0]}). "
+            f"{ways_out}"
+        ) from error
+
+
+def _lacking(folder: Path) -> str | None:
+    """What a checkpoint folder lacks, or None."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        absent = sorted(shard for shard in shards if not (folder / shard).is_file())
+        if absent:
+            return f"{absent[0]} is missing, one of {len(absent)} absent shards"
+    elif not any(folder.glob("*.safetensors")):
+        return "no safetensors weights, and `sira` loads no pickles; convert them"
+    for part, names in PARTS.items():
+        if not any((folder / name).is_file() for name in names):
+            return f"no {part} ({' or '.join(names)})"
+    return None
+
+
+def _fingerprint(folder: Path) -> str:
+    """Changes when the weights or their settings change, without reading gigabytes."""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.jinja")]):
+        with path.open("rb") as file:
+            head = file.read(1 << 20)
+            file.seek(max(0, path.stat().st_size - (1 << 20)), os.SEEK_SET)
+            digest.update(f"{path.name}:{path.stat().st_size}:".encode() + head + file.read())
+    return f"folder-{digest.hexdigest()[:12]}"

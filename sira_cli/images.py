@@ -1,0 +1,104 @@
+"""Opening pictures safely: what comes out is what a viewer would show, upright and in RGB."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from sira_cli.errors import PictureError
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An opened picture.
+
+    Attributes:
+        name: where it came from, for messages and records.
+        image: upright RGB.
+        sha256: of the file's bytes.
+    """
+
+    name: str
+    image: Image.Image
+    sha256: str
+
+
+def open_picture(source: str | os.PathLike[str] | BinaryIO | Image.Image) -> Picture:
+    """Open a file, a binary stream or a PIL image.
+
+    EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled
+    to 8 bits, of an animation the first frame is taken.
+
+    Raises:
+        PictureError: one line that names the picture and says what is wrong with it.
+    """
+    if isinstance(source, Image.Image):
+        rgb = _as_rgb(source)
+        return Picture("<image>", rgb, hashlib.sha256(rgb.tobytes()).hexdigest())
+    if isinstance(source, str | os.PathLike):
+        name = os.fspath(source)
+        data = _read(Path(source), name)
+    else:
+        name, data = "-", source.read()
+    if not data:
+        raise PictureError(f"{name}: is empty (0 bytes)")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
+            with Image.open(io.BytesIO(data)) as image:
+                image.load()
+                return Picture(name, _as_rgb(image), hashlib.sha256(data).hexdigest())
+    except UnidentifiedImageError:
+        raise PictureError(f"{name}: is not a picture that Pillow can read; convert it to PNG or JPEG") from None
+    except Image.DecompressionBombError:
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise PictureError(f"{name}: has more than {limit:,} pixels, a decompression bomb?; scale it down") from None
+    except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:  # what Pillow's decoders raise
+        raise PictureError(f"{name}: is damaged: {str(error) or type(error).__name__}") from None
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise PictureError(f"{name}: is a folder, expected a picture")
+        if not stat.S_ISREG(mode):
+            raise PictureError(f"{name}: is not a regular file")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise PictureError(f"{name}: no such file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PictureError(f"{name}: cannot be read: {reason}") from None
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    image = ImageOps.exif_transpose(image)
+    if image.mode == "F" or image.mode.startswith("I"):
+        image = _to_8_bit(image)
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _to_8_bit(image: Image.Image) -> Image.Image:
+    """Grey samples of 16 or 32 bits or floats: the smallest usual full scale that holds them is white."""
+    samples = np.nan_to_num(np.asarray(image, dtype=np.float64))
+    if image.mode.startswith("I;16"):
+        scale = 65535.0
+    else:
+        brightest = float(samples.max(initial=0.0))
+        usual = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
+        scale = next((full for full in usual if brightest <= full), brightest)
+    return Image.fromarray(np.clip(np.rint(samples / scale * 255), 0, 255).astype(np.uint8))

@@ -1,0 +1,306 @@
+"""Load a model with its processor; turn a picture and a prompt into a text."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from PIL import Image
+from transformers import AutoConfig, AutoModelForImageTextToText, BitsAndBytesConfig, GenerationConfig, TextStreamer
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+from sira_cli import presets
+from sira_cli._version import __version__
+from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, SiraError, UnsupportedModelError
+from sira_cli.fork import Fork, attach
+from sira_cli.hub import Download, find_checkpoint
+from sira_cli.images import Picture, open_picture
+from sira_cli.presets import Preset
+from sira_cli.processors import chat_inputs, load_processor
+from sira_cli.results import Result, hash_of
+
+PictureSource = str | os.PathLike[str] | BinaryIO | Image.Image
+METHODS = ("sira", "greedy")
+
+
+def load(
+    source: str | os.PathLike[str] | Preset,
+    *,
+    method: str = "sira",
+    device: str = "auto",
+    quantization: str | None = None,
+    offline: bool = False,
+    trust_remote_code: bool = False,
+    on_download: Callable[[Download], None] | None = None,
+    **settings: Any,
+) -> Lvlm:
+    """Load a vision-language model that captions pictures and answers questions with SIRA.
+
+    Args:
+        source: a preset (name, YAML file or `Preset`), a checkpoint folder, or a hub model id.
+        method: `sira`, or `greedy` for the model as it is.
+        device: `auto` (cuda, else mps, else cpu), `cpu`, `cuda`, `cuda:1`, `mps`.
+        quantization: `4bit` or `8bit` (extra `quant`).
+        offline: never ask the hub; what is cached still works.
+        trust_remote_code: run Python code that the checkpoint brings.
+        on_download: told what will be fetched, and how large it is, before anything is.
+        **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
+            top_p, seed, num_beams, dtype, attn_implementation, max_pixels, revision, prompt.
+
+    Raises:
+        SettingsError: a preset or a setting is wrong.
+        ModelNotFoundError: the weights are not here, incomplete, or cannot be fetched.
+        UnsupportedModelError: the model is one that SIRA cannot follow exactly.
+    """
+    if method not in METHODS:
+        raise SettingsError(f"no method named {method!r}; available: {', '.join(METHODS)}")
+    preset = (source if isinstance(source, Preset) else presets.resolve(os.fspath(source))).with_settings(**settings)
+    placement = _device(device)
+    quantized = _quantization(quantization)
+    model_name = preset.model
+    if model_name == presets.BUNDLED:
+        from sira_cli.demo.checkpoint import make_checkpoint
+
+        model_name = str(make_checkpoint(presets.cache() / f"demo-random-{__version__}"))
+    checkpoint = find_checkpoint(
+        model_name,
+        preset.revision,
+        offline=offline,
+        code=trust_remote_code,
+        expected_gb=preset.download_gb,
+        on_download=on_download,
+    )
+    processor = load_processor(
+        checkpoint.folder, max_pixels=preset.image.max_pixels, trust_remote_code=trust_remote_code
+    )
+    attention = preset.load.attn_implementation
+    model = _load_model(
+        checkpoint.folder,
+        trust_remote_code=trust_remote_code,
+        dtype=preset.load.dtype,
+        device_map=placement,
+        attn_implementation=None if attention == "auto" else attention,
+        quantization_config=quantized,
+    )
+    return Lvlm(model, processor, preset, method, checkpoint.revision, quantization)
+
+
+class Lvlm:
+    """A loaded model. Made by `load`.
+
+    Attributes:
+        model, processor: the Hugging Face objects.
+        preset: every setting in force.
+        k, layers: K and L.
+    """
+
+    def __init__(
+        self, model: Any, processor: Any, preset: Preset, method: str, revision: str, quantization: str | None
+    ) -> None:
+        self.model = model
+        self.processor = processor
+        self.preset = preset
+        self.method = method
+        self.revision = revision
+        self.quantization = quantization
+        image_tokens = preset.image_tokens.with_ids(processor.tokenizer)
+        self._find_image = image_tokens.resolve(model.config).find
+        self._sira = dataclasses.replace(preset.sira_config, image_tokens=image_tokens)
+        fork = Fork(model, self._sira)  # a model that cannot be forked is refused now, not at the first picture
+        self.k, self.layers = fork.k, fork.layers
+        self._end_tokens, pad = _end_and_pad_tokens(model, processor.tokenizer)
+        # Algorithm 1 picks from z_cd alone, so nothing else that a checkpoint's generation_config.json
+        # may hold (Qwen2.5-VL: a repetition penalty) takes part.
+        model.generation_config = GenerationConfig(eos_token_id=self._end_tokens or None, pad_token_id=pad)
+
+    def caption(
+        self, picture: PictureSource, prompt: str | None = None, *, on_text: Callable[[str], None] | None = None
+    ) -> Result:
+        """Describe a picture.
+
+        Args:
+            picture: a path, a binary stream or a PIL image.
+            prompt: instead of the preset's.
+            on_text: called with pieces of text as they are decoded (not with beams).
+
+        Raises:
+            PictureError: the picture cannot be opened or processed.
+        """
+        return self.run("caption", picture, prompt or self.preset.prompts.caption, on_text)
+
+    def ask(self, picture: PictureSource, question: str, *, on_text: Callable[[str], None] | None = None) -> Result:
+        """Answer a question about a picture; otherwise like `caption`."""
+        return self.run("ask", picture, self.preset.prompts.ask.replace("{question}", question), on_text)
+
+    def run(
+        self, task: str, source: PictureSource, prompt: str, on_text: Callable[[str], None] | None = None
+    ) -> Result:
+        """One picture and one prompt, word by word as given. `task` (caption, ask) names the record."""
+        started = time.perf_counter()
+        picture = open_picture(source)
+        inputs = self._inputs(picture, prompt)
+        image_tokens = int(self._find_image(inputs["input_ids"]).sum())
+        tokens = self._generate(inputs, on_text)
+        return self._result(
+            task,
+            picture.name,
+            prompt,
+            image_sha256=picture.sha256,
+            text=self.processor.tokenizer.decode(tokens, skip_special_tokens=True).strip(),
+            finish_reason="stop" if tokens and tokens[-1] in self._end_tokens else "length",
+            image_tokens=image_tokens,
+            prompt_tokens=inputs["input_ids"].shape[1],
+            output_tokens=len(tokens),
+            duration_ms=round(1000 * (time.perf_counter() - started), 1),
+        )
+
+    def failure(self, task: str, picture: str, prompt: str, error: str) -> Result:
+        """The record of a picture that failed: the same keys and types."""
+        return self._result(task, picture, prompt, status="error", error=error, finish_reason="error")
+
+    def _inputs(self, picture: Picture, prompt: str) -> Any:
+        try:
+            inputs = chat_inputs(self.processor, self.model.config.model_type, picture.image, prompt)
+        except SiraError:
+            raise
+        except Exception as error:  # whatever an image processor has against a picture
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise PictureError(f"{picture.name}: the image processor refused it: {reason[0]}") from error
+        return inputs.to(self.model.device, dtype=self.model.dtype)
+
+    def _generate(self, inputs: Any, on_text: Callable[[str], None] | None) -> list[int]:
+        """New tokens of one prompt, a trailing end token included. The global random state stays as it was."""
+        settings = self.preset.generation
+        sampling: dict[str, Any] = {"do_sample": False}
+        if settings.temperature > 0:
+            sampling = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+        streamer = None
+        if on_text is not None and settings.num_beams == 1:
+            streamer = _Streamer(self.processor.tokenizer, on_text)
+        cuda = [self.model.device] if self.model.device.type == "cuda" else []
+        decoder = attach(self.model, self._sira) if self.method == "sira" else contextlib.nullcontext()
+        with torch.random.fork_rng(cuda), decoder:
+            torch.manual_seed(settings.seed)
+            output = self.model.generate(
+                **inputs,
+                max_new_tokens=settings.max_new_tokens,
+                num_beams=settings.num_beams,
+                streamer=streamer,
+                **sampling,
+            )
+        new: list[int] = output[0, inputs["input_ids"].shape[1] :].tolist()
+        return new
+
+    def _result(self, task: str, picture: str, prompt: str, **outcome: Any) -> Result:
+        preset = self.preset
+        image_sha256 = outcome.setdefault("image_sha256", "")
+        decisive = preset.model_dump(mode="json", exclude={"name", "description", "download_gb", "prompts"})
+        empty: dict[str, Any] = {"status": "ok", "text": "", "error": "", "duration_ms": 0.0}
+        empty |= {"image_tokens": 0, "prompt_tokens": 0, "output_tokens": 0}
+        return Result(
+            schema=f"sira.{task}/1",
+            key=hash_of(
+                task=task,
+                file_name=picture,
+                image_sha256=image_sha256,
+                prompt=prompt,
+                method=self.method,
+                revision=self.revision,
+                quantization=self.quantization,
+                preset=decisive,
+            ),
+            file_name=picture,
+            prompt=prompt,
+            preset=preset.name,
+            model=preset.model,
+            revision=self.revision,
+            method=self.method,
+            k=self.k,
+            layers=self.layers,
+            alpha=preset.sira.alpha,
+            max_new_tokens=preset.generation.max_new_tokens,
+            temperature=preset.generation.temperature,
+            seed=preset.generation.seed,
+            sira_version=__version__,
+            **{**empty, **outcome},
+        )
+
+
+class _Streamer(TextStreamer):
+    """Hands decoded text on as soon as words are complete."""
+
+    def __init__(self, tokenizer: Any, on_text: Callable[[str], None]) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._on_text = on_text
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """Called by `TextStreamer` with each finished piece."""
+        if text:
+            self._on_text(text)
+
+
+def _load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+    if not trust_remote_code and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        raise UnsupportedModelError(f"{folder} holds a {config.model_type!r} model, not one for pictures and text")
+    loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
+    try:
+        model, report = loader.from_pretrained(
+            folder,
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            **options,
+        )
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelNotFoundError(f"the model in {folder} cannot be loaded: {reason[0]}") from error
+    if report["missing_keys"]:  # transformers would go on with random numbers in their place
+        missing = sorted(report["missing_keys"])
+        raise ModelNotFoundError(f"the weights in {folder} lack {len(missing)} tensors, among them {missing[0]}")
+    return model.eval()
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        if torch.cuda.is_available():
+            return "cuda:0"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SettingsError(f"no device named {name!r}; expected auto, cpu, cuda, cuda:1 or mps") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SettingsError(f"device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise SettingsError("device mps is not there: it needs a Mac with Apple silicon")
+    return name if name != "cuda" else "cuda:0"
+
+
+def _quantization(name: str | None) -> BitsAndBytesConfig | None:
+    if name is None:
+        return None
+    if name not in ("4bit", "8bit"):
+        raise SettingsError(f"no quantization named {name!r}; expected 4bit or 8bit")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise SettingsError("quantization needs bitsandbytes: pip install 'sira-cli[quant]'")
+    return BitsAndBytesConfig(load_in_4bit=name == "4bit", load_in_8bit=name == "8bit")
+
+
+def _end_and_pad_tokens(model: Any, tokenizer: Any) -> tuple[list[int], int | None]:
+    """The ids that end an answer and the one that pads, from the checkpoint, else from its tokenizer."""
+    end = model.generation_config.eos_token_id
+    if end is None:
+        end = tokenizer.eos_token_id
+    ends = [] if end is None else [end] if isinstance(end, int) else list(end)
+    pads = (tokenizer.pad_token_id, model.generation_config.pad_token_id, *ends)
+    return ends, next((pad for pad in pads if pad is not None), None)

@@ -1,0 +1,109 @@
+"""A checkpoint's processor (tokenizer, image processor, chat template), loaded from its own files.
+
+`sira` shows pictures, never videos. Several families' processors also want a video processor, which
+needs torchvision; they are loaded without it, so that one path serves machines with and without
+torchvision.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoProcessor
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
+
+from sira_cli.errors import SettingsError, UnsupportedModelError
+
+# Checkpoints that carry no chat template, and the prompt that their family was trained with.
+PROMPTS_WITHOUT_TEMPLATE = {
+    "llava": "USER: <image>\n{prompt} ASSISTANT:",
+    "paligemma": "<image>{prompt}",
+}
+
+
+def load_processor(folder: Path, *, max_pixels: int | None = None, trust_remote_code: bool = False) -> Any:
+    """The processor that the checkpoint in `folder` names, without its video part.
+
+    Args:
+        folder: a checkpoint's files.
+        max_pixels: upper limit for image processors of models with a variable number of image tokens.
+        trust_remote_code: run the checkpoint's own Python code.
+
+    Raises:
+        UnsupportedModelError: the checkpoint names no processor for pictures and text.
+        SettingsError: `max_pixels` means nothing to this image processor.
+    """
+    if trust_remote_code:
+        processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
+    else:
+        processor = _without_video(_processor_class(folder)).from_pretrained(folder, local_files_only=True)
+    if max_pixels is not None:
+        size = getattr(processor.image_processor, "size", None)
+        if "max_pixels" not in processor.image_processor.valid_kwargs.__annotations__ or size is None:
+            raise SettingsError(f"image.max_pixels: {type(processor.image_processor).__name__} has no such limit")
+        processor.image_processor.size = {**dict(size), "longest_edge": max_pixels}
+    processor.tokenizer.padding_side = "left"  # generation continues at the right end
+    return processor
+
+
+def chat_inputs(processor: Any, model_type: str, image: Any, prompt: str) -> Any:
+    """One picture and one text as the model's inputs, in the checkpoint's chat format.
+
+    Returns:
+        A mapping of tensors with batch size 1: `input_ids`, `attention_mask`, `pixel_values`, ...
+
+    Raises:
+        UnsupportedModelError: the checkpoint has no chat template and its family no known prompt.
+    """
+    if processor.chat_template is None and getattr(processor.tokenizer, "chat_template", None) is None:
+        if model_type not in PROMPTS_WITHOUT_TEMPLATE:
+            raise UnsupportedModelError(
+                "the checkpoint has no chat template (chat_template.jinja), so its prompt format is unknown: add one"
+            )
+        text = PROMPTS_WITHOUT_TEMPLATE[model_type].format(prompt=prompt)
+        return processor(images=image, text=text, return_tensors="pt")
+    content = [{"type": "image", "image": image}, {"type": "text", "text": prompt}]
+    return processor.apply_chat_template(
+        [{"role": "user", "content": content}],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+
+
+def _processor_class(folder: Path) -> Any:
+    """The class that the files name, in AutoProcessor's order; else the one of the model type."""
+    for file in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
+        path = folder / file
+        name = json.loads(path.read_text(encoding="utf-8")).get("processor_class") if path.is_file() else None
+        if name is not None:
+            named = processor_class_from_name(name)
+            if named is None:
+                raise UnsupportedModelError(
+                    f"{path} names the processor class {name!r}, which this transformers does not have"
+                )
+            return named
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    if type(config) not in PROCESSOR_MAPPING:
+        raise UnsupportedModelError(
+            f"{folder}: model type {config.model_type!r} has no processor for pictures and text"
+        )
+    return PROCESSOR_MAPPING[type(config)]
+
+
+def _without_video(base: Any) -> Any:
+    """A subclass of a processor class that asks for no video processor."""
+    if "video_processor" not in inspect.signature(base.__init__).parameters:
+        return base
+
+    class ImageOnly(base):  # type: ignore[misc] # the base is only known at run time
+        # The parts a processor loads are read from this signature.
+        def __init__(self, image_processor: Any = None, tokenizer: Any = None, **kwargs: Any) -> None:
+            super().__init__(image_processor, tokenizer, None, **kwargs)
+
+    ImageOnly.__name__ = base.__name__  # what files and messages know it by
+    return ImageOnly
