@@ -58,7 +58,8 @@ def chat_inputs(processor: Any, model_type: str, image: Any, prompt: str) -> Any
     Raises:
         UnsupportedModelError: the checkpoint has no chat template and its family no known prompt.
     """
-    if processor.chat_template is None and getattr(processor.tokenizer, "chat_template", None) is None:
+    template = processor.chat_template or processor.tokenizer.chat_template
+    if template is None:
         if model_type not in PROMPTS_WITHOUT_TEMPLATE:
             raise UnsupportedModelError(
                 "the checkpoint has no chat template (chat_template.jinja), so its prompt format is unknown: add one"
@@ -68,6 +69,7 @@ def chat_inputs(processor: Any, model_type: str, image: Any, prompt: str) -> Any
     content = [{"type": "image", "image": image}, {"type": "text", "text": prompt}]
     return processor.apply_chat_template(
         [{"role": "user", "content": content}],
+        chat_template=template,
         add_generation_prompt=True,
         tokenize=True,
         return_dict=True,
@@ -97,13 +99,14 @@ def _processor_class(folder: Path) -> Any:
 
 def _without_video(base: Any) -> Any:
     """A subclass of a processor class that asks for no video processor."""
-    if "video_processor" not in inspect.signature(base.__init__).parameters:
+    signature = inspect.signature(base.__init__)
+    if "video_processor" not in signature.parameters:
         return base
 
-    class ImageOnly(base):  # type: ignore[misc] # the base is only known at run time
-        # The parts a processor loads are read from this signature.
-        def __init__(self, image_processor: Any = None, tokenizer: Any = None, **kwargs: Any) -> None:
-            super().__init__(image_processor, tokenizer, None, **kwargs)
+    def init(self: Any, image_processor: Any = None, tokenizer: Any = None, **settings: Any) -> None:
+        base.__init__(self, image_processor, tokenizer, None, **settings)
 
-    ImageOnly.__name__ = base.__name__  # what files and messages know it by
-    return ImageOnly
+    # transformers reads from the signature which parts to load and which settings to pass on.
+    kept = [parameter for name, parameter in signature.parameters.items() if name != "video_processor"]
+    init.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return type(base.__name__, (base,), {"__init__": init})
