@@ -95,8 +95,8 @@ def find_checkpoint(
         if on_download is not None:
             total = sum(file.size or 0 for file in wanted) / 1e9
             on_download(Download(model, revision, total, constants.HF_HUB_CACHE))
-        # By commit, so that all files are of one state of the repository.
-        fetched = Path(snapshot_download(model, revision=info.sha, allow_patterns=patterns))
+        # By the name that was asked for: only then is it known in the cache the next time.
+        fetched = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
     return Checkpoint(fetched, fetched.name)
 
 

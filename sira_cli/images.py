@@ -46,11 +46,13 @@ def open_picture(source: str | os.PathLike[str] | BinaryIO | Image.Image) -> Pic
         return Picture("<image>", rgb, hashlib.sha256(rgb.tobytes()).hexdigest())
     if isinstance(source, str | os.PathLike):
         name = os.fspath(source)
-        data = _read(Path(source), name)
+        shown = one_line(name)
+        data = _read(Path(source), shown)
     else:
-        name, data = "-", source.read()
+        name = shown = "-"
+        data = source.read()
     if not data:
-        raise PictureError(f"{name}: is empty (0 bytes)")
+        raise PictureError(f"{shown}: is empty (0 bytes)")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
@@ -58,12 +60,17 @@ def open_picture(source: str | os.PathLike[str] | BinaryIO | Image.Image) -> Pic
                 image.load()
                 return Picture(name, _as_rgb(image), hashlib.sha256(data).hexdigest())
     except UnidentifiedImageError:
-        raise PictureError(f"{name}: is not a picture that Pillow can read; convert it to PNG or JPEG") from None
+        raise PictureError(f"{shown}: is not a picture that Pillow can read; convert it to PNG or JPEG") from None
     except Image.DecompressionBombError:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise PictureError(f"{name}: has more than {limit:,} pixels, a decompression bomb?; scale it down") from None
+        raise PictureError(f"{shown}: has more than {limit:,} pixels, a decompression bomb?; scale it down") from None
     except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:  # what Pillow's decoders raise
-        raise PictureError(f"{name}: is damaged: {str(error) or type(error).__name__}") from None
+        raise PictureError(f"{shown}: is damaged: {str(error) or type(error).__name__}") from None
+
+
+def one_line(name: str) -> str:
+    """A file name for a message: newlines and bytes that are no text are escaped."""
+    return name if name.isprintable() else ascii(name)
 
 
 def _read(path: Path, name: str) -> bytes:

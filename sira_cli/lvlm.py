@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import torch
 from PIL import Image
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForImageTextToText, BitsAndBytesConfig, GenerationConfig, TextStreamer
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
@@ -261,7 +262,7 @@ def _load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any
             output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelNotFoundError(f"the model in {folder} cannot be loaded: {reason[0]}") from error
     if report["missing_keys"]:  # transformers would go on with random numbers in their place

@@ -51,8 +51,13 @@ class Result:
         return asdict(self)
 
     def to_json(self) -> str:
-        """The record as one JSON line. Floats are finite by construction; NaN would raise ValueError."""
-        return json.dumps(self.to_record(), ensure_ascii=False, allow_nan=False)
+        """The record as one line of JSON. File names that are not UTF-8 become escapes, so that it always is."""
+        line = json.dumps(self.to_record(), ensure_ascii=False, allow_nan=False)
+        try:
+            line.encode("utf-8")
+        except UnicodeEncodeError:
+            return json.dumps(self.to_record(), allow_nan=False)
+        return line
 
 
 def hash_of(**decisive: Any) -> str:

@@ -8,10 +8,16 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may look for a hub; those of the hub client start their own
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+from pathlib import Path
+
 import pytest
 import torch
+from PIL import Image
+from skimage import data
 
+from sira_cli.demo.checkpoint import write_checkpoint
 from tests import tiny
+from tests.checkpoints import write_qwen
 
 torch.set_num_threads(max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
 
@@ -30,6 +36,36 @@ def family(request: pytest.FixtureRequest) -> tiny.Tiny:
 @pytest.fixture
 def llava() -> tiny.Tiny:
     return _family("LLaVA-1.5")
+
+
+@pytest.fixture(scope="session")
+def llava_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LLaVA-1.5 checkpoint on disk."""
+    folder = tmp_path_factory.mktemp("checkpoints") / "llava-1.5"
+    write_checkpoint(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen2.5-VL checkpoint on disk."""
+    return write_qwen(tmp_path_factory.mktemp("checkpoints") / "qwen2.5-vl")
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Real photographs as JPEG files: square, wide, tall."""
+    folder = tmp_path_factory.mktemp("photos")
+    images = {
+        "astronaut": data.astronaut(),
+        "chelsea": data.chelsea(),
+        "rocket": data.rocket(),
+        "coffee": data.coffee(),
+    }
+    images["tall"] = data.rocket().transpose(1, 0, 2)
+    for name, pixels in images.items():
+        Image.fromarray(pixels).save(folder / f"{name}.jpg", quality=90)
+    return {path.stem: path for path in folder.iterdir()}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -55,8 +55,12 @@ class SlowContrast(LogitsProcessor):
     independent reference for the same call under `attach`.
     """
 
-    def __init__(self, case: tiny.Tiny, k: int, alpha: float, log_softmax: bool = False) -> None:
+    def __init__(
+        self, case: tiny.Tiny, k: int, alpha: float, log_softmax: bool = False, image_token: int = tiny.IMAGE
+    ) -> None:
         self.case, self.k, self.alpha, self.log_softmax = case, k, alpha, log_softmax
+        self.image = case.inputs["input_ids"] == image_token
+        self.suppressed = tiny.SUPPRESS if image_token == tiny.IMAGE else []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         rows = [self._row(ids[None]) for ids in input_ids]
@@ -65,12 +69,12 @@ class SlowContrast(LogitsProcessor):
 
     @torch.no_grad()
     def _row(self, ids: Tensor) -> Tensor:
-        inputs, image = dict(self.case.inputs), self.case.image
+        inputs, image = dict(self.case.inputs), self.image
         for token in ids[0, image.shape[1] :].tolist():
             inputs = reference.extend(inputs, token, self.case.grown)
             image = F.pad(image, (0, 1), value=False)
         z_full = self.case.model(**inputs, use_cache=False).logits[0, -1].float()
         z_cf = reference.counterfactual(self.case.model, inputs, image, self.k)
         z_cd = (1 + self.alpha) * z_full - self.alpha * z_cf
-        z_cd[tiny.SUPPRESS] = -torch.inf
+        z_cd[self.suppressed] = -torch.inf
         return z_cd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from typing import Annotated
@@ -49,6 +50,9 @@ def main() -> None:
 
     Typer itself ends usage errors with 2, Ctrl-C with 130 and a closed pipe with 1.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file name may hold any bytes
     try:
         app()
     except SiraError as error:

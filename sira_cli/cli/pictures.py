@@ -84,6 +84,8 @@ def _decode(lvlm: Lvlm, task: str, path: str, prompt: str, output: OutputOptions
         shown.append(piece)
         print(piece if len(shown) > 1 else piece.lstrip(), end="", flush=True)
 
+    from sira_cli.images import one_line
+
     try:
         source = sys.stdin.buffer if path == "-" else path
         result = lvlm.run(task, source, prompt, show if stream else None)
@@ -94,7 +96,8 @@ def _decode(lvlm: Lvlm, task: str, path: str, prompt: str, output: OutputOptions
             traceback.print_exception(error)
         # Errors of ours name the picture already or are about the prompt; others need its name.
         message = str(error) if isinstance(error, SiraError) else f"{type(error).__name__}: {error}"
-        say(message if message.startswith(f"{path}: ") else f"{path}: {message}")
+        shown_path = one_line(path)
+        say(message if message.startswith(f"{shown_path}: ") else f"{shown_path}: {message}")
         return lvlm.failure(task, path, prompt, message)
     if shown:
         print()
