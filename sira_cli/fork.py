@@ -17,17 +17,18 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache
 
+from sira_cli.cache import Slots, known_slots, open_slots
 from sira_cli.config import SiraConfig
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError, UntestedModelWarning
 from sira_cli.families import FAMILIES, find_backbone
-from sira_cli.masks import CF, FULL, Slots, pack_mask, text_rows
+from sira_cli.masks import pack_mask, pack_rows, text_rows
 
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -51,7 +52,9 @@ def attach(
 ) -> Iterator[Fork]:
     """Decode `model` with SIRA inside this context: every `model.generate(...)` picks from z_cd.
 
-    Only hooks are used, and they are removed at the end, also after an error.
+    Only hooks are used, and they are removed at the end, also after an error. A plain forward returns the
+    contrast of the last row, `[B, 1, V]`. Hidden states and attentions that `generate` may return hold the
+    rows of both streams in the late layers.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.
@@ -84,6 +87,35 @@ def attach(
         for handle in handles:
             handle.remove()
         _attached.discard(model)
+
+
+@dataclass
+class _Pass:
+    """One forward pass of the model under way.
+
+    Attributes:
+        q: rows of the full stream.
+        cf_rows: `[B, T]` which of them go on as the CF stream; None in a decoding step: its one row.
+        live: `[B, T]` False at rows that only fill up; None: there are none.
+        slots: those of the late layers' cache, with this pass's rows, from layer b on.
+        streams: `[q + T]` the stream of each row, from layer b on.
+        packed: masks and position embeddings, as the model gave them and as they were packed.
+    """
+
+    q: int
+    cf_rows: Tensor | None
+    live: Tensor | None
+    slots: Slots = field(init=False)
+    streams: Tensor = field(init=False)
+    packed: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def once(self, source: Any, pack: Callable[[], Any]) -> Any:
+        """What `pack` makes of `source`: layers share masks and embeddings, so each is packed once."""
+        for known, packed in self.packed:
+            if known is source:
+                return packed
+        self.packed.append((source, pack()))
+        return self.packed[-1][1]
 
 
 class Fork:
@@ -120,17 +152,10 @@ class Fork:
         self._late_layers = backbone.layers[self.boundary :]
         self._norm = backbone.norm
         self._step = 0
-        # State of the forward pass under way.
-        self._prefill = False
-        self._q = 0  # rows of the full stream
-        self._cf_rows: Tensor | None = None  # [B, T] rows that go on as the CF stream; None: all of them
-        self._live: Tensor | None = None  # [B, T] False at fillers
-        self._slots = Slots.empty(0, torch.device("cpu"))
-        self._streams: Tensor | None = None  # [R] stream of each packed row
-        self._packed: list[tuple[Any, Any]] = []  # masks and position embeddings made in this pass
+        self._pass: _Pass
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before the model: find P_img in the prompt (Algorithm 1, input)."""
+        """Before the model: find P_img in a prompt (Algorithm 1, input)."""
         input_ids = kwargs.get("input_ids", args[0] if args else None)
         if input_ids is None:
             raise UnsupportedModelError(
@@ -139,29 +164,29 @@ class Fork:
             )
         cache: Cache | None = kwargs.get("past_key_values")
         seen = cache.get_seq_length() if cache is not None else 0
-        self._prefill = seen == 0
-        self._packed = []
-        self._q = input_ids.shape[1]
-        if self._prefill:
-            self._begin_prompt(input_ids, kwargs.get("attention_mask"))
-        elif self._q == 1:
-            self._cf_rows = self._live = None
+        q = input_ids.shape[1]
+        if seen == 0:
+            self._pass = _Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
+        elif q == 1:
+            self._pass = _Pass(q, None, None)
         else:
             raise UnsupportedModelError(
-                f"{self._q} new tokens arrived on a cache that already holds {seen}: chunked prefill, assisted "
+                f"{q} new tokens arrived on a cache that already holds {seen}: chunked prefill, assisted "
                 "generation and continued conversations are not supported. Pass the whole prompt, without "
                 "past_key_values, assistant_model, prompt_lookup_num_tokens or prefill_chunk_size."
             )
 
-    def _begin_prompt(self, input_ids: Tensor, attention_mask: Any) -> None:
+    def _read_prompt(self, input_ids: Tensor, attention_mask: Any) -> tuple[Tensor, Tensor]:
+        """Rows of the CF stream: `input_ids [B, S]` -> `[B, T]` and which of them are live."""
         valid = torch.ones_like(input_ids, dtype=torch.bool)
         if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
             if attention_mask.shape != input_ids.shape:
                 raise UnsupportedModelError(
-                    f"the attention mask covers {attention_mask.shape[1]} positions but {self._q} arrived: "
-                    "chunked prefill is not supported, leave out prefill_chunk_size"
+                    f"the attention mask covers {attention_mask.shape[1]} positions but {input_ids.shape[1]} "
+                    "arrived: chunked prefill is not supported, leave out prefill_chunk_size"
                 )
             valid = attention_mask.bool()
+        self._step = 0
         self.image = self._find_image(input_ids)  # [B, S]
         if not bool(valid[:, -1].all()):
             raise ImageTokenError("the prompts are padded on the right: pad them on the left to generate")
@@ -169,80 +194,41 @@ class Fork:
             raise ImageTokenError(
                 "the prompt ends with an image token, so the CF stream has no last row: put text after the image"
             )
-        self._cf_rows, self._live = text_rows(self.image, valid)  # [B, T]
-        self._step = 0
+        return text_rows(self.image, valid)
 
     def _split(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before layer b: append the CF stream's rows to h^b (Algorithm 1, lines 5-6 and 13-14)."""
+        now = self._pass
         hidden = args[0] if len(args) == 1 else None
-        if not isinstance(hidden, Tensor) or hidden.ndim != 3 or hidden.shape[1] != self._q:
+        if not isinstance(hidden, Tensor) or hidden.ndim != 3 or hidden.shape[1] != now.q:
             raise UnsupportedModelError(
-                f"{type(layer).__name__} was not called with hidden states [B, {self._q}, d] as its only "
+                f"{type(layer).__name__} was not called with hidden states [B, {now.q}, d] as its only "
                 "positional argument: the fork does not know how to pack its inputs"
             )
-        self._slots = self._open_slots(kwargs.get("past_key_values"), hidden)
-        self._append_slots(hidden)
-        return (self._pack_rows(hidden),), kwargs  # [B, q + T, d]
-
-    def _open_slots(self, cache: Cache | None, hidden: Tensor) -> Slots:
-        if not self._prefill:
-            late = cache.layers[self.boundary] if cache is not None else None
-            if not isinstance(late, LateLayer):
-                raise AttachError(
-                    "past_key_values was filled outside this `with attach(...)` block, so it holds no CF "
-                    "stream: generate from the whole prompt, without past_key_values"
-                )
-            return late.slots
-        slots = Slots.empty(len(hidden), hidden.device)
-        if cache is not None:
-            _replace_late_layers(cache, self.boundary, self.layers, slots)
-        return slots
-
-    def _append_slots(self, hidden: Tensor) -> None:
-        batch, q, device = len(hidden), self._q, hidden.device
-        position = torch.arange(self._slots.full_rows, self._slots.full_rows + q, device=device).expand(batch, q)
-        text = self._cf_rows.to(device) if self._cf_rows is not None else position  # [B, T]
-        visible = torch.zeros(batch, 2, q + text.shape[1], dtype=torch.bool, device=device)
-        visible[:, FULL, :q] = True
-        visible[:, CF, q:] = True if self._live is None else self._live.to(device)
-        self._slots.append(torch.cat([position, text], dim=1), visible, q)
-        self._streams = torch.tensor([FULL] * q + [CF] * text.shape[1], device=device)
+        cache: Cache | None = kwargs.get("past_key_values")
+        if now.cf_rows is not None:  # a prompt
+            now.slots = open_slots(cache, self.boundary, self.layers, len(hidden), hidden.device)
+        else:
+            now.slots = known_slots(cache, self.boundary)
+        now.streams = now.slots.append(now.cf_rows, now.live, now.q)
+        return (pack_rows(hidden, now.cf_rows),), kwargs  # [B, q + T, d]
 
     def _run_both(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before each layer b..L-1: the streams' mask and positions in place of the model's own (Eq. 2)."""
-        assert self._streams is not None
         missing = {"attention_mask", "position_embeddings"} - kwargs.keys()
         if missing:
             raise UnsupportedModelError(f"{type(layer).__name__} was called without {', '.join(sorted(missing))}")
-        mask, rotary = kwargs["attention_mask"], kwargs["position_embeddings"]
-        streams = self._streams
+        now, mask, rotary = self._pass, kwargs["attention_mask"], kwargs["position_embeddings"]
         return args, {
             **kwargs,
-            "attention_mask": self._once(mask, lambda: pack_mask(mask, self._slots, streams)),
-            "position_embeddings": self._once(rotary, lambda: tuple(self._pack_rows(part) for part in rotary)),
+            "attention_mask": now.once(mask, lambda: pack_mask(mask, now.slots, now.streams)),
+            "position_embeddings": now.once(rotary, lambda: tuple(pack_rows(part, now.cf_rows) for part in rotary)),
         }
-
-    def _once(self, source: Any, pack: Callable[[], Any]) -> Any:
-        """Layers share masks and position embeddings, so each is packed once per forward pass."""
-        for known, packed in self._packed:
-            if known is source:
-                return packed
-        self._packed.append((source, pack()))
-        return self._packed[-1][1]
-
-    def _pack_rows(self, rows: Tensor) -> Tensor:
-        """`[B or 1, q, d]` -> `[B, q + T, d]`: the rows of both streams."""
-        if self._cf_rows is None:
-            return torch.cat([rows, rows], dim=1)
-        index = self._cf_rows.to(rows.device)  # [B, T]
-        rows = rows.expand(len(index), -1, -1)
-        text = rows.gather(1, index[:, :, None].expand(-1, -1, rows.shape[2]))  # [B, T, d]
-        return torch.cat([rows, text], dim=1)
 
     def _join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
         """Before the final norm: keep the last row of each stream, stacked along the batch (Eq. 3)."""
-        hidden = args[0]  # [B, q + T, d]
-        h_full, h_cf = hidden[:, self._q - 1 : self._q], hidden[:, -1:]  # [B, 1, d]
+        hidden, q = args[0], self._pass.q  # [B, q + T, d]
+        h_full, h_cf = hidden[:, q - 1 : q], hidden[:, -1:]  # [B, 1, d]
         return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, 1, d]
 
     def _contrast(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
@@ -260,55 +246,3 @@ class Fork:
             z_cd = z_cd.masked_fill(z_full < cut, -math.inf)
         output.logits = z_cd[:, None]  # [B, 1, V]
         return output
-
-
-class LateLayer(DynamicLayer):
-    """Keys and values of both streams for one of the K late layers.
-
-    To whoever builds masks it looks like the full stream alone, so that the model's own mask keeps
-    the geometry it has without a fork. It never slides: a window would evict packed rows.
-    """
-
-    def __init__(self, slots: Slots) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
-        self.slots = slots
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append `[B, H, R, D]` rows of both streams; both arguments grow to `[B, H, N, D]`.
-
-        Raises:
-            AttachError: the rows are not those that the fork announced.
-        """
-        keys, values = super().update(key_states, value_states, *args, **kwargs)
-        if keys.shape[-2] != len(self.slots):
-            raise AttachError(
-                f"a late layer's cache holds {keys.shape[-2]} rows where the two streams have {len(self.slots)}: "
-                "a cache filled inside `with attach(...)` cannot be used outside of it"
-            )
-        return keys, values
-
-    def get_seq_length(self) -> int:
-        """Rows of the full stream."""
-        return self.slots.full_rows
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Key columns of the model's own mask, and the position of the first."""
-        return self.slots.full_rows + query_length, 0
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Refused: packed rows are not in the order of positions."""
-        raise UnsupportedModelError("the cache of two streams cannot be cropped: assisted generation is not supported")
-
-
-def _replace_late_layers(cache: Cache, boundary: int, layers: int, slots: Slots) -> None:
-    """Give an empty cache layers b..L-1 that hold both streams. The shared layers stay as they are."""
-    if not isinstance(cache, DynamicCache) or cache.offloading:
-        name = "an offloaded cache" if isinstance(cache, DynamicCache) else type(cache).__name__
-        raise UnsupportedModelError(f"{name} is not supported: leave out cache_implementation (a dynamic cache)")
-    while len(cache.layers) < layers:
-        cache.layers.append(DynamicLayer())
-    for index in range(boundary, layers):
-        kind = type(cache.layers[index])
-        if kind not in (DynamicLayer, DynamicSlidingWindowLayer, LateLayer):
-            raise UnsupportedModelError(f"a cache with a {kind.__name__} is not supported: use a DynamicCache")
-        cache.layers[index] = LateLayer(slots)

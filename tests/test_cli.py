@@ -180,6 +180,7 @@ def test_the_preset_of_the_environment(sira, photos, monkeypatch):
         (["captoin"], 2, "No such command 'captoin'. Did you mean 'caption'?"),
         (["caption"], 2, "Missing argument 'PATH'"),
         (["ask", "only-one.jpg"], 2, "Missing argument"),
+        (["ask", "x.jpg", "README.md"], 2, "sira: the question comes last, but README.md is a file"),
         (["caption", "x.jpg", "--kk", "3"], 2, "No such option: --kk"),
         (["caption", "x.jpg", "--k", "three"], 2, "Invalid value for '--k'"),
         (["caption", "nowhere.jpg"], 1, "sira: nowhere.jpg: no such file"),
@@ -197,7 +198,8 @@ def test_the_preset_of_the_environment(sira, photos, monkeypatch):
         (["presets", "check", "nowhere.yaml"], 2, "sira: nowhere.yaml: cannot be read"),
     ],
 )
-def test_errors_are_one_line_on_stderr_with_their_exit_code(sira, args, code, message):
+def test_errors_are_one_line_on_stderr_with_their_exit_code(sira, monkeypatch, args, code, message):
+    monkeypatch.chdir(Path(__file__).parent.parent)
     got, out, err = sira(*args)
     assert got == code
     assert out == ""

@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from sira_cli.cache import LateLayer
 from sira_cli.config import SiraConfig
-from sira_cli.fork import LateLayer, Step, attach
+from sira_cli.fork import Step, attach
 from sira_cli.image_tokens import ImageTokenFinder
 from tests import tiny
 from tests.helpers import generate, generate_sira, hooks, left_pad

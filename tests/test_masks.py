@@ -6,22 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from sira_cli.masks import CF, FULL, Slots, pack_mask, text_rows
+from sira_cli.cache import CF, FULL, Slots
+from sira_cli.masks import pack_mask, text_rows
 
 IMAGE = torch.tensor([[0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0, 1, 0]]).bool()
 VALID = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1, 1]]).bool()
 
 
 def packed(image: Tensor, valid: Tensor) -> tuple[Slots, Tensor, Tensor, Tensor]:
-    """The slots of one prefill, and its streams, as `Fork` fills them."""
-    batch, size = image.shape
+    """The slots of one prefill and their streams; rows and live rows of the CF stream."""
     rows, live = text_rows(image, valid)
-    visible = torch.zeros(batch, 2, size + rows.shape[1], dtype=torch.bool)
-    visible[:, FULL, :size] = True
-    visible[:, CF, size:] = live
-    slots = Slots.empty(batch, image.device)
-    slots.append(torch.cat([torch.arange(size).expand(batch, size), rows], dim=1), visible, size)
-    return slots, torch.tensor([FULL] * size + [CF] * rows.shape[1]), rows, live
+    slots = Slots(len(image), image.device)
+    return slots, slots.append(rows, live, image.shape[1]), rows, live
 
 
 def causal_and_padding(valid: Tensor) -> Tensor:
@@ -76,9 +72,8 @@ def test_no_mask_means_causal():
 def test_a_decoding_step_sees_both_streams_apart():
     slots, _, _, live = packed(IMAGE, VALID)
     before = len(slots)
-    visible = torch.zeros(2, 2, 2, dtype=torch.bool)
-    visible[:, FULL, 0] = visible[:, CF, 1] = True
-    slots.append(torch.full((2, 2), 8), visible, 1)
+    streams = slots.append(None, None, 1)
+    assert streams.tolist() == [FULL, CF]
     padding = torch.cat([VALID, torch.ones(2, 1).bool()], dim=1)[:, None, None, :]
     result = pack_mask(padding, slots, torch.tensor([FULL, CF]))[:, 0]
     for b in range(2):
@@ -88,9 +83,7 @@ def test_a_decoding_step_sees_both_streams_apart():
 
 def test_positions_outside_the_columns_of_a_sliding_mask_are_hidden():
     slots, _, _, _ = packed(IMAGE[:1], VALID[:1])
-    visible = torch.zeros(1, 2, 2, dtype=torch.bool)
-    visible[:, FULL, 0] = visible[:, CF, 1] = True
-    slots.append(torch.full((1, 2), 8), visible, 1)
+    slots.append(None, None, 1)
     result = pack_mask(torch.ones(1, 1, 1, 4, dtype=torch.bool), slots, torch.tensor([FULL, CF]))[0, 0]
     assert result[FULL].nonzero().flatten().tolist() == [5, 6, 7, 13]
     assert result[CF].nonzero().flatten().tolist() == [10, 11, 12, 14]  # positions 5, 6, 7 and 8 again

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sira_cli.cli.options import DecodingOptions, ModelOptions, OutputOptions, with_options
 from sira_cli.cli.pictures import run_pictures
+from sira_cli.errors import SettingsError
 
 
 @with_options(model=ModelOptions, decoding=DecodingOptions, output=OutputOptions)
@@ -21,4 +23,6 @@ def ask(
     output: OutputOptions,
 ) -> None:
     """Answer a question about pictures."""
+    if Path(question).is_file():
+        raise SettingsError(f"the question comes last, but {question} is a file: add the question in quotes")
     run_pictures("ask", paths, question, model, decoding, output)

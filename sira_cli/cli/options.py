@@ -69,7 +69,9 @@ class DecodingOptions:
     """How the next token is picked. What is not given is the preset's."""
 
     method: Annotated[str, typer.Option(help="Decoder: sira, greedy.")] = "sira"
-    k: Annotated[int | None, typer.Option(help="Layers after the fork, K; default the preset's, as below.")] = None
+    k: Annotated[int | None, typer.Option(help="Layers after the fork, K. Default, here and below: the preset's.")] = (
+        None
+    )
     alpha: Annotated[float | None, typer.Option(help="Contrast strength.")] = None
     beta: Annotated[float | None, typer.Option(help="Plausibility cut-off, off in the paper.")] = None
     max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None

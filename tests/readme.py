@@ -1,0 +1,33 @@
+"""The generated parts of README.md: `cog -r -I . README.md` writes them, CI checks them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from sira_cli import presets
+from sira_cli.families import FAMILIES
+
+
+def help_text(*command: str) -> str:
+    """A command's own help, as a code block."""
+    script = f"import sys; sys.argv = {['sira', *command, '--help']!r}; from sira_cli.cli import main; main()"
+    environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb"}
+    output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    return f"```\n{output.stdout.rstrip()}\n```"
+
+
+def families_table() -> str:
+    rows = ["| family | `model_type` | for example | note |", "|---|---|---|---|"]
+    rows += [f"| {row.name} | `{row.model_type}` | `{row.example}` | {row.note} |" for row in FAMILIES]
+    return "\n".join(rows)
+
+
+def presets_table() -> str:
+    rows = ["| preset | model | K | |", "|---|---|---|---|"]
+    for path in sorted(presets.SHIPPED.glob("*.yaml")):
+        preset = presets.read(path)
+        k = preset.sira.k or f"{preset.sira.k_fraction or 0.5:g} L"
+        rows.append(f"| `{preset.name}` | `{preset.model}` | {k} | {preset.description} |")
+    return "\n".join(rows)

@@ -1,0 +1,73 @@
+"""What README promises, and what ends up in the wheel."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from sira_cli import presets
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_generated_parts_are_up_to_date():
+    check = subprocess.run(
+        [sys.executable, "-m", "cogapp", "--check", "-I", ".", "README.md"], cwd=ROOT, capture_output=True, check=False
+    )
+    assert check.returncode == 0, "run: cog -r -I . README.md"
+
+
+def test_ci_runs_what_readme_says():
+    ci = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    install, commands = blocks("")[:2]
+    assert install.strip().removeprefix("pip install ") in ci
+    for command in commands.split("\n"):
+        assert command in ci
+
+
+def test_the_preset_in_readme_is_valid(tmp_path):
+    (example,) = blocks("yaml")
+    path = tmp_path / "example.yaml"
+    path.write_text(example, encoding="utf-8")
+    preset = presets.read(path)
+    assert (preset.model, preset.sira) == (presets.find("qwen2.5-vl-7b").model, presets.find("qwen2.5-vl-7b").sira)
+
+
+def test_the_python_in_readme_compiles():
+    for block in blocks("python"):
+        compile(block, "README.md", "exec")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_works_without_the_checkout(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    script = "from sira_cli import presets, demo; print(*sorted(presets.available())); assert demo.PICTURE.is_file()"
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "SIRA_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.split() == sorted(path.stem for path in (ROOT / "presets").iterdir())
+    assert (tmp_path / "sira_cli/py.typed").is_file()
