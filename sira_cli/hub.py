@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
@@ -21,12 +22,14 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils._paths import filter_repo_objects
 from huggingface_hub.utils._validators import validate_repo_id
 
 from sira_cli.errors import ModelNotFoundError
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 CODE = ["*.py"]
+IGNORED = ["*/*", "consolidated*"]  # other formats of the same weights
 PARTS = {
     "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json"),
     "image processor": ("preprocessor_config.json", "processor_config.json"),
@@ -81,22 +84,22 @@ def find_checkpoint(
             raise ModelNotFoundError(f"model folder {folder}: {lacking}")
         return Checkpoint(folder, _fingerprint(folder))
 
-    patterns = FILES + CODE if code else FILES
+    patterns: Any = {"allow_patterns": FILES + CODE if code else FILES, "ignore_patterns": IGNORED}
     with contextlib.suppress(LocalEntryNotFoundError):
-        cached = Path(snapshot_download(model, revision=revision, allow_patterns=patterns, local_files_only=True))
+        cached = Path(snapshot_download(model, revision=revision, local_files_only=True, **patterns))
         if _lacking(cached) is None:
             return Checkpoint(cached, cached.name)
     size = f" (about {expected_gb:g} GB)" if expected_gb else ""
     with _hub_errors(model, revision, size, offline):
         info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=TIMEOUT)
-        wanted = [file for file in info.siblings or [] if Path(file.rfilename).suffix in {p[1:] for p in patterns}]
+        wanted = list(filter_repo_objects(info.siblings or [], key=lambda file: file.rfilename, **patterns))
         if not any(file.rfilename.endswith(".safetensors") for file in wanted):
             raise ModelNotFoundError(f"{model} has no safetensors weights, and `sira` loads no pickles; convert it")
         if on_download is not None:
             total = sum(file.size or 0 for file in wanted) / 1e9
             on_download(Download(model, revision, total, constants.HF_HUB_CACHE))
         # By the name that was asked for: only then is it known in the cache the next time.
-        fetched = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+        fetched = Path(snapshot_download(model, revision=revision, **patterns))
     return Checkpoint(fetched, fetched.name)
 
 

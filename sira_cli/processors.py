@@ -7,13 +7,16 @@ torchvision.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
+from transformers.processing_utils import ProcessorMixin
 
 from sira_cli.errors import SettingsError, UnsupportedModelError
 
@@ -88,25 +91,59 @@ def _processor_class(folder: Path) -> Any:
                 raise UnsupportedModelError(
                     f"{path} names the processor class {name!r}, which this transformers does not have"
                 )
-            return named
+            return _importable(named)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     if type(config) not in PROCESSOR_MAPPING:
         raise UnsupportedModelError(
             f"{folder}: model type {config.model_type!r} has no processor for pictures and text"
         )
-    return PROCESSOR_MAPPING[type(config)]
+    return _importable(PROCESSOR_MAPPING[type(config)])
+
+
+def _importable(named: Any) -> Any:
+    """`named`, or what it stands for where transformers puts a dummy because torchvision is missing.
+
+    PixtralProcessor's module takes one function, which is not needed here, from the image processor that
+    uses torchvision. The one that uses Pillow has the same function, and stands in during the import.
+
+    Raises:
+        UnsupportedModelError: it really needs torchvision.
+    """
+    if not getattr(named, "is_dummy", False):
+        return named
+    if named.__name__ != "PixtralProcessor":
+        raise UnsupportedModelError(f"{named.__name__} needs torchvision: pip install torchvision")
+    package = "transformers.models.pixtral"
+    absent = f"{package}.image_processing_pixtral"
+    stand_in = importlib.import_module(f"{package}.image_processing_pil_pixtral")
+    sys.modules[absent] = stand_in
+    try:
+        return importlib.import_module(f"{package}.processing_pixtral").PixtralProcessor
+    finally:
+        del sys.modules[absent]
 
 
 def _without_video(base: Any) -> Any:
     """A subclass of a processor class that asks for no video processor."""
-    signature = inspect.signature(base.__init__)
-    if "video_processor" not in signature.parameters:
+    if "video_processor" not in inspect.signature(base.__init__).parameters:
         return base
 
-    def init(self: Any, image_processor: Any = None, tokenizer: Any = None, **settings: Any) -> None:
-        base.__init__(self, image_processor, tokenizer, None, **settings)
+    def get_attributes(cls: type[Any]) -> list[str]:
+        return [name for name in base.get_attributes() if name != "video_processor"]
 
-    # transformers reads from the signature which parts to load and which settings to pass on.
-    kept = [parameter for name, parameter in signature.parameters.items() if name != "video_processor"]
-    init.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-    return type(base.__name__, (base,), {"__init__": init})
+    def from_args_and_dict(cls: type[Any], /, args: list[Any], settings: dict[str, Any], **more: Any) -> Any:
+        # By name: `args` are the parts without the video processor, which may not be the last.
+        parts = dict(zip(get_attributes(cls), args, strict=True))
+        made = base.from_args_and_dict.__func__
+        return made(cls, [], settings, **parts, video_processor=None, **more)
+
+    return type(
+        base.__name__,
+        (base,),
+        {
+            "get_attributes": classmethod(get_attributes),
+            "from_args_and_dict": classmethod(from_args_and_dict),
+            # SmolVLM's own asks the video processor for its settings, then calls this one.
+            "apply_chat_template": ProcessorMixin.apply_chat_template,
+        },
+    )

@@ -51,6 +51,7 @@ def hub(tmp_path):
     """Serves `owner/model`; `owner/gated` asks for terms, all else is unknown."""
     files = make_folder(tmp_path / "served")
     (files / "pytorch_model.bin").write_bytes(b"a pickle")
+    (files / "consolidated.safetensors").write_bytes(b"the weights once more, in another format")
     requests: list[str] = []
 
     class Hub(BaseHTTPRequestHandler):
@@ -125,11 +126,16 @@ def ask(tmp_path, endpoint, model, revision="main", what="checkpoint", **environ
 def test_a_download_is_announced_then_found_in_the_cache_without_asking(hub, tmp_path):
     endpoint, requests = hub
     announced, found = ask(tmp_path, endpoint, "owner/model").splitlines()
-    assert "Download(model='owner/model', revision='main'" in announced
+    assert "Download(model='owner/model', revision='main', gigabytes=1.3e-08," in announced
     folder, revision = found.split()
     assert revision == COMMIT
     names = sorted(path.name for path in Path(folder).iterdir())
-    assert names == ["config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"]  # no pickle
+    assert names == [
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+        "tokenizer.json",
+    ]  # neither pickle nor copy
     requests.clear()
     assert ask(tmp_path, endpoint, "owner/model") == found
     assert ask(tmp_path, endpoint, "owner/model", COMMIT) == found
