@@ -9,6 +9,7 @@ from sira_cli.config import SiraConfig
 from sira_cli.families import FAMILIES
 from sira_cli.fork import Step, attach
 from tests import reference, tiny
+from tests.helpers import generate_sira
 
 STEPS = 6
 
@@ -45,3 +46,22 @@ def test_equals_the_reference(family: tiny.Tiny, k: int, alpha: float, request, 
     gap = float((expected.full - expected.cf).abs().max())
     assert gap > 0.01
     record_property("conformance", (request.node.callspec.params["family"], worst, gap))
+
+
+def two_images(case: tiny.Tiny) -> tiny.Tiny:
+    """The case's prompt twice in a row: two images with text between them."""
+    inputs = {
+        name: torch.cat([value, value], dim=1 if value.shape == case.inputs["input_ids"].shape else 0)
+        for name, value in case.inputs.items()
+    }
+    return tiny.Tiny(case.model, inputs, case.grown)
+
+
+@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Qwen3-VL", "InternVL", "Gemma 3"])
+def test_several_images_in_a_prompt(name: str):
+    case = two_images(tiny.FAMILIES[name]())
+    expected = reference.decode(case, 3, 0.5, STEPS)
+    tokens, steps = generate_sira(case.model, case.inputs)
+    assert tokens[0].tolist() == expected.tokens
+    torch.testing.assert_close(torch.cat([step.full for step in steps]), expected.full, atol=1e-4, rtol=0)
+    torch.testing.assert_close(torch.cat([step.cf for step in steps]), expected.cf, atol=1e-4, rtol=0)

@@ -311,6 +311,15 @@ def test_quantization_names_the_extra(llava_folder, monkeypatch):
         load(llava_folder, quantization="4bit")
 
 
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+@pytest.mark.filterwarnings("ignore")  # bitsandbytes has remarks on running without a GPU
+def test_quantized_weights(llava_folder, photos, bits):
+    pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
+    lvlm = load(llava_folder, quantization=bits, max_new_tokens=4)
+    assert "bitsandbytes" in type(lvlm.model.get_decoder().layers[0].mlp.up_proj).__module__
+    assert lvlm.caption(photos["coffee"]).status == "ok"
+
+
 def test_the_demo_preset_makes_its_checkpoint_once(tmp_path, monkeypatch, photos):
     monkeypatch.setenv("SIRA_HOME", str(tmp_path))
     first = load("demo", max_new_tokens=4).caption(photos["chelsea"])
