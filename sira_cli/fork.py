@@ -40,7 +40,6 @@ class Step:
     `contrast` = (1 + alpha) full - alpha cf (paper, Eq. 4), before the plausibility cut-off if one is set.
     """
 
-    index: int
     full: Tensor
     cf: Tensor
     contrast: Tensor
@@ -151,7 +150,6 @@ class Fork:
         self._on_step = on_step
         self._late_layers = backbone.layers[self.boundary :]
         self._norm = backbone.norm
-        self._step = 0
         self._pass: _Pass
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -186,7 +184,6 @@ class Fork:
                     "arrived: chunked prefill is not supported, leave out prefill_chunk_size"
                 )
             valid = attention_mask.bool()
-        self._step = 0
         self.image = self._find_image(input_ids)  # [B, S]
         if not bool(valid[:, -1].all()):
             raise ImageTokenError("the prompts are padded on the right: pad them on the left to generate")
@@ -239,8 +236,7 @@ class Fork:
         z_full, z_cf = output.logits[:, -1].float().chunk(2)  # [B, V]
         z_cd = (1 + alpha) * z_full - alpha * z_cf  # [B, V]
         if self._on_step is not None:
-            self._on_step(Step(self._step, z_full, z_cf, z_cd))
-        self._step += 1
+            self._on_step(Step(z_full, z_cf, z_cd))
         if self.config.beta is not None:
             cut = z_full.max(dim=-1, keepdim=True).values + math.log(self.config.beta)  # [B, 1]
             z_cd = z_cd.masked_fill(z_full < cut, -math.inf)

@@ -169,7 +169,7 @@ def find(name: str) -> Preset:
     if name.endswith((".yaml", ".yml")) or os.sep in name:
         path = Path(name).expanduser()
         if not path.is_file():
-            raise SettingsError(f"preset file {name} does not exist")
+            raise SettingsError(f"preset file {name} does not exist (a model id or a folder goes to --model)")
         return read(path)
     known = available()
     if name not in known:

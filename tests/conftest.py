@@ -82,5 +82,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             f"{'family':<18}{'decodings':>10}{'worst |logit difference|':>28}{'least |full - cf|':>20}"
         )
-        for family, (runs, difference, gap) in worst.items():
+        for family in sorted(worst, key=list(tiny.FAMILIES).index):
+            runs, difference, gap = worst[family]
             terminalreporter.write_line(f"{family:<18}{runs:>10}{difference:>28.1e}{gap:>20.2f}")
