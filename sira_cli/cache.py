@@ -110,11 +110,10 @@ def open_slots(cache: Cache | None, boundary: int, layers: int, batch: int, devi
         raise UnsupportedModelError(f"{name} is not supported: leave out cache_implementation (a dynamic cache)")
     while len(cache.layers) < layers:
         cache.layers.append(DynamicLayer())
-    for index in range(boundary, layers):
-        kind = type(cache.layers[index])
-        if kind not in (DynamicLayer, DynamicSlidingWindowLayer, LateLayer):
-            raise UnsupportedModelError(f"a cache with a {kind.__name__} is not supported: use a DynamicCache")
-        cache.layers[index] = LateLayer(slots)
+    for layer in cache.layers[boundary:layers]:
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, LateLayer):
+            raise UnsupportedModelError(f"a cache with a {type(layer).__name__} is not supported: use a DynamicCache")
+    cache.layers[boundary:layers] = [LateLayer(slots) for _ in range(boundary, layers)]
     return slots
 
 

@@ -64,7 +64,7 @@ def _check_range(name: str, value: float | None, low: float, high: float, open_e
     if value is None and name != "alpha":
         return
     wanted = f"{low:g} or more" if high == math.inf else f"between {low:g} and {high:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:  # nor NaN
         raise SettingsError(f"{name} must be a number {wanted}; got {value!r}")
     if not low <= value <= high or (open_ends and value in (low, high)):
         raise SettingsError(f"{name} must be {wanted}{', ends excluded' if open_ends else ''}; got {value!r}")

@@ -84,6 +84,8 @@ def find_backbone(model: Any) -> Backbone:
         raise UnsupportedModelError(
             f"{name} is not a Hugging Face image-text-to-text model. Load one with AutoModelForImageTextToText."
         )
+    if model.get_output_embeddings() is None:
+        raise UnsupportedModelError(f"{name} has no output head: attach the whole model, whose `generate` you call")
     if getattr(config, "is_encoder_decoder", False):
         raise _refusal(name, "it is an encoder-decoder: its decoder never holds the image tokens")
     text_config = config.get_text_config(decoder=True)

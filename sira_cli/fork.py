@@ -53,7 +53,7 @@ def attach(
 
     Only hooks are used, and they are removed at the end, also after an error. A plain forward returns the
     contrast of the last row, `[B, 1, V]`. Hidden states and attentions that `generate` may return hold the
-    rows of both streams in the late layers.
+    rows of both streams in the late layers, and after the last one `[2B, 1, d]`. One thread at a time.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.
@@ -70,10 +70,10 @@ def attach(
         AttachError: the model is attached already.
     """
     fork = Fork(model, config or SiraConfig(), on_step)
-    if model in _attached:
+    if fork._norm in _attached:
         raise AttachError("SIRA is attached to this model already: leave the first `with attach(...)` block first")
     handles: list[torch.utils.hooks.RemovableHandle] = []
-    _attached.add(model)
+    _attached.add(fork._norm)  # one a model, whatever wraps it
     try:
         handles.append(model.register_forward_pre_hook(fork._begin, with_kwargs=True))
         handles.append(fork._late_layers[0].register_forward_pre_hook(fork._split, with_kwargs=True))
@@ -85,7 +85,7 @@ def attach(
     finally:
         for handle in handles:
             handle.remove()
-        _attached.discard(model)
+        _attached.discard(fork._norm)
 
 
 @dataclass
@@ -150,7 +150,7 @@ class Fork:
         self._on_step = on_step
         self._late_layers = backbone.layers[self.boundary :]
         self._norm = backbone.norm
-        self._pass: _Pass
+        self._pass: _Pass | None = None  # only while the model runs
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the model: find P_img in a prompt (Algorithm 1, input)."""
@@ -195,7 +195,7 @@ class Fork:
 
     def _split(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before layer b: append the CF stream's rows to h^b (Algorithm 1, lines 5-6 and 13-14)."""
-        now = self._pass
+        now = self._running()
         hidden = args[0] if len(args) == 1 else None
         if not isinstance(hidden, Tensor) or hidden.ndim != 3 or hidden.shape[1] != now.q:
             raise UnsupportedModelError(
@@ -215,7 +215,7 @@ class Fork:
         missing = {"attention_mask", "position_embeddings"} - kwargs.keys()
         if missing:
             raise UnsupportedModelError(f"{type(layer).__name__} was called without {', '.join(sorted(missing))}")
-        now, mask, rotary = self._pass, kwargs["attention_mask"], kwargs["position_embeddings"]
+        now, mask, rotary = self._running(), kwargs["attention_mask"], kwargs["position_embeddings"]
         return args, {
             **kwargs,
             "attention_mask": now.once(mask, lambda: pack_mask(mask, now.slots, now.streams)),
@@ -224,12 +224,13 @@ class Fork:
 
     def _join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
         """Before the final norm: keep the last row of each stream, stacked along the batch (Eq. 3)."""
-        hidden, q = args[0], self._pass.q  # [B, q + T, d]
+        hidden, q = args[0], self._running().q  # [B, q + T, d]
         h_full, h_cf = hidden[:, q - 1 : q], hidden[:, -1:]  # [B, 1, d]
         return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, 1, d]
 
     def _contrast(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """After the model: z_cd = (1 + alpha) z_full - alpha z_cf, in float32 (Eq. 4)."""
+        self._pass = None
         if not hasattr(output, "logits"):
             raise UnsupportedModelError("the model returned a tuple: call it with return_dict=True")
         alpha = self.config.alpha
@@ -242,3 +243,16 @@ class Fork:
             z_cd = z_cd.masked_fill(z_full < cut, -math.inf)
         output.logits = z_cd[:, None]  # [B, 1, V]
         return output
+
+    def _running(self) -> _Pass:
+        """The pass under way.
+
+        Raises:
+            AttachError: a part of the model was called by itself, so its prompt is not known.
+        """
+        if self._pass is None:
+            raise AttachError(
+                "a part of the model was called by itself inside `with attach(...)`: call, and attach, the whole "
+                "model whose `generate` you use (not `model.model`, nor a wrapper such as torch.compile's)"
+            )
+        return self._pass

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ PARTS = {
     "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json"),
     "image processor": ("preprocessor_config.json", "processor_config.json"),
 }
+SAMPLE, SAMPLE_EVERY = 1 << 16, 1 << 23  # bytes
 TIMEOUT = 10.0  # seconds for the first answer of the hub
 
 
@@ -79,7 +79,7 @@ def find_checkpoint(
     """
     folder = _as_folder(model)
     if folder is not None:
-        lacking = _lacking(folder)
+        lacking = what_is_lacking(folder)
         if lacking:
             raise ModelNotFoundError(f"model folder {folder}: {lacking}")
         return Checkpoint(folder, _fingerprint(folder))
@@ -87,7 +87,7 @@ def find_checkpoint(
     patterns: Any = {"allow_patterns": FILES + CODE if code else FILES, "ignore_patterns": IGNORED}
     with contextlib.suppress(LocalEntryNotFoundError):
         cached = Path(snapshot_download(model, revision=revision, local_files_only=True, **patterns))
-        if _lacking(cached) is None:
+        if what_is_lacking(cached) is None:
             return Checkpoint(cached, cached.name)
     size = f" (about {expected_gb:g} GB)" if expected_gb else ""
     with _hub_errors(model, revision, size, offline):
@@ -164,11 +164,14 @@ def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator
         ) from error
 
 
-def _lacking(folder: Path) -> str | None:
+def what_is_lacking(folder: Path) -> str | None:
     """What a checkpoint folder lacks, or None."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        try:
+            shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return f"{index.name} is damaged"
         absent = sorted(shard for shard in shards if not (folder / shard).is_file())
         if absent:
             return f"{absent[0]} is missing, one of {len(absent)} absent shards"
@@ -181,11 +184,14 @@ def _lacking(folder: Path) -> str | None:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Changes when the weights or their settings change, without reading gigabytes."""
+    """A name for what a folder holds: names and sizes of its files, small ones whole, of weights 64 KiB in
+    every 8 MiB. New weights or settings change it, gigabytes need not be read."""
     digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.jinja")]):
+    for path in sorted(path for path in folder.iterdir() if any(path.match(pattern) for pattern in FILES + CODE)):
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}:".encode())
         with path.open("rb") as file:
-            head = file.read(1 << 20)
-            file.seek(max(0, path.stat().st_size - (1 << 20)), os.SEEK_SET)
-            digest.update(f"{path.name}:{path.stat().st_size}:".encode() + head + file.read())
+            for start in range(0, size, SAMPLE_EVERY):
+                file.seek(start)
+                digest.update(file.read(SAMPLE_EVERY if path.suffix != ".safetensors" else SAMPLE))
     return f"folder-{digest.hexdigest()[:12]}"

@@ -31,6 +31,11 @@ class Between:
     end: str | int
     inclusive: bool = False
 
+    def __post_init__(self) -> None:
+        for marker in (self.start, self.end):
+            if (not marker and marker != 0) or (isinstance(marker, int) and marker < 0):
+                raise SettingsError(f"image_tokens.between: a marker is a token text or an id; got {marker!r}")
+
 
 @dataclass(frozen=True)
 class ImageTokens:
@@ -52,6 +57,11 @@ class ImageTokens:
     between: Between | None = None
 
     def __post_init__(self) -> None:
+        for name in ("ids", "tokens"):
+            if not isinstance(getattr(self, name), tuple | list):
+                raise SettingsError(f"image_tokens.{name} must be a list; got {getattr(self, name)!r}")
+        if self.between is not None and not isinstance(self.between, Between):
+            raise SettingsError(f"image_tokens.between must be a Between(start, end); got {self.between!r}")
         # Presets and callers may give lists; a frozen rule holds tuples, so that it can be hashed.
         object.__setattr__(self, "ids", tuple(self.ids))
         object.__setattr__(self, "tokens", tuple(self.tokens))
@@ -122,7 +132,7 @@ class ImageTokenFinder:
         if empty:
             raise ImageTokenError(
                 f"no image token found in row {', '.join(map(str, empty))} of the prompt (looked for {self}). "
-                "Pass a prompt with an image, or set the image-token rule (SiraConfig.image_tokens)."
+                "Pass a prompt with an image, or another image-token rule (`image_tokens`)."
             )
         return image
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
@@ -56,7 +57,7 @@ def open_picture(source: str | os.PathLike[str] | BinaryIO | Image.Image) -> Pic
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-            with Image.open(io.BytesIO(data)) as image:
+            with Image.open(io.BytesIO(data), formats=_formats()) as image:
                 image.load()
                 return Picture(name, _as_rgb(image), hashlib.sha256(data).hexdigest())
     except UnidentifiedImageError:
@@ -66,6 +67,13 @@ def open_picture(source: str | os.PathLike[str] | BinaryIO | Image.Image) -> Pic
         raise PictureError(f"{shown}: has more than {limit:,} pixels, a decompression bomb?; scale it down") from None
     except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:  # what Pillow's decoders raise
         raise PictureError(f"{shown}: is damaged: {str(error) or type(error).__name__}") from None
+
+
+@functools.cache
+def _formats() -> list[str]:
+    """All that Pillow reads, but for PostScript, which it would hand to an interpreter."""
+    Image.init()
+    return [name for name in Image.OPEN if name != "EPS"]
 
 
 def one_line(name: str) -> str:

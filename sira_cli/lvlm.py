@@ -22,13 +22,18 @@ from sira_cli._version import __version__
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, SiraError, UnsupportedModelError
 from sira_cli.fork import Fork, attach
 from sira_cli.hub import Download, find_checkpoint
-from sira_cli.images import Picture, open_picture
+from sira_cli.images import Picture, one_line, open_picture
 from sira_cli.presets import Preset
 from sira_cli.processors import chat_inputs, load_processor
 from sira_cli.results import Result, hash_of
 
 PictureSource = str | os.PathLike[str] | BinaryIO | Image.Image
 METHODS = ("sira", "greedy")
+# What transformers raises for torn weights, damaged JSON, sizes that do not match, a missing package, ...
+_LOAD_ERRORS = (
+    *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ImportError),
+    SafetensorError,
+)
 
 
 def load(
@@ -63,6 +68,8 @@ def load(
     if method not in METHODS:
         raise SettingsError(f"no method named {method!r}; available: {', '.join(METHODS)}")
     preset = (source if isinstance(source, Preset) else presets.resolve(os.fspath(source))).with_settings(**settings)
+    if preset.revision != "main" and (model_folder := Path(preset.model).expanduser()).is_dir():
+        raise SettingsError(f"revision {preset.revision!r} means nothing to a folder ({model_folder})")
     placement = _device(device)
     quantized = _quantization(quantization)
     model_name = preset.model
@@ -78,18 +85,24 @@ def load(
         expected_gb=preset.download_gb,
         on_download=on_download,
     )
-    processor = load_processor(
-        checkpoint.folder, max_pixels=preset.image.max_pixels, trust_remote_code=trust_remote_code
-    )
     attention = preset.load.attn_implementation
-    model = _load_model(
-        checkpoint.folder,
-        trust_remote_code=trust_remote_code,
-        dtype=preset.load.dtype,
-        device_map=placement,
-        attn_implementation=None if attention == "auto" else attention,
-        quantization_config=quantized,
-    )
+    try:
+        processor = load_processor(
+            checkpoint.folder, max_pixels=preset.image.max_pixels, trust_remote_code=trust_remote_code
+        )
+        model = _load_model(
+            checkpoint.folder,
+            trust_remote_code=trust_remote_code,
+            dtype=preset.load.dtype,
+            device_map=placement,
+            attn_implementation=None if attention == "auto" else attention,
+            quantization_config=quantized,
+        )
+    except SiraError:
+        raise
+    except _LOAD_ERRORS as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelNotFoundError(f"the model in {checkpoint.folder} cannot be loaded: {reason[0]}") from error
     return Lvlm(model, processor, preset, method, checkpoint.revision, quantization)
 
 
@@ -134,7 +147,7 @@ class Lvlm:
         Raises:
             PictureError: the picture cannot be opened or processed.
         """
-        return self.run("caption", picture, prompt or self.preset.prompts.caption, on_text)
+        return self.run("caption", picture, self.preset.prompts.caption if prompt is None else prompt, on_text)
 
     def ask(self, picture: PictureSource, question: str, *, on_text: Callable[[str], None] | None = None) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
@@ -143,8 +156,17 @@ class Lvlm:
     def run(
         self, task: str, source: PictureSource, prompt: str, on_text: Callable[[str], None] | None = None
     ) -> Result:
-        """One picture and one prompt, word by word as given. `task` (caption, ask) names the record."""
+        """One picture and one prompt, word by word as given. `task` (caption, ask) names the record.
+
+        Raises:
+            PictureError: the picture cannot be opened or processed.
+            SettingsError: the prompt holds the model's placeholder for a picture.
+        """
         started = time.perf_counter()
+        for kind in ("image_token", "video_token"):
+            placeholder = getattr(self.processor, kind, None)
+            if placeholder and placeholder in prompt:
+                raise SettingsError(f"the prompt holds {placeholder}, this model's placeholder; leave it out")
         picture = open_picture(source)
         inputs = self._inputs(picture, prompt)
         image_tokens = int(self._find_image(inputs["input_ids"]).sum())
@@ -173,7 +195,8 @@ class Lvlm:
             raise
         except Exception as error:  # whatever an image processor has against a picture
             reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise PictureError(f"{picture.name}: the image processor refused it: {reason[0]}") from error
+            name = one_line(picture.name)
+            raise PictureError(f"{name}: the image processor refused it: {reason[0]}") from error
         return inputs.to(self.model.device, dtype=self.model.dtype)
 
     def _generate(self, inputs: Any, on_text: Callable[[str], None] | None) -> list[int]:
@@ -252,23 +275,19 @@ def _load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any
     if not trust_remote_code and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         raise UnsupportedModelError(f"{folder} holds a {config.model_type!r} model, not one for pictures and text")
     loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
-    try:
-        model, report = loader.from_pretrained(
-            folder,
-            config=config,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-            **options,
-        )
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelNotFoundError(f"the model in {folder} cannot be loaded: {reason[0]}") from error
+    model, report = loader.from_pretrained(
+        folder,
+        config=config,
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=trust_remote_code,
+        output_loading_info=True,
+        **options,
+    )
     if report["missing_keys"]:  # transformers would go on with random numbers in their place
         missing = sorted(report["missing_keys"])
         raise ModelNotFoundError(f"the weights in {folder} lack {len(missing)} tensors, among them {missing[0]}")
-    return model.eval()
+    return model
 
 
 def _device(name: str) -> str:
@@ -280,6 +299,8 @@ def _device(name: str) -> str:
         device = torch.device(name)
     except RuntimeError:
         raise SettingsError(f"no device named {name!r}; expected auto, cpu, cuda, cuda:1 or mps") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise SettingsError(f"device {name} is not supported; expected auto, cpu, cuda, cuda:1 or mps")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise SettingsError(f"device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices")
     if device.type == "mps" and not torch.backends.mps.is_available():

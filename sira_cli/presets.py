@@ -28,6 +28,20 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a key that is given twice is a mistake, not a choice of the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Called by PyYAML for each mapping."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"`{key}` is given twice", node.value[index][0].start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
 class SiraSettings(_Strict):
     """K and the strengths; `SiraConfig` says what they mean and checks them."""
 
@@ -62,7 +76,7 @@ class Generation(_Strict):
     max_new_tokens: int = Field(default=512, ge=1)
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     num_beams: int = Field(default=1, ge=1)
 
 
@@ -143,7 +157,7 @@ def read(path: Path) -> Preset:
         SettingsError: with the file, the key and the nearest valid name.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # a SafeLoader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""

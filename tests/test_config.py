@@ -36,6 +36,7 @@ def test_layers_after_the_fork(config: SiraConfig, layers: int, k: int):
         ({"alpha": -0.1}, "alpha must be 0 or more; got -0.1"),
         ({"alpha": float("nan")}, "alpha must be a number 0 or more; got nan"),
         ({"alpha": float("inf")}, "got inf"),
+        ({"alpha": 10**400}, "alpha must be a number 0 or more"),
         ({"alpha": None}, "got None"),
         ({"alpha": "0.5"}, "got '0.5'"),
         ({"beta": 0}, "beta must be above 0; leave it out"),

@@ -48,6 +48,12 @@ def test_equals_the_reference(family: tiny.Tiny, k: int, alpha: float, request, 
     record_property("conformance", (request.node.callspec.params["family"], worst, gap))
 
 
+def test_the_contrast_changes_what_is_said(family: tiny.Tiny):
+    """Else equal tokens would prove little."""
+    said = {alpha: reference.decode(family, 3, alpha, STEPS).tokens for alpha in (0.0, 1.0)}
+    assert said[0.0] != said[1.0]
+
+
 def two_images(case: tiny.Tiny) -> tiny.Tiny:
     """The case's prompt twice in a row: two images with text between them."""
     inputs = {

@@ -200,6 +200,27 @@ def test_the_revision_of_a_folder_changes_with_its_content_only(tmp_path):
     assert find_checkpoint(str(copy)).revision != before
 
 
+def test_the_revision_of_a_folder_sees_merged_weights_and_other_files(tmp_path):
+    folder = make_folder(tmp_path / "model")
+    weights = bytearray(30 << 20)
+    (folder / "model.safetensors").write_bytes(weights)
+    seen = {find_checkpoint(str(folder)).revision}
+    weights[10 << 20 : 20 << 20] = b"\1" * (10 << 20)  # some layers in the middle
+    (folder / "model.safetensors").write_bytes(weights)
+    seen.add(find_checkpoint(str(folder)).revision)
+    (folder / "merges.txt").write_text("a b")
+    seen.add(find_checkpoint(str(folder)).revision)
+    assert len(seen) == 3
+
+
+def test_a_damaged_index_is_named(tmp_path):
+    folder = make_folder(tmp_path / "model")
+    for content in ("{", '{"weight_map": []}', "[]"):
+        (folder / "model.safetensors.index.json").write_text(content)
+        with pytest.raises(ModelNotFoundError, match=r"model\.safetensors\.index\.json is damaged"):
+            find_checkpoint(str(folder))
+
+
 @pytest.mark.parametrize(
     ("missing", "message"),
     [

@@ -117,6 +117,24 @@ def test_the_shared_cache_is_one_and_the_late_cache_holds_text_rows_only(family:
     assert lengths == [({prompt + t}, {prompt + t + text + t}) for t in range(6)]
 
 
+def test_a_cache_without_config_and_a_cache_used_again(llava: tiny.Tiny):
+    cache = DynamicCache()  # its layers are made as they are needed
+    with attach(llava.model, SiraConfig(k=3)):
+        first = generate(llava.model, llava.inputs, past_key_values=cache)
+        cache.reset()
+        again = generate(llava.model, llava.inputs, past_key_values=cache)
+    assert torch.equal(first, generate_sira(llava.model, llava.inputs)[0])
+    assert torch.equal(again, first)
+
+
+def test_two_models_at_once(llava: tiny.Tiny):
+    other = tiny.qwen("2.5")
+    expected = [generate_sira(case.model, case.inputs)[0] for case in (llava, other)]
+    with attach(llava.model, SiraConfig(k=3)), attach(other.model, SiraConfig(k=3)):
+        tokens = [generate(case.model, case.inputs) for case in (llava, other)]
+    assert all(torch.equal(one, two) for one, two in zip(tokens, expected, strict=True))
+
+
 def test_no_hook_remains(llava: tiny.Tiny):
     generate(llava.model, llava.inputs)  # transformers installs hooks of its own at the first forward
     before = hooks(llava.model)
@@ -160,6 +178,7 @@ def test_bfloat16_is_finite_and_contrasted_in_float32(make):
 def test_beta_leaves_only_plausible_tokens(llava: tiny.Tiny, beta: float):
     tokens, steps = generate_sira(llava.model, llava.inputs, SiraConfig(k=3, alpha=3.0, beta=beta))
     for step, token in zip(steps, tokens[0].tolist(), strict=True):
+        assert step.contrast.isfinite().all()  # on_step sees the contrast before the cut-off
         plausible = step.full[0] >= step.full[0].max() + math.log(beta)
         best = step.contrast[0].masked_fill(~plausible, -math.inf)
         best[tiny.SUPPRESS] = -math.inf

@@ -162,6 +162,11 @@ def test_not_a_picture(tmp_path):
     assert "is not a picture that Pillow can read" in error(path)
 
 
+def test_postscript_is_not_handed_to_an_interpreter(tmp_path):
+    path = save(Image.new("RGB", (8, 8)), tmp_path / "drawing.eps")
+    assert "is not a picture that Pillow can read" in error(path)
+
+
 def test_a_decompression_bomb(tmp_path):
     """13 KB that would unfold to 600 megapixels."""
     path = save(Image.new("1", (30000, 20000)), tmp_path / "bomb.png", optimize=True)

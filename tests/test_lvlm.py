@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoProcessor
 
 import sira_cli
-from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
+from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, SiraError, UnsupportedModelError
 from sira_cli.lvlm import Lvlm, load
 from sira_cli.presets import Preset
 from tests.checkpoints import write_qwen
@@ -171,10 +171,22 @@ def test_the_key_depends_on_all_that_decides_the_text(llava, llava_folder, photo
 def test_the_end_token_ends_an_answer(llava, llava_folder, photos, tmp_path):
     tokens = llava.processor.tokenizer(" " + llava.caption(photos["rocket"]).text)["input_ids"][1:]
     end = tokens[3]
-    folder = edited(llava_folder, tmp_path / "ends", "generation_config.json", eos_token_id=[end])
+    folder = edited(llava_folder, tmp_path / "ends", "generation_config.json", eos_token_id=[0, end])
     result = load(folder, max_new_tokens=8).caption(photos["rocket"])
     assert result.finish_reason == "stop"
     assert result.output_tokens == tokens.index(end) + 1
+
+
+def test_special_tokens_are_not_text_and_the_tokenizer_knows_the_end(llava, llava_folder, photos, tmp_path):
+    """A head that says </s> instead of the first word, and no end token in generation_config.json."""
+    first = llava.processor.tokenizer(" " + llava.caption(photos["rocket"]).text)["input_ids"][1]
+    folder = edited(llava_folder, tmp_path / "mute", "generation_config.json", eos_token_id=None)
+    tensors = load_file(folder / "model.safetensors")
+    head = next(tensors[name] for name in tensors if name.endswith("lm_head.weight"))
+    head[llava.processor.tokenizer.eos_token_id] = 2 * head[first]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    result = load(folder, max_new_tokens=3).caption(photos["rocket"])
+    assert (result.text, result.finish_reason, result.output_tokens) == ("", "stop", 1)
 
 
 def test_streamed_pieces_are_the_text(llava, photos):
@@ -194,6 +206,15 @@ def test_sampling_depends_on_the_seed_alone_and_leaves_the_random_state(llava_fo
     ]
     assert texts[0] == texts[1] != texts[2]
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_top_p_and_the_whole_vocabulary_take_part_in_sampling(llava, llava_folder, photos):
+    greedy = llava.caption(photos["rocket"])
+    narrow = load(llava_folder, temperature=1.5, top_p=1e-6, max_new_tokens=8).caption(photos["rocket"])
+    assert narrow.text == greedy.text
+    wide = load(llava_folder, temperature=1e6, max_new_tokens=300)
+    tokens = wide.processor.tokenizer(wide.caption(photos["rocket"]).text)["input_ids"]
+    assert len(set(tokens)) > 100  # transformers' default would leave the 50 likeliest
 
 
 def test_beams(llava_folder, photos):
@@ -254,6 +275,39 @@ def test_image_tokens_by_text_and_between_markers(qwen, qwen_folder, photos):
         assert (result.text, result.image_tokens) == (expected.text, expected.image_tokens)
 
 
+def test_the_presets_rule_reaches_the_decoder(qwen_folder, photos):
+    rule = {"between": {"start": "<|vision_start|>", "end": "<|vision_end|>", "inclusive": True}}
+    preset = Preset.model_validate_json(json.dumps({"model": str(qwen_folder), "image_tokens": rule}))
+    lvlm, plain = load(preset, max_new_tokens=2), load(qwen_folder, max_new_tokens=2)
+    assert lvlm.caption(photos["coffee"]).image_tokens == plain.caption(photos["coffee"]).image_tokens + 2
+    assert lvlm._sira.image_tokens != plain._sira.image_tokens
+    assert isinstance(lvlm._sira.image_tokens.between.start, int)  # looked up: `attach` has no tokenizer
+
+
+def test_a_placeholder_in_the_prompt_is_refused(llava, qwen, photos):
+    for lvlm, placeholder in ((llava, "<image>"), (qwen, "<|image_pad|>"), (qwen, "<|video_pad|>")):
+        with pytest.raises(SettingsError, match=f"the prompt holds {re.escape(placeholder)}"):
+            lvlm.ask(photos["coffee"], f"What is {placeholder}?")
+
+
+def test_an_empty_prompt_is_a_prompt(llava, photos):
+    assert llava.caption(photos["coffee"], prompt="").prompt == ""
+
+
+def test_a_revision_of_a_folder_is_refused(llava_folder):
+    with pytest.raises(SettingsError, match="revision 'abc' means nothing to a folder"):
+        load(llava_folder, revision="abc")
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json", "processor_config.json"])
+def test_damaged_json(llava_folder, tmp_path, file):
+    folder = tmp_path / "damaged"
+    shutil.copytree(llava_folder, folder)
+    (folder / file).write_text("{")
+    with pytest.raises(ModelNotFoundError, match=f"the model in {folder} cannot be loaded: "):
+        load(folder)
+
+
 def test_dtype(llava_folder, photos):
     lvlm = load(llava_folder, dtype="bfloat16", max_new_tokens=4)
     assert lvlm.model.dtype == torch.bfloat16
@@ -291,6 +345,7 @@ def test_a_model_of_another_kind(llava_folder, tmp_path):
     [
         ({"method": "siren"}, "no method named 'siren'; available: sira, greedy"),
         ({"device": "gpu"}, "no device named 'gpu'"),
+        ({"device": "meta"}, "device meta is not supported"),
         ({"device": "cuda:7"}, "device cuda:7 is not there: torch sees 0 CUDA devices"),
         ({"quantization": "3bit"}, "no quantization named '3bit'; expected 4bit or 8bit"),
         ({"k": 8}, r"L = 8 decoder layers, so k must be 1\.\.7"),
@@ -328,6 +383,21 @@ def test_the_demo_preset_makes_its_checkpoint_once(tmp_path, monkeypatch, photos
     second = load("demo", max_new_tokens=4).caption(photos["chelsea"])
     assert (folder / "config.json").stat().st_mtime_ns == made
     assert (first.text, first.key, first.preset) == (second.text, second.key, "demo")
+
+
+def test_a_damaged_demo_checkpoint_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIRA_HOME", str(tmp_path))
+    load("demo")
+    (folder,) = (tmp_path / "cache").iterdir()
+    (folder / "model.safetensors").unlink()
+    assert load("demo").layers == 8
+
+
+def test_a_home_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SIRA_HOME", str(tmp_path / "file"))
+    with pytest.raises(SiraError, match="set SIRA_HOME to a folder of yours"):
+        load("demo")
 
 
 def test_public_names():

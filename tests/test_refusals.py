@@ -104,6 +104,38 @@ def test_attaching_twice(llava: tiny.Tiny):
         assert hooks(llava.model) == before
 
 
+def test_a_part_of_a_model(llava: tiny.Tiny):
+    with (
+        pytest.raises(UnsupportedModelError, match="no output head: attach the whole model"),
+        attach(llava.model.model),
+    ):
+        pass
+    with attach(llava.model):
+        with pytest.raises(AttachError, match="a part of the model was called by itself"):
+            llava.model.model(**llava.inputs)
+        generate(llava.model, llava.inputs)
+        with pytest.raises(AttachError, match="a part of the model was called by itself"):
+            llava.model.model(**llava.inputs)
+
+
+def test_a_layer_that_is_called_in_another_way(llava: tiny.Tiny):
+    """Foreign code around a layer, played by a hook that is there before ours."""
+    layer = llava.model.get_decoder().layers[-3]
+    for change, message in [
+        (lambda args, kwargs: ((*args, None), kwargs), "only positional argument"),
+        (
+            lambda args, kwargs: (args, {k: v for k, v in kwargs.items() if k != "position_embeddings"}),
+            "called without",
+        ),
+    ]:
+        handle = layer.register_forward_pre_hook(lambda _, a, k, c=change: c(a, k), with_kwargs=True)
+        try:
+            with pytest.raises(UnsupportedModelError, match=message), attach(llava.model, SiraConfig(k=3)):
+                generate(llava.model, llava.inputs)
+        finally:
+            handle.remove()
+
+
 def refused(case: tiny.Tiny, error: type[SiraError], message: str, **changes: Any) -> None:
     """Generation under `attach` raises; afterwards the model gives what it gave before."""
     expected = generate(case.model, case.inputs)
@@ -165,7 +197,17 @@ def test_static_caches(llava: tiny.Tiny):
 def test_quantized_layers(llava: tiny.Tiny):
     cache = hf.DynamicCache(config=llava.model.config)
     cache.layers[-1] = type("PackedLayer", (hf.cache_utils.DynamicLayer,), {})()
+    before = list(cache.layers)
     refused(llava, UnsupportedModelError, "PackedLayer", past_key_values=cache)
+    assert cache.layers == before
+
+
+def test_cropping_the_cache(llava: tiny.Tiny):
+    cache = hf.DynamicCache(config=llava.model.config)
+    with attach(llava.model):
+        generate(llava.model, llava.inputs, past_key_values=cache)
+    with pytest.raises(UnsupportedModelError, match="cannot be cropped"):
+        cache.crop(-1)
 
 
 def test_chunked_prefill(llava: tiny.Tiny):

@@ -1,7 +1,8 @@
 """Tiny random models of every supported family, built from configs: nothing is downloaded.
 
 Each builder returns a model in float32 and the inputs of one prompt with one image. The text stack has
-L = 6 layers. Weights are scaled up so that attention is far from uniform and the streams really differ.
+L = 6 layers. Weights are scaled up so that attention is far from uniform, the streams really differ and
+greedy tokens vary.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def build(config: Any, model_class: Any, attention: str = "sdpa") -> Any:
     for parameter in model.parameters():
         parameter.requires_grad_(False)
         if parameter.ndim > 1:
-            parameter.mul_(3.0)
+            parameter.mul_(7.0)
     model.generation_config.pad_token_id = 0
     return model
 

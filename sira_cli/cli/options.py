@@ -106,7 +106,7 @@ def load_model(model: ModelOptions, decoding: DecodingOptions, **settings: Any) 
     if model.preset is not None and model.model is not None:
         raise SettingsError("give --preset or --model, not both")
     from sira_cli import presets
-    from sira_cli.cli.console import announce, silence_transformers, waiting
+    from sira_cli.cli.console import announce, note, silence_transformers, waiting
 
     if model.model is not None:
         preset = presets.for_model(model.model)
@@ -115,6 +115,8 @@ def load_model(model: ModelOptions, decoding: DecodingOptions, **settings: Any) 
     given = {field.name: getattr(decoding, field.name) for field in fields(decoding) if field.name != "method"}
     preset = preset.with_settings(revision=model.revision, dtype=model.dtype, **given, **settings)
 
+    if preset.generation.temperature == 0 and (decoding.top_p is not None or decoding.seed is not None):
+        note("--top-p and --seed change nothing at temperature 0")
     if preset.model != presets.BUNDLED:
         # Before torch is imported: a model that cannot be had is known within a second.
         from sira_cli.hub import find_checkpoint

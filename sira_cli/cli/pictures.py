@@ -63,6 +63,8 @@ def run_pictures(
 
 def _check_paths(paths: Sequence[str]) -> None:
     """Nothing to do is known before a model is loaded."""
+    if "" in paths:
+        raise SettingsError("a picture's path is empty")
     if paths.count("-") > 1:
         raise SettingsError("'-' (stdin) can be given once")
     folders = [path for path in paths if path != "-" and Path(path).is_dir()]
@@ -80,7 +82,7 @@ def _decode(lvlm: Lvlm, task: str, path: str, prompt: str, output: OutputOptions
 
     def show(piece: str) -> None:
         if not shown and several:
-            print(f"{path}: ", end="")
+            print(f"{one_line(path)}: ", end="")
         shown.append(piece)
         print(piece if len(shown) > 1 else piece.lstrip(), end="", flush=True)
 
@@ -90,17 +92,18 @@ def _decode(lvlm: Lvlm, task: str, path: str, prompt: str, output: OutputOptions
         source = sys.stdin.buffer if path == "-" else path
         result = lvlm.run(task, source, prompt, show if stream else None)
     except Exception as error:
+        if isinstance(error, SiraError) and not isinstance(error, PictureError):
+            raise  # about the prompt or the settings: no picture would do better
         if shown:
             print()
         if verbosity() >= 2:
             traceback.print_exception(error)
-        # Errors of ours name the picture already or are about the prompt; others need its name.
-        message = str(error) if isinstance(error, SiraError) else f"{type(error).__name__}: {error}"
-        shown_path = one_line(path)
-        say(message if message.startswith(f"{shown_path}: ") else f"{shown_path}: {message}")
+        unforeseen = f"{one_line(path)}: {type(error).__name__}: {error}"
+        message = str(error) if isinstance(error, PictureError) else unforeseen
+        say(message)
         return lvlm.failure(task, path, prompt, message)
     if shown:
         print()
     elif not output.json:
-        print(f"{path}: {result.text}" if several else result.text, flush=True)
+        print(f"{one_line(path)}: {result.text}" if several else result.text, flush=True)
     return result

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.console import note, set_verbosity
+from sira_cli.cli.console import note, say, set_verbosity
+from sira_cli.errors import SettingsError
 
 app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=True)
 
@@ -18,7 +19,12 @@ def list_presets() -> None:
     """List every preset, yours and the shipped ones."""
     from sira_cli import presets
 
-    found = {name: presets.read(path) for name, path in sorted(presets.available().items())}
+    found = {}
+    for name, path in sorted(presets.available().items()):
+        try:
+            found[name] = presets.read(path)
+        except SettingsError as error:
+            say(str(error))
     name_width = max(map(len, found))
     model_width = max(len(preset.model) for preset in found.values())
     for name, preset in found.items():
@@ -51,6 +57,8 @@ def new(
 ) -> None:
     """Print a preset for a model: K = L/2, its image tokens, its size."""
     set_verbosity(False, 0)
+    if Path(model).expanduser().is_dir():
+        model = str(Path(model).expanduser().resolve())  # so that the preset works from anywhere
     from sira_cli import presets
     from sira_cli.inspection import inspect_model
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerFast
+
+from sira_cli.errors import SiraError
+from sira_cli.hub import what_is_lacking
 
 WORDS = """
 a an and at behind beside bench bicycle bird black blue boat book bottle bowl bread bridge brown building bus cake
@@ -30,17 +33,27 @@ IMAGE_SIZE, PATCH_SIZE = 112, 14
 
 
 def make_checkpoint(folder: Path) -> Path:
-    """`folder`, with the checkpoint in it; made at the first call, complete or not at all."""
-    if not folder.is_dir():
+    """`folder`, with the checkpoint in it; made at the first call, complete or not at all.
+
+    Raises:
+        SiraError: it cannot be written there.
+    """
+    if folder.is_dir() and what_is_lacking(folder) is None:
+        return folder
+    try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             made = Path(scratch) / "checkpoint"
             write_checkpoint(made)
-            try:
-                os.rename(made, folder)  # noqa: PTH104 # atomic, and fails if another process was first
-            except OSError:
-                if not folder.is_dir():
-                    raise
+            if folder.is_dir() and what_is_lacking(folder) is not None:
+                folder.rename(Path(scratch) / "damaged")
+            with contextlib.suppress(OSError):  # another process was first
+                made.rename(folder)
+    except OSError as error:
+        raise SiraError(
+            f"the demo model cannot be written to {folder.parent} ({error.strerror or error}): "
+            "set SIRA_HOME to a folder of yours"
+        ) from error
     return folder
 
 
