@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import time
 from collections.abc import Callable
@@ -13,27 +12,21 @@ from typing import Any, BinaryIO
 
 import torch
 from PIL import Image
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForImageTextToText, BitsAndBytesConfig, GenerationConfig, TextStreamer
-from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+from transformers import GenerationConfig, TextStreamer
 
 from sira_cli import presets
 from sira_cli._version import __version__
-from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, SiraError, UnsupportedModelError
+from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, SiraError
 from sira_cli.fork import Fork, attach
 from sira_cli.hub import Download, find_checkpoint
 from sira_cli.images import Picture, one_line, open_picture
 from sira_cli.presets import Preset
 from sira_cli.processors import chat_inputs, load_processor
 from sira_cli.results import Result, hash_of
+from sira_cli.weights import LOAD_ERRORS, load_model, pick_device, quantization_config
 
 PictureSource = str | os.PathLike[str] | BinaryIO | Image.Image
 METHODS = ("sira", "greedy")
-# What transformers raises for torn weights, damaged JSON, sizes that do not match, a missing package, ...
-_LOAD_ERRORS = (
-    *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ImportError),
-    SafetensorError,
-)
 
 
 def load(
@@ -70,8 +63,8 @@ def load(
     preset = (source if isinstance(source, Preset) else presets.resolve(os.fspath(source))).with_settings(**settings)
     if preset.revision != "main" and (model_folder := Path(preset.model).expanduser()).is_dir():
         raise SettingsError(f"revision {preset.revision!r} means nothing to a folder ({model_folder})")
-    placement = _device(device)
-    quantized = _quantization(quantization)
+    placement = pick_device(device)
+    quantized = quantization_config(quantization)
     model_name = preset.model
     if model_name == presets.BUNDLED:
         from sira_cli.demo.checkpoint import make_checkpoint
@@ -90,7 +83,7 @@ def load(
         processor = load_processor(
             checkpoint.folder, max_pixels=preset.image.max_pixels, trust_remote_code=trust_remote_code
         )
-        model = _load_model(
+        model = load_model(
             checkpoint.folder,
             trust_remote_code=trust_remote_code,
             dtype=preset.load.dtype,
@@ -100,7 +93,7 @@ def load(
         )
     except SiraError:
         raise
-    except _LOAD_ERRORS as error:
+    except LOAD_ERRORS as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelNotFoundError(f"the model in {checkpoint.folder} cannot be loaded: {reason[0]}") from error
     return Lvlm(model, processor, preset, method, checkpoint.revision, quantization)
@@ -268,54 +261,6 @@ class _Streamer(TextStreamer):
         """Called by `TextStreamer` with each finished piece."""
         if text:
             self._on_text(text)
-
-
-def _load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
-    if not trust_remote_code and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
-        raise UnsupportedModelError(f"{folder} holds a {config.model_type!r} model, not one for pictures and text")
-    loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
-    model, report = loader.from_pretrained(
-        folder,
-        config=config,
-        local_files_only=True,
-        use_safetensors=True,
-        trust_remote_code=trust_remote_code,
-        output_loading_info=True,
-        **options,
-    )
-    if report["missing_keys"]:  # transformers would go on with random numbers in their place
-        missing = sorted(report["missing_keys"])
-        raise ModelNotFoundError(f"the weights in {folder} lack {len(missing)} tensors, among them {missing[0]}")
-    return model
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        if torch.cuda.is_available():
-            return "cuda:0"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise SettingsError(f"no device named {name!r}; expected auto, cpu, cuda, cuda:1 or mps") from None
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise SettingsError(f"device {name} is not supported; expected auto, cpu, cuda, cuda:1 or mps")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingsError(f"device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise SettingsError("device mps is not there: it needs a Mac with Apple silicon")
-    return name if name != "cuda" else "cuda:0"
-
-
-def _quantization(name: str | None) -> BitsAndBytesConfig | None:
-    if name is None:
-        return None
-    if name not in ("4bit", "8bit"):
-        raise SettingsError(f"no quantization named {name!r}; expected 4bit or 8bit")
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise SettingsError("quantization needs bitsandbytes: pip install 'sira-cli[quant]'")
-    return BitsAndBytesConfig(load_in_4bit=name == "4bit", load_in_8bit=name == "8bit")
 
 
 def _end_and_pad_tokens(model: Any, tokenizer: Any) -> tuple[list[int], int | None]:

@@ -1,0 +1,90 @@
+"""A checkpoint's weights into a model, on a device, in a precision."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForImageTextToText, BitsAndBytesConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+from sira_cli.errors import ModelNotFoundError, SettingsError, UnsupportedModelError
+
+# What transformers raises for torn weights, damaged JSON, sizes that do not match, a missing package, ...
+LOAD_ERRORS = (
+    *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ImportError),
+    SafetensorError,
+)
+
+
+def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
+    """The model in a checkpoint folder, every one of its tensors from the files.
+
+    Args:
+        folder: a checkpoint's files.
+        trust_remote_code: run the checkpoint's own Python code.
+        **options: for `from_pretrained`: dtype, device_map, attn_implementation, quantization_config.
+
+    Raises:
+        UnsupportedModelError: not a model for pictures and text.
+        ModelNotFoundError: tensors are missing.
+        LOAD_ERRORS: whatever transformers has against the files.
+    """
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+    if not trust_remote_code and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        raise UnsupportedModelError(f"{folder} holds a {config.model_type!r} model, not one for pictures and text")
+    loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
+    model, report = loader.from_pretrained(
+        folder,
+        config=config,
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=trust_remote_code,
+        output_loading_info=True,
+        **options,
+    )
+    if report["missing_keys"]:  # transformers would go on with random numbers in their place
+        missing = sorted(report["missing_keys"])
+        raise ModelNotFoundError(f"the weights in {folder} lack {len(missing)} tensors, among them {missing[0]}")
+    return model
+
+
+def pick_device(name: str) -> str:
+    """`auto`, or a device by name, as torch calls it.
+
+    Raises:
+        SettingsError: there is no such device here.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return "cuda:0"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SettingsError(f"no device named {name!r}; expected auto, cpu, cuda, cuda:1 or mps") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise SettingsError(f"device {name} is not supported; expected auto, cpu, cuda, cuda:1 or mps")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SettingsError(f"device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise SettingsError("device mps is not there: it needs a Mac with Apple silicon")
+    return name if name != "cuda" else "cuda:0"
+
+
+def quantization_config(name: str | None) -> BitsAndBytesConfig | None:
+    """What `4bit` and `8bit` mean to transformers.
+
+    Raises:
+        SettingsError: another name, or bitsandbytes is not installed.
+    """
+    if name is None:
+        return None
+    if name not in ("4bit", "8bit"):
+        raise SettingsError(f"no quantization named {name!r}; expected 4bit or 8bit")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise SettingsError("quantization needs bitsandbytes: pip install 'sira-cli[quant]'")
+    return BitsAndBytesConfig(load_in_4bit=name == "4bit", load_in_8bit=name == "8bit")
