@@ -63,6 +63,7 @@ class Backbone:
         layers: the L decoder layers.
         norm: the final norm.
         first_boundary: smallest b = L - K at which a fork is exact.
+        tested: its family is a row of `FAMILIES`.
     """
 
     layers: nn.ModuleList

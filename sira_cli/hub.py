@@ -4,6 +4,7 @@ look-ups that retry for half a minute would come before an answer that is known 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -39,10 +40,15 @@ TIMEOUT = 10.0  # seconds for the first answer of the hub
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's files on disk. `revision` pins them: a commit, or a fingerprint of a folder."""
+    """A model's files on disk. `commit` is None for a folder of the user's."""
 
     folder: Path
-    revision: str
+    commit: str | None = None
+
+    @functools.cached_property
+    def revision(self) -> str:
+        """What pins the files: the commit, or a fingerprint of the folder, taken when first asked for."""
+        return self.commit or _fingerprint(self.folder)
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ def find_checkpoint(
         lacking = what_is_lacking(folder)
         if lacking:
             raise ModelNotFoundError(f"model folder {folder}: {lacking}")
-        return Checkpoint(folder, _fingerprint(folder))
+        return Checkpoint(folder)
 
     patterns: Any = {"allow_patterns": FILES + CODE if code else FILES, "ignore_patterns": IGNORED}
     with contextlib.suppress(LocalEntryNotFoundError):

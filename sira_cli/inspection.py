@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText
-from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+from transformers import AutoModelForImageTextToText
 
 from sira_cli.config import SiraConfig
-from sira_cli.errors import UnsupportedModelError
 from sira_cli.fork import Fork
 from sira_cli.hub import find_config
+from sira_cli.weights import read_config
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,7 @@ def inspect_model(model: str, revision: str = "main", *, offline: bool = False) 
         ModelNotFoundError: its config.json is not here and cannot be fetched.
         UnsupportedModelError: SIRA cannot follow it exactly.
     """
-    config: Any = AutoConfig.from_pretrained(find_config(model, revision, offline=offline), local_files_only=True)
-    if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
-        raise UnsupportedModelError(f"{model} is a {config.model_type!r} model, not one for pictures and text")
+    config = read_config(find_config(model, revision, offline=offline))
     with torch.device("meta"):
         lvlm: Any = AutoModelForImageTextToText.from_config(config)
     fork = Fork(lvlm, SiraConfig())

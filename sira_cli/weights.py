@@ -20,6 +20,19 @@ LOAD_ERRORS = (
 )
 
 
+def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
+    """The config of a model for pictures and text.
+
+    Raises:
+        UnsupportedModelError: it is of another kind.
+        LOAD_ERRORS: whatever transformers has against config.json.
+    """
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+    if not trust_remote_code and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        raise UnsupportedModelError(f"{folder} holds a {config.model_type!r} model, not one for pictures and text")
+    return config
+
+
 def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
     """The model in a checkpoint folder, every one of its tensors from the files.
 
@@ -33,9 +46,7 @@ def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
         ModelNotFoundError: tensors are missing.
         LOAD_ERRORS: whatever transformers has against the files.
     """
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
-    if not trust_remote_code and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
-        raise UnsupportedModelError(f"{folder} holds a {config.model_type!r} model, not one for pictures and text")
+    config = read_config(folder, trust_remote_code=trust_remote_code)
     loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
     model, report = loader.from_pretrained(
         folder,

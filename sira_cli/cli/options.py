@@ -88,12 +88,7 @@ class OutputOptions:
     json: Annotated[bool, typer.Option("--json", help="One JSON record per picture.")] = False
     no_stream: Annotated[bool, typer.Option("--no-stream", help="Print a text when it is complete.")] = False
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False
-    verbose: Annotated[
-        int,
-        typer.Option(
-            "-v", "--verbose", count=True, show_default=False, help="Show the libraries' messages; -vv: tracebacks."
-        ),
-    ] = 0
+    verbose: Verbose = 0
 
 
 def load_model(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> Any:

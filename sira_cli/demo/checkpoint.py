@@ -57,7 +57,7 @@ def make_checkpoint(folder: Path) -> Path:
     return folder
 
 
-def write_checkpoint(folder: Path, seed: int = 0, layers: int = 8) -> None:
+def write_checkpoint(folder: Path) -> None:
     """Write config.json, model.safetensors, tokenizer.json, preprocessor_config.json, chat_template.jinja, ..."""
     tokenizer = _tokenizer()
     tokenizer.save_pretrained(folder)
@@ -77,7 +77,7 @@ def write_checkpoint(folder: Path, seed: int = 0, layers: int = 8) -> None:
             "vocab_size": len(tokenizer),
             "hidden_size": 64,
             "intermediate_size": 176,
-            "num_hidden_layers": layers,
+            "num_hidden_layers": 8,
             "num_attention_heads": 4,
             "num_key_value_heads": 4,
             "max_position_embeddings": 4096,
@@ -89,7 +89,7 @@ def write_checkpoint(folder: Path, seed: int = 0, layers: int = 8) -> None:
         image_seq_length=(IMAGE_SIZE // PATCH_SIZE) ** 2,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model: Any = LlavaForConditionalGeneration(config)
         for parameter in model.parameters():
             if parameter.ndim > 1:
