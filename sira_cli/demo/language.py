@@ -1,0 +1,160 @@
+"""What is said about scenes: captions, questions with their answers, and which objects a text mentions."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from sira_cli.demo.scenes import Scene, Thing
+from sira_cli.demo.world import COLORS, OBJECTS, PLACES
+
+CAPTION_PROMPTS = (
+    "Please describe this image in detail.",
+    "Describe this image.",
+    "Please help me describe the image in detail.",
+    "What is in this picture?",
+    "Write a caption for this image.",
+)
+ONE_WORD = " Please answer this question with one word."
+
+YES_NO = (
+    "Is there {a} {name} in the image?",
+    "Is there {a} {name} in this picture?",
+    "Does the image show {a} {name}?",
+    "Can you see {a} {name}?",
+    "Is there {a} {name}?",
+)
+COLOR = ("What color is the {name}?", "What is the color of the {name}?", "Which color does the {name} have?")
+COUNT = ("How many {names} are there?", "How many {names} are in the image?", "How many {names} can you see?")
+WHERE = ("Where is the {name}?", "Where can you see the {name}?", "In which part of the image is the {name}?")
+PLACE = ("What place is this?", "Where was this picture taken?", "What kind of place does the image show?")
+
+NUMBERS = ("no", "one", "two", "three")
+_OPENINGS = (
+    "The image shows {a} {place}.",
+    "This is a picture of {a} {place}.",
+    "The picture was taken in {a} {place}.",
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question or request, and the answer to it."""
+
+    prompt: str
+    answer: str
+
+
+def caption(of: Scene, rng: np.random.Generator) -> str:
+    """Two to five sentences that name every kind of object, roughly the most conspicuous first."""
+    groups = sorted(of.objects.values(), key=lambda things: -_salience(things) * rng.uniform(0.7, 1.4))
+    sentences = [_choose(rng, _OPENINGS).format(a=article(of.place), place=of.place)]
+    while groups:
+        fewest = 2 if len(groups) > 4 - (len(sentences) - 1) else 1  # five sentences at most
+        size = min(len(groups), int(rng.integers(fewest, 3)))
+        sentences.append(_sentence([groups.pop(0) for _ in range(size)], rng))
+    return " ".join(sentences)
+
+
+def questions(of: Scene, rng: np.random.Generator, yes_no: int = 6) -> list[Turn]:
+    """Questions of each sort: `yes_no` of them whether something is there, as often yes as no."""
+    there = list(of.objects)
+    absent = [name for name in OBJECTS if name not in there]
+    turns = []
+    for number in range(yes_no):
+        name = _choose(rng, there if number % 2 else absent)
+        suffix = ONE_WORD if rng.random() < 0.3 else ""
+        turns.append(Turn(yes_no_question(name, _choose(rng, YES_NO)) + suffix, "Yes" if number % 2 else "No"))
+    name = _choose(rng, there)
+    turns.append(Turn(_choose(rng, COLOR).format(name=name), of.objects[name][0].color.capitalize()))
+    name = _choose(rng, there if rng.random() < 0.85 else absent)
+    amount = NUMBERS[len(of.objects.get(name, ()))]
+    turns.append(Turn(_choose(rng, COUNT).format(names=OBJECTS[name].plural), amount.capitalize()))
+    single = [name for name, things in of.objects.items() if len(things) == 1]
+    if single:
+        name = _choose(rng, single)
+        turns.append(Turn(_choose(rng, WHERE).format(name=name), _place(of.objects[name][0]).capitalize() + "."))
+    turns.append(Turn(_choose(rng, PLACE), f"{article(of.place).capitalize()} {of.place}."))
+    return turns
+
+
+def yes_no_question(name: str, template: str = YES_NO[0]) -> str:
+    """POPE's question, unless another template is given."""
+    return template.format(a=article(name), name=name)
+
+
+def article(noun: str) -> str:
+    """A or an."""
+    return "an" if noun[0] in "aeiou" else "a"
+
+
+def mentions(text: str) -> list[tuple[int, int, str]]:
+    """The objects that a text names: start, end and the object's name, for every mention.
+
+    Singular, plural and synonyms count, whole words only, the longest match first, case aside.
+    """
+    return [(match.start(), match.end(), _LEXICON[match[0].lower()]) for match in _MENTION.finditer(text)]
+
+
+def corpus(seed: int, size: int) -> list[str]:
+    """Texts to learn a tokenizer from, with every word there is."""
+    from sira_cli.demo.scenes import scene
+
+    texts = [*CAPTION_PROMPTS, ONE_WORD, *COLORS, *NUMBERS, *PLACES, *_LEXICON]
+    for name in OBJECTS:
+        texts += [yes_no_question(name, template) for template in YES_NO]
+    for index in range(size):
+        rng = np.random.default_rng([seed, index, 2])
+        of = scene(index)
+        texts += [caption(of, rng), *(f"{turn.prompt} {turn.answer}" for turn in questions(of, rng))]
+    return texts
+
+
+def _salience(things: list[Thing]) -> float:
+    area = sum(t.strength * (t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) for t in things)
+    return math.sqrt(area)
+
+
+def _sentence(groups: list[list[Thing]], rng: np.random.Generator) -> str:
+    nouns = [_noun_phrase(things) for things in groups]
+    places = [_place(things[0]) if len(things) == 1 else "" for things in groups]
+    if len(groups) == 1:
+        plural = len(groups[0]) > 1
+        forms = [f"there {'are' if plural else 'is'} {nouns[0]} {places[0]}", f"{nouns[0]} can be seen {places[0]}"]
+        if places[0]:
+            forms += [f"{places[0]} there is {nouns[0]}", f"{nouns[0]} is {places[0]}"]
+    else:
+        verb = "are" if len(groups[0]) > 1 else "is"
+        forms = [
+            f"there {verb} {nouns[0]} {places[0]} and {nouns[1]} {places[1]}",
+            f"{nouns[0]} {places[0]} and {nouns[1]} {places[1]} can be seen",
+        ]
+    text = re.sub(r" +", " ", _choose(rng, forms)).strip()
+    return text[0].upper() + text[1:] + "."
+
+
+def _noun_phrase(things: list[Thing]) -> str:
+    name, color = things[0].name, things[0].color
+    if len(things) == 1:
+        return f"{article(color)} {color} {name}"
+    return f"{NUMBERS[len(things)]} {color} {OBJECTS[name].plural}"
+
+
+def _place(thing: Thing) -> str:
+    return "in the middle" if thing.where == "middle" else f"on the {thing.where}"
+
+
+def _choose(rng: np.random.Generator, among: tuple[str, ...] | list[str]) -> str:
+    return among[int(rng.integers(len(among)))]
+
+
+_LEXICON = {
+    word: name
+    for name, kind in OBJECTS.items()
+    for base in (name, *kind.synonyms)
+    for word in (base, kind.plural if base == name else f"{base}s")
+}
+_MENTION = re.compile(rf"\b({'|'.join(sorted(_LEXICON, key=len, reverse=True))})\b", re.IGNORECASE)

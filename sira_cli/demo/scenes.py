@@ -1,0 +1,208 @@
+"""Scenes of the little world: what is in them, exactly, and how they look.
+
+Everything follows from a seed. Evidence is weak now and then, as in photographs: an object may be
+small, faint, or mostly hidden behind another one. It is in the picture all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from sira_cli.demo.world import COLORS, FIXED, OBJECTS, PLACES, Rgb, Shape
+
+SIDE = 384  # pixels
+Where = Literal["left", "middle", "right"]
+
+# Three ranges of seeds that never meet.
+TRAINING_SEEDS = range(1_000_000)
+VALIDATION_SEEDS = range(1_000_000, 2_000_000)
+TEST_SEEDS = range(2_000_000, 3_000_000)
+
+MIN_KINDS, MAX_KINDS = 3, 7
+STRAY = 0.2  # how often an object turns up that does not belong there
+WEAK = 0.3  # how often an object gives weak evidence
+KEPT = 0.25  # of a typical object's probability, where co-occurrence is broken
+MIN_VISIBLE = 0.15  # of a thing's box; what is hidden more is left out
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object in a picture; `box` in pixels (x0, y0, x1, y1), `strength` the opacity it is painted with."""
+
+    name: str
+    color: str
+    box: tuple[int, int, int, int]
+    strength: float = 1.0
+
+    @property
+    def where(self) -> Where:
+        """In which third of the picture its middle is."""
+        thirds: tuple[Where, ...] = ("left", "middle", "right")
+        return thirds[min(2, int(3 * (self.box[0] + self.box[2]) / 2 / SIDE))]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A picture's exact content: `things` from back to front.
+
+    `broken`: the objects are not those that usually go with `place`.
+    """
+
+    seed: int
+    place: str
+    things: tuple[Thing, ...]
+    broken: bool = False
+
+    @property
+    def objects(self) -> dict[str, list[Thing]]:
+        """Kinds of objects that are there, each with its things."""
+        found: dict[str, list[Thing]] = {}
+        for thing in self.things:
+            found.setdefault(thing.name, []).append(thing)
+        return found
+
+
+def scene(seed: int, broken: bool = False) -> Scene:
+    """The scene of a seed. With `broken`, typical objects are rare and others take their places."""
+    rng = np.random.default_rng([seed, broken])
+    place = str(rng.choice(list(PLACES)))
+    things: list[Thing] = []
+    for name in _pick_objects(rng, place, broken):
+        color = _pick_color(rng, name)
+        count = int(rng.choice([1, 2, 3], p=[0.8, 0.14, 0.06]))
+        weakness = str(rng.choice(["none", "small", "faint", "hidden"], p=[1 - WEAK, WEAK / 3, WEAK / 3, WEAK / 3]))
+        for _ in range(count):
+            _put(rng, things, name, color, weakness, PLACES[place].horizon)
+    return Scene(seed, place, tuple(_visible(things)), broken)
+
+
+def render(of: Scene) -> tuple[Image.Image, np.ndarray]:
+    """The picture, and for each of its pixels which thing is seen there.
+
+    Returns:
+        An RGB image of SIDE x SIDE pixels, and an array int16 `[SIDE, SIDE]`: 0 the background, else
+        1 + the index of a thing in `of.things`.
+    """
+    rng = np.random.default_rng([of.seed, of.broken, 1])
+    place = PLACES[of.place]
+    image = Image.new("RGB", (SIDE, SIDE), _jitter(rng, place.above))
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((0, round(place.horizon * SIDE), SIDE, SIDE), fill=_jitter(rng, place.below))
+    for shape in place.marks:
+        _draw(draw, shape, (0, 0, SIDE, SIDE), _jitter(rng, _mix(FIXED[shape.tone], place.below, 0.4)))
+
+    seen = np.zeros((SIDE, SIDE), np.int16)
+    for index, thing in enumerate(of.things, start=1):
+        x0, y0, x1, y1 = thing.box
+        silhouette = Image.new("L", (x1 - x0, y1 - y0))
+        painted = image.crop(thing.box)
+        stencil, brush = ImageDraw.Draw(silhouette), ImageDraw.Draw(painted)
+        tones = _tones(_jitter(rng, COLORS[thing.color], 10))
+        for shape in OBJECTS[thing.name].glyph:
+            box = (0, 0, x1 - x0, y1 - y0)
+            _draw(brush, shape, box, tones.get(shape.tone) or FIXED[shape.tone])
+            _draw(stencil, shape, box, 255)
+        image.paste(painted, (x0, y0), silhouette.point([round(level * thing.strength) for level in range(256)]))
+        seen[y0:y1, x0:x1][np.asarray(silhouette) > 127] = index
+    noise = rng.integers(-9, 10, (SIDE, SIDE, 1), dtype=np.int16)
+    return Image.fromarray((np.asarray(image) + noise).clip(0, 255).astype(np.uint8)), seen
+
+
+def _pick_objects(rng: np.random.Generator, place: str, broken: bool) -> list[str]:
+    typical = PLACES[place].objects
+    others = [name for name in OBJECTS if name not in typical]
+    chosen: list[str] = []
+    while not MIN_KINDS <= len(chosen) <= MAX_KINDS:
+        chosen = [name for name, chance in typical.items() if rng.random() < chance * (KEPT if broken else 1)]
+        if broken:
+            chosen += rng.choice(others, size=int(rng.integers(2, 5)), replace=False).tolist()
+        elif rng.random() < STRAY:
+            chosen.append(str(rng.choice(others)))
+    return [str(name) for name in rng.permutation(chosen)]
+
+
+def _pick_color(rng: np.random.Generator, name: str) -> str:
+    colors = OBJECTS[name].colors
+    chances = np.array([2.0] + [1.0] * (len(colors) - 1))
+    return str(rng.choice(list(colors), p=chances / chances.sum()))
+
+
+def _put(rng: np.random.Generator, things: list[Thing], name: str, color: str, weakness: str, horizon: float) -> None:
+    """Add a thing where it leaves the others visible; a hidden one goes behind one that is there already."""
+    kind = OBJECTS[name]
+    scale = rng.uniform(0.32, 0.55) if weakness == "small" else rng.uniform(0.75, 1.15)
+    strength = float(rng.uniform(0.12, 0.35)) if weakness == "faint" else 1.0
+    width, height = (max(10, round(side * scale * SIDE)) for side in kind.size)
+    best: tuple[float, tuple[int, int, int, int]] | None = None
+    behind = weakness == "hidden" and len(things) > 0
+    for _ in range(12):
+        if behind:
+            front = things[int(rng.integers(len(things)))].box
+            middle = (front[0] + front[2]) / 2 + rng.uniform(-0.45, 0.45) * (front[2] - front[0])
+            foot = front[3] - rng.uniform(0.0, 0.35) * (front[3] - front[1])
+        else:
+            middle = rng.uniform(0.08, 0.92) * SIDE
+            low = {"ground": (horizon + 0.06, 0.97), "wall": (0.2, horizon), "air": (0.16, horizon + 0.1)}[kind.where]
+            foot = rng.uniform(*low) * SIDE
+        x0 = round(min(max(middle - width / 2, 0), SIDE - width))
+        y0 = round(min(max(foot - height, 0), SIDE - height))
+        box = (x0, y0, x0 + width, y0 + height)
+        hidden = max((_share(box, other.box) for other in things), default=0.0)  # of it, if it goes behind
+        hides = max((_share(other.box, box) for other in things), default=0.0)  # of another, if in front
+        misfit = abs(hidden - 0.6) if behind else hides + 0.5 * hidden
+        if best is None or misfit < best[0]:
+            best = (misfit, box)
+    assert best is not None
+    things.insert(0 if behind else len(things), Thing(name, color, best[1], strength))
+
+
+def _visible(things: list[Thing]) -> list[Thing]:
+    """Those of which enough is seen, reckoned by their boxes."""
+    covered = np.zeros((SIDE, SIDE), bool)
+    kept: list[Thing] = []
+    for thing in reversed(things):
+        x0, y0, x1, y1 = thing.box
+        if covered[y0:y1, x0:x1].mean() <= 1 - MIN_VISIBLE:
+            kept.insert(0, thing)
+            covered[y0:y1, x0:x1] = True
+    return kept
+
+
+def _share(of: tuple[int, int, int, int], under: tuple[int, int, int, int]) -> float:
+    """How much of the first box the second covers."""
+    width = min(of[2], under[2]) - max(of[0], under[0])
+    height = min(of[3], under[3]) - max(of[1], under[1])
+    return max(0, width) * max(0, height) / ((of[2] - of[0]) * (of[3] - of[1]))
+
+
+def _draw(draw: ImageDraw.ImageDraw, shape: Shape, box: tuple[int, int, int, int], fill: Rgb | int) -> None:
+    x0, y0, x1, y1 = box
+    xs = [x0 + x * (x1 - x0) for x in shape.at[::2]]
+    ys = [y0 + y * (y1 - y0) for y in shape.at[1::2]]
+    if shape.form == "rect":
+        draw.rectangle((xs[0], ys[0], xs[1], ys[1]), fill=fill)
+    elif shape.form == "ellipse":
+        draw.ellipse((xs[0], ys[0], xs[1], ys[1]), fill=fill)
+    elif shape.form == "polygon":
+        draw.polygon(list(zip(xs, ys, strict=True)), fill=fill)
+    else:
+        width = max(2, round(shape.width * min(x1 - x0, y1 - y0)))
+        draw.line(list(zip(xs, ys, strict=True)), fill=fill, width=width, joint="curve")
+
+
+def _tones(main: Rgb) -> dict[str, Rgb]:
+    return {"main": main, "dark": _mix(main, (0, 0, 0), 0.3), "light": _mix(main, (255, 255, 255), 0.35)}
+
+
+def _mix(one: Rgb, other: Rgb, share: float) -> Rgb:
+    red, green, blue = (round(a + share * (b - a)) for a, b in zip(one, other, strict=True))
+    return red, green, blue
+
+
+def _jitter(rng: np.random.Generator, color: Rgb, amount: int = 14) -> Rgb:
+    red, green, blue = (int(np.clip(channel + rng.integers(-amount, amount + 1), 0, 255)) for channel in color)
+    return red, green, blue
