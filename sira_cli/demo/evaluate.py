@@ -1,0 +1,196 @@
+"""Let decoders caption scenes that the model never saw, and answer POPE-style questions about them.
+
+In every second scene co-occurrence is broken: the objects are not those that usually go with the place.
+What is counted here becomes figures in `figures.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from sira_cli.demo import MODEL
+from sira_cli.demo.figures import SPLITS, Counts, Report, Split
+from sira_cli.demo.language import mentions, yes_no_question
+from sira_cli.demo.scenes import TRAINING_SEEDS, Scene, render, scene
+from sira_cli.demo.world import OBJECTS
+
+PER_ANSWER = 3  # questions about things that are there, and per split about things that are not
+BATCH = 50  # captions; twice as many answers
+
+
+def load_methods(folder: Path = MODEL, **settings: Any) -> dict[str, Any]:
+    """An `Lvlm` for each decoder: the model in `folder`, the preset `demo`'s settings unless given here."""
+    from sira_cli import presets
+    from sira_cli.lvlm import load
+
+    preset = presets.find("demo")
+    if folder != MODEL:
+        preset = preset.model_copy(update={"model": str(folder)})
+    return {method: load(preset, method=method, **settings) for method in ("greedy", "sira")}
+
+
+def measure(
+    methods: dict[str, Any],
+    subjects: list[Scene],
+    questions: Questions | None = None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Report:
+    """Compare decoders, each an `Lvlm` of the bundled model, on the same scenes.
+
+    Args:
+        methods: the first is what the others are compared with.
+        subjects: the scenes.
+        questions: None measures captions only.
+        on_progress: told how many scenes are done.
+    """
+    counts: dict[str, list[dict[str, int]]] = {name: [] for name in methods}
+    for done, batch in _batches(subjects, BATCH):
+        pictures = [render(of)[0] for of in batch]
+        asked = [questions.about(of) if questions else [] for of in batch]
+        for name, lvlm in methods.items():
+            captions = _say(lvlm, pictures, [lvlm.preset.prompts.caption] * len(batch))
+            answers = _answers(lvlm, pictures, asked)
+            counts[name] += [_count(*row) for row in zip(batch, captions, asked, answers, strict=True)]
+        on_progress(done + len(batch))
+    columns = {name: _columns(rows) for name, rows in counts.items()}
+    return Report.of(columns, {name: _settings(lvlm) for name, lvlm in methods.items()})
+
+
+def held_out(seed: int) -> Scene:
+    """The scene of a seed, with broken co-occurrence if the seed is odd."""
+    return scene(seed, broken=seed % 2 == 1)
+
+
+def hallucinated(of: Scene, text: str) -> list[tuple[int, int]]:
+    """Start and end of every mention of something that is not in the scene."""
+    return [(start, end) for start, end, name in mentions(text) if name not in of.objects]
+
+
+def says_yes(answer: str) -> bool:
+    """POPE's official rule: yes, unless the first sentence has the word No, not or no."""
+    words = answer.split(".")[0].replace(",", "").split(" ")
+    return not {"No", "not", "no"} & set(words)
+
+
+@dataclass(frozen=True)
+class Question:
+    """POPE's question about one object; `splits` are those it belongs to."""
+
+    name: str
+    there: bool
+    splits: tuple[Split, ...]
+
+
+class Questions:
+    """POPE's three splits (Li et al. 2023, Section 5.1), with co-occurrence as it is in training.
+
+    About every scene PER_ANSWER objects that are there and, for each split, as many that are not:
+    `random`: any; `popular`: the most frequent ones; `adversarial`: those that most often go with what is in
+    the picture, its place included.
+    """
+
+    def __init__(self, sample: int = 2_000) -> None:
+        self._frequency: Counter[str] = Counter()
+        self._together: dict[str, Counter[str]] = {}
+        for seed in TRAINING_SEEDS[:sample]:
+            of = scene(seed)
+            names = list(of.objects)
+            self._frequency.update(names)
+            for context in (of.place, *names):
+                self._together.setdefault(context, Counter()).update(names)
+
+    def about(self, of: Scene) -> list[Question]:
+        """The questions about one scene, without repetition: those to be answered with yes first."""
+        rng = np.random.default_rng([of.seed, of.broken, 3])
+        there = [str(name) for name in rng.permutation(list(of.objects))]
+        absent = [str(name) for name in rng.permutation([name for name in OBJECTS if name not in of.objects])]
+        ranked: dict[Split, list[str]] = {
+            "random": absent,
+            "popular": sorted(absent, key=lambda name: -self._frequency[name]),
+            "adversarial": sorted(absent, key=lambda name: -self._affinity(name, of)),
+        }
+        splits: dict[str, list[Split]] = {}
+        for split, names in ranked.items():
+            for name in names[:PER_ANSWER]:
+                splits.setdefault(name, []).append(split)
+        return [Question(name, True, SPLITS) for name in there[:PER_ANSWER]] + [
+            Question(name, False, tuple(chosen)) for name, chosen in splits.items()
+        ]
+
+    def _affinity(self, name: str, of: Scene) -> float:
+        contexts = [self._together[context] for context in (of.place, *of.objects) if context in self._together]
+        return sum(together[name] / together.total() for together in contexts)
+
+
+def _count(of: Scene, caption: str, questions: list[Question], answers: list[str]) -> dict[str, int]:
+    """Everything about one scene that the figures are ratios of."""
+    named = [name for _, _, name in mentions(caption)]
+    wrong = hallucinated(of, caption)
+    row = {
+        "captions": 1,
+        "captions with a hallucination": int(bool(wrong)),
+        "mentions": len(named),
+        "hallucinated mentions": len(wrong),
+        "objects": len(of.objects),
+        "objects mentioned": len(set(named) & set(of.objects)),
+        "words": len(caption.split()),
+    }
+    if questions:
+        row |= {f"{split} {cell}": 0 for split in SPLITS for cell in ("TP", "FP", "TN", "FN")}
+    for question, answer in zip(questions, answers, strict=True):
+        yes = says_yes(answer)
+        cell = ("TP" if yes else "FN") if question.there else ("FP" if yes else "TN")
+        for split in question.splits:
+            row[f"{split} {cell}"] += 1
+    return row
+
+
+def _columns(rows: list[dict[str, int]]) -> Counts:
+    return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
+
+
+def _settings(lvlm: Any) -> dict[str, Any]:
+    if lvlm.method == "greedy":
+        return {}
+    return {"k": lvlm.k, "layers": lvlm.layers, "alpha": lvlm.preset.sira.alpha}
+
+
+def _answers(lvlm: Any, pictures: list[Image.Image], asked: list[list[Question]]) -> list[list[str]]:
+    flat = [
+        (picture, yes_no_question(question.name))
+        for picture, questions in zip(pictures, asked, strict=True)
+        for question in questions
+    ]
+    texts = [
+        text
+        for _, part in _batches(flat, 2 * BATCH)
+        for text in _say(lvlm, [picture for picture, _ in part], [question for _, question in part])
+    ]
+    rest = iter(texts)
+    return [[next(rest) for _ in questions] for questions in asked]
+
+
+def _say(lvlm: Any, pictures: list[Image.Image], prompts: list[str]) -> list[str]:
+    """Answers to a left-padded batch, in the checkpoint's own chat format."""
+    conversations = [
+        [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": prompt}]}]
+        for picture, prompt in zip(pictures, prompts, strict=True)
+    ]
+    inputs = lvlm.processor.apply_chat_template(
+        conversations, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt", padding=True
+    )
+    new = lvlm.generate(inputs.to(lvlm.model.device, dtype=lvlm.model.dtype))
+    texts: list[str] = lvlm.processor.tokenizer.batch_decode(new, skip_special_tokens=True)
+    return [text.strip() for text in texts]
+
+
+def _batches(items: list[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
+    for start in range(0, len(items), size):
+        yield start, items[start : start + size]

@@ -1,0 +1,163 @@
+"""CHAIR's and POPE's figures against hand-made counts, and the bootstrap against what is known of it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from sira_cli.demo import evaluate
+from sira_cli.demo.evaluate import Question, Questions, hallucinated, held_out, says_yes
+from sira_cli.demo.figures import SPLITS, Report
+from sira_cli.demo.scenes import TEST_SEEDS, Scene, Thing
+from sira_cli.demo.world import OBJECTS, PLACES
+
+BOX = (0, 0, 40, 40)
+
+
+def room(*names: str) -> Scene:
+    return Scene(0, "kitchen", tuple(Thing(name, "red", BOX) for name in names))
+
+
+def counts(*rows: dict[str, int]) -> dict[str, np.ndarray]:
+    return evaluate._columns(list(rows))
+
+
+@pytest.fixture(scope="module")
+def questions() -> Questions:
+    return Questions(sample=300)
+
+
+def test_chair_by_hand():
+    first = evaluate._count(room("cup", "bowl", "table"), "A red cup and a blue cup. A dog and a dog.", [], [])
+    second = evaluate._count(room("cup"), "There is one mug here.", [], [])
+    third = evaluate._count(room("apple"), "Nothing.", [], [])
+    figures = Report.of({"greedy": counts(first, second, third)}, {}).figures["greedy"]
+    assert figures["CHAIRs"].value == pytest.approx(100 / 3)
+    assert figures["CHAIRi"].value == pytest.approx(100 * 2 / 5)  # repeats count
+    assert figures["coverage"].value == pytest.approx(100 * 2 / 5)  # each object once
+    assert figures["words"].value == pytest.approx((12 + 5 + 1) / 3)
+
+
+def test_pope_by_hand():
+    asked = [
+        Question("cup", True, SPLITS),
+        Question("bowl", True, SPLITS),
+        Question("dog", False, ("random",)),
+        Question("table", False, ("popular", "adversarial")),
+    ]
+    row = evaluate._count(room("cup", "bowl"), "", asked, ["Yes", "No", "No", "Yes"])
+    figures = Report.of({"greedy": counts(row)}, {}).figures["greedy"]
+    expected = {"accuracy": 200 / 3, "precision": 100, "recall": 50, "F1": 200 / 3, "FPR": 0, "yes": 100 / 3}
+    for name, value in expected.items():
+        assert figures[f"random {name}"].value == pytest.approx(value), name
+    expected = {"accuracy": 100 / 3, "precision": 50, "recall": 50, "F1": 50, "FPR": 100, "yes": 200 / 3}
+    for name, value in expected.items():
+        assert figures[f"adversarial {name}"].value == figures[f"popular {name}"].value == pytest.approx(value), name
+
+
+def test_nothing_said_and_nothing_asked_is_zero_not_a_crash():
+    row = evaluate._count(room(), "", [Question("cup", False, SPLITS)], ["No"])
+    figures = Report.of({"greedy": counts(row)}, {}).figures["greedy"]
+    assert [figures[name].value for name in ("CHAIRi", "coverage", "random F1", "random recall")] == [0, 0, 0, 0]
+    assert figures["random accuracy"].value == 100
+
+
+def test_hallucinated_words():
+    text = "A red cup, a dog and two cats."
+    assert [text[start:end] for start, end in hallucinated(room("cup"), text)] == ["dog", "cats"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "yes"),
+    [
+        *(("Yes", True), ("No", False), ("No.", False), ("no, it is not", False), ("It does not.", False)),
+        *(("", True), ("NO", True), ("Nope", True), ("Yes. No", True), ("No, dog", False), ("Note", True)),
+    ],
+)
+def test_the_official_rule_of_pope(answer, yes):
+    assert says_yes(answer) is yes
+
+
+def test_questions_are_balanced_and_of_their_split(questions):
+    adversarial, any_absent = [], []
+    for seed in TEST_SEEDS[:200]:
+        of = held_out(seed)
+        asked = questions.about(of)
+        assert asked == questions.about(of)
+        assert len({question.name for question in asked}) == len(asked)
+        assert all(question.there == (question.name in of.objects) for question in asked)
+        there = sum(question.there for question in asked)
+        assert there == min(3, len(of.objects))
+        for split in SPLITS:
+            absent = [question.name for question in asked if split in question.splits and not question.there]
+            assert len(absent) == 3
+            if not of.broken:
+                typical = [name in PLACES[of.place].objects for name in absent]
+                if split == "adversarial":
+                    adversarial += typical
+                elif split == "random":
+                    any_absent += typical
+    assert np.mean(adversarial) > 0.8 > 0.4 > np.mean(any_absent)
+
+
+def test_popular_questions_ask_for_the_commonest_absent_objects(questions):
+    for seed in TEST_SEEDS[:50]:
+        of = held_out(seed)
+        popular = {q.name for q in questions.about(of) if "popular" in q.splits and not q.there}
+        rarest = min(questions._frequency[name] for name in popular)
+        left_out = [name for name in OBJECTS if name not in of.objects and name not in popular]
+        assert all(questions._frequency[name] <= rarest for name in left_out)
+
+
+def test_every_second_scene_is_broken():
+    assert [held_out(seed).broken for seed in TEST_SEEDS[:4]] == [False, True, False, True]
+
+
+def sample(rng: np.random.Generator, size: int, share: float) -> dict[str, np.ndarray]:
+    wrong = (rng.random(size) < share).astype(float)
+    ones = np.ones(size)
+    columns = {"captions": ones, "captions with a hallucination": wrong, "mentions": 4 * ones}
+    columns |= {"hallucinated mentions": wrong, "objects": 5 * ones, "objects mentioned": 4 * ones, "words": 9 * ones}
+    return columns
+
+
+def test_the_interval_is_as_wide_as_a_binomials():
+    rng = np.random.default_rng(0)
+    figure = Report.of({"greedy": sample(rng, 1000, 0.3)}, {}).figures["greedy"]["CHAIRs"]
+    deviation = 100 * np.sqrt(0.3 * 0.7 / 1000)
+    assert figure.high - figure.low == pytest.approx(2 * 1.96 * deviation, rel=0.12)
+    assert figure.low < figure.value < figure.high
+
+
+def test_intervals_hold_the_truth_about_95_times_in_100():
+    hits = 0
+    for seed in range(200):
+        figure = Report.of({"greedy": sample(np.random.default_rng(seed), 120, 0.3)}, {}).figures["greedy"]["CHAIRs"]
+        hits += figure.low <= 30 <= figure.high
+    assert 180 <= hits <= 199
+
+
+def test_differences_are_paired():
+    columns = sample(np.random.default_rng(1), 300, 0.3)
+    better = {**columns, "captions with a hallucination": columns["captions with a hallucination"].copy()}
+    better["captions with a hallucination"][np.flatnonzero(columns["captions with a hallucination"])[:10]] = 0
+    report = Report.of({"greedy": columns, "same": columns, "sira": better}, {})
+    assert [getattr(report.differences["same"]["CHAIRs"], name) for name in ("value", "low", "high")] == [0, 0, 0]
+    difference = report.differences["sira"]["CHAIRs"]
+    assert difference.value == pytest.approx(-10 / 3)
+    alone = report.figures["greedy"]["CHAIRs"]
+    assert difference.low < difference.value < difference.high < 0
+    assert difference.high - difference.low < 0.5 * (alone.high - alone.low)
+
+
+def test_tables_and_json():
+    columns = sample(np.random.default_rng(1), 50, 0.3)
+    report = Report.of({"greedy": columns, "sira": columns}, {"sira": {"k": 4}})
+    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
+    lines = report.captions_table().splitlines()
+    assert lines[0].split() == ["|", "|", "CHAIRs", "|", "CHAIRi", "|", "coverage", "|", "words", "|"]
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["greedy", "sira", "sira - greedy"]
+    assert len({len(line) for line in lines}) == 1
+    assert "| +0.0 ±0.0 |" in lines[-1]
