@@ -67,9 +67,9 @@ def load(
     quantized = quantization_config(quantization)
     model_name = preset.model
     if model_name == presets.BUNDLED:
-        from sira_cli.demo.checkpoint import make_checkpoint
+        from sira_cli.demo import MODEL
 
-        model_name = str(make_checkpoint(presets.cache() / f"demo-random-{__version__}"))
+        model_name = str(MODEL)
     checkpoint = find_checkpoint(
         model_name,
         preset.revision,
@@ -163,7 +163,7 @@ class Lvlm:
         picture = open_picture(source)
         inputs = self._inputs(picture, prompt)
         image_tokens = int(self._find_image(inputs["input_ids"]).sum())
-        tokens = self._generate(inputs, on_text)
+        tokens: list[int] = self.generate(inputs, on_text)[0].tolist()
         return self._result(
             task,
             picture.name,
@@ -192,8 +192,16 @@ class Lvlm:
             raise PictureError(f"{name}: the image processor refused it: {reason[0]}") from error
         return inputs.to(self.model.device, dtype=self.model.dtype)
 
-    def _generate(self, inputs: Any, on_text: Callable[[str], None] | None) -> list[int]:
-        """New tokens of one prompt, a trailing end token included. The global random state stays as it was."""
+    def generate(self, inputs: Any, on_text: Callable[[str], None] | None = None) -> torch.Tensor:
+        """Decode prepared inputs by the method and the settings in force; the global random state stays as it was.
+
+        Args:
+            inputs: what the processor makes of B pictures and prompts, left-padded, on the model's device.
+            on_text: called with pieces of text as they are decoded (B = 1, not with beams).
+
+        Returns:
+            Ids of the new tokens `[B, N]`, trailing end token included, shorter answers padded.
+        """
         settings = self.preset.generation
         sampling: dict[str, Any] = {"do_sample": False}
         if settings.temperature > 0:
@@ -212,7 +220,7 @@ class Lvlm:
                 streamer=streamer,
                 **sampling,
             )
-        new: list[int] = output[0, inputs["input_ids"].shape[1] :].tolist()
+        new: torch.Tensor = output[:, inputs["input_ids"].shape[1] :]
         return new
 
     def _result(self, task: str, picture: str, prompt: str, **outcome: Any) -> Result:

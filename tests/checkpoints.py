@@ -1,7 +1,7 @@
 """Checkpoints on disk in the files that the real ones have, with tiny random weights.
 
-LLaVA-1.5 comes from `sira_cli.demo.checkpoint`, which users run too. The Qwen families are written
-here: the same file names, keys and classes as in `Qwen/Qwen2.5-VL-7B-Instruct` and its siblings.
+LLaVA-1.5 is the bundled model before its training. The Qwen families are written here: the same file
+names, keys and classes as in `Qwen/Qwen2.5-VL-7B-Instruct` and its siblings.
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ import torch
 import transformers as hf
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from sira_cli.demo.checkpoint import WORDS
+from sira_cli.demo import MODEL, checkpoint
 
+WORDS = """
+a an and at behind beside bench bicycle bird black blue boat book bottle bowl bread bridge brown building bus cake
+car cat chair child city clock cloud coat couch cup desk dog door field fence flower fork garden glass grass green
+grey hat hill holding horse house in is kitchen lake lamp large light man mountain near next of old on orange over
+pair park person picture plate red river road rock room sand sea shop sits sky small snow stands street sun table
+that the there to train tree two under umbrella wall water white window with woman wooden yellow young
+"""
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"]
 SPECIALS += ["<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"]
 # As in Qwen2.5-VL's chat_template.json, without tools and videos.
@@ -30,6 +37,20 @@ CHAT_TEMPLATE = (
 PRE_TOKENIZER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+
+
+def write_llava(folder: Path) -> Path:
+    """LLaVA-1.5, in float32; what it says depends on picture and method."""
+    tokenizer = hf.AutoTokenizer.from_pretrained(MODEL)
+    model = checkpoint.make_model(tokenizer, seed=0)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data.mul_(8.0)  # so that attention, and with it the contrast, is not flat
+    spoken = [word for token, word in tokenizer.get_vocab().items() if token[:1] == "\u0120" and token[1:].isalpha()]
+    mute = torch.ones(len(tokenizer), dtype=torch.bool).index_fill(0, torch.tensor(spoken), False)
+    model.lm_head.weight.data[mute] = 0  # so that the random words are words
+    checkpoint.save(model, tokenizer, folder, torch.float32)
+    return folder
 
 
 def write_qwen(folder: Path, version: str = "2.5") -> Path:

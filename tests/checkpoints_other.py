@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from sira_cli.demo.checkpoint import WORDS
+from tests.checkpoints import WORDS
 
 # Sizes, the same for all; they take the place of the real ones.
 TEXT = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 6, "num_attention_heads": 4}

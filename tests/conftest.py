@@ -15,9 +15,8 @@ import torch
 from PIL import Image
 from skimage import data
 
-from sira_cli.demo.checkpoint import write_checkpoint
 from tests import tiny
-from tests.checkpoints import write_qwen
+from tests.checkpoints import write_llava, write_qwen
 
 torch.set_num_threads(max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
 
@@ -41,9 +40,7 @@ def llava() -> tiny.Tiny:
 @pytest.fixture(scope="session")
 def llava_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LLaVA-1.5 checkpoint on disk."""
-    folder = tmp_path_factory.mktemp("checkpoints") / "llava-1.5"
-    write_checkpoint(folder)
-    return folder
+    return write_llava(tmp_path_factory.mktemp("checkpoints") / "llava-1.5")
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,20 @@
-"""What works with nothing to download: a photograph, and a tiny checkpoint made on the spot.
+"""A little world, a model trained on it from scratch, and what is measured on both: nothing to download.
 
-The checkpoint has the files and the classes of a LLaVA-1.5 checkpoint, but random weights: its words
-are random. It stands in until a trained model is bundled (issue 3).
-
-`chelsea.jpg` is scikit-image's photograph of Chelsea the cat, by Stefan van der Walt (CC0).
+| file | job |
+|---|---|
+| `world.py` | kinds of scenes and objects: colours, glyphs, what goes with what |
+| `scenes.py` | a scene's exact content from a seed, and its picture |
+| `language.py` | captions, questions, and which objects a text mentions |
+| `checkpoint.py` | the untrained model and its tokenizer, in a checkpoint's files |
+| `train.py` | training from scratch |
+| `evaluate.py` | decoders caption scenes and answer questions about them |
+| `figures.py` | CHAIR's and POPE's figures, with intervals |
+| `card.py` | measures the model and writes the figures beside it |
+| `model/` | the trained checkpoint with its card |
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-PICTURE = Path(__file__).parent / "chelsea.jpg"
+MODEL = Path(__file__).parent / "model"

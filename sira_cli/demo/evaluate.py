@@ -184,7 +184,12 @@ def _say(lvlm: Any, pictures: list[Image.Image], prompts: list[str]) -> list[str
         for picture, prompt in zip(pictures, prompts, strict=True)
     ]
     inputs = lvlm.processor.apply_chat_template(
-        conversations, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt", padding=True
+        conversations,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+        processor_kwargs={"padding": True},
     )
     new = lvlm.generate(inputs.to(lvlm.model.device, dtype=lvlm.model.dtype))
     texts: list[str] = lvlm.processor.tokenizer.batch_decode(new, skip_special_tokens=True)

@@ -102,10 +102,11 @@ class Report:
             for method, row in self.differences.items():
                 changes = (row[start + name] for name in names)
                 rows.append([*group, f"{method} - {next(iter(self.figures))}", *(f"{change:+}" for change in changes)])
-        return _markdown(rows)
+        return markdown(rows)
 
 
-def _markdown(rows: list[list[str]]) -> str:
+def markdown(rows: list[list[str]]) -> str:
+    """A table with columns of even width; the first row is its head."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
@@ -32,6 +31,7 @@ COUNT = ("How many {names} are there?", "How many {names} are in the image?", "H
 WHERE = ("Where is the {name}?", "Where can you see the {name}?", "In which part of the image is the {name}?")
 PLACE = ("What place is this?", "Where was this picture taken?", "What kind of place does the image show?")
 
+TYPICAL_SHARE = 0.3  # of the questions about absent things: they ask for what usually is in such a place
 NUMBERS = ("no", "one", "two", "three")
 _OPENINGS = (
     "The image shows {a} {place}.",
@@ -49,8 +49,11 @@ class Turn:
 
 
 def caption(of: Scene, rng: np.random.Generator) -> str:
-    """Two to five sentences that name every kind of object, roughly the most conspicuous first."""
-    groups = sorted(of.objects.values(), key=lambda things: -_salience(things) * rng.uniform(0.7, 1.4))
+    """Two to five sentences that name every kind of object: people, animals, vehicles, ..., as in `OBJECTS`.
+
+    With a fixed order a small model knows what it has named already.
+    """
+    groups = [of.objects[name] for name in OBJECTS if name in of.objects]
     sentences = [_choose(rng, _OPENINGS).format(a=article(of.place), place=of.place)]
     while groups:
         fewest = 2 if len(groups) > 4 - (len(sentences) - 1) else 1  # five sentences at most
@@ -63,9 +66,11 @@ def questions(of: Scene, rng: np.random.Generator, yes_no: int = 6) -> list[Turn
     """Questions of each sort: `yes_no` of them whether something is there, as often yes as no."""
     there = list(of.objects)
     absent = [name for name in OBJECTS if name not in there]
+    typical = [name for name in PLACES[of.place].objects if name not in there]
     turns = []
     for number in range(yes_no):
-        name = _choose(rng, there if number % 2 else absent)
+        others = typical if typical and rng.random() < TYPICAL_SHARE else absent
+        name = _choose(rng, there if number % 2 else others)
         suffix = ONE_WORD if rng.random() < 0.3 else ""
         turns.append(Turn(yes_no_question(name, _choose(rng, YES_NO)) + suffix, "Yes" if number % 2 else "No"))
     name = _choose(rng, there)
@@ -113,27 +118,15 @@ def corpus(seed: int, size: int) -> list[str]:
     return texts
 
 
-def _salience(things: list[Thing]) -> float:
-    area = sum(t.strength * (t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) for t in things)
-    return math.sqrt(area)
-
-
 def _sentence(groups: list[list[Thing]], rng: np.random.Generator) -> str:
-    nouns = [_noun_phrase(things) for things in groups]
-    places = [_place(things[0]) if len(things) == 1 else "" for things in groups]
-    if len(groups) == 1:
-        plural = len(groups[0]) > 1
-        forms = [f"there {'are' if plural else 'is'} {nouns[0]} {places[0]}", f"{nouns[0]} can be seen {places[0]}"]
-        if places[0]:
-            forms += [f"{places[0]} there is {nouns[0]}", f"{nouns[0]} is {places[0]}"]
-    else:
-        verb = "are" if len(groups[0]) > 1 else "is"
-        forms = [
-            f"there {verb} {nouns[0]} {places[0]} and {nouns[1]} {places[1]}",
-            f"{nouns[0]} {places[0]} and {nouns[1]} {places[1]} can be seen",
-        ]
-    text = re.sub(r" +", " ", _choose(rng, forms)).strip()
-    return text[0].upper() + text[1:] + "."
+    """Every sentence about things begins with There, so that "is there more?" is one choice between two tokens.
+
+    With many openings greedy decoding would stop early: each of them is less probable than the end.
+    """
+    verb = "are" if len(groups[0]) > 1 else "is"
+    also = "also " if rng.random() < 0.25 else ""
+    phrases = [f"{_noun_phrase(things)} {_place(things[0]) if len(things) == 1 else ''}".strip() for things in groups]
+    return f"There {verb} {also}{' and '.join(phrases)}."
 
 
 def _noun_phrase(things: list[Thing]) -> str:

@@ -1,0 +1,175 @@
+"""Measure a trained model on the test scenes and write its card: `python -m sira_cli.demo.card`.
+
+K and alpha are the preset's, chosen on the validation scenes. The test scenes are for models that are to be
+released: measure a trial with `--validation`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from sira_cli.demo import MODEL
+from sira_cli.demo.evaluate import Questions, held_out, load_methods, measure
+from sira_cli.demo.figures import Report, markdown
+from sira_cli.demo.language import TYPICAL_SHARE
+from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
+from sira_cli.demo.world import OBJECTS, PLACES
+
+CARD = """\
+---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: image-text-to-text
+---
+
+# The model that comes with `sira`
+
+A LLaVA-1.5 in miniature, trained from scratch by this project: {parameters:,} parameters, {layers} decoder layers,
+{image_tokens} image tokens. It describes drawn scenes, answers questions about them, and hallucinates as large models
+do: it names what usually goes with a place, whether it is there or not. It is a test bed and a demonstration.
+
+## Data
+
+Scenes drawn by `sira_cli/demo`: {places} kinds of places, {objects} kinds of objects; no photographs, nothing from
+other sources. Typical objects of a place are there with a probability of up to {commonest:.0%}; something that does
+not belong there is in {stray:.0%} of the scenes. {weak:.0%} of the objects give weak evidence: small, faint or mostly
+hidden. The tower learns from scenes in which co-occurrence is broken, so that it sees whatever is there; the decoder
+learns what goes together from scenes of which {odd:.0%} are broken. Training captions name everything that is there;
+{typical:.0%} of the training questions about absent things ask for what is typical of the place, the others for
+anything.
+Seeds {training} train, {validation} validate, {test} test.
+
+## Training
+
+{training_facts}
+
+## K and alpha
+
+Chosen on {validation_scenes} validation scenes by the rule in `sira_cli/demo/choose.py`:
+
+{choice}
+
+## Figures
+
+On {scenes:,} test scenes; in every second one the objects are not those that usually go with the place. In percent,
+± half a 95 % bootstrap interval over scenes. SIRA with {sira}, chosen on validation scenes.
+`sira demo --evaluate` prints these tables; this card was written by `python -m sira_cli.demo.card` with torch {torch}
+and transformers {transformers} on {machine}.
+
+Captions. CHAIRs: those that name something absent. CHAIRi: absent things among all named. coverage: things there that
+are named.
+
+{captions}
+
+Yes/no questions as in POPE, half of them about things that are there.
+
+{answers}
+
+## Limits
+
+It knows {objects} objects, {places} places and no photographs. Its English is that of its templates.
+
+## Licence
+
+Apache-2.0, weights and data.
+"""
+
+
+def write(folder: Path, count: int) -> Report:
+    """Measure the model in `folder` on `count` test scenes; write `figures.json` and the card beside it."""
+    methods = load_methods(folder)
+    subjects = [held_out(seed) for seed in TEST_SEEDS[:count]]
+    report = measure(methods, subjects, Questions(), lambda done: print(f"{done} of {count} scenes", flush=True))
+    _write(folder / "figures.json", json.dumps(report.to_json(), indent=1))
+    _write(
+        folder / "README.md",
+        card(report, methods["sira"], _read(folder / "training.json"), _read(folder / "choice.json")),
+    )
+    return report
+
+
+def card(report: Report, sira: Any, training: dict[str, Any], choice: dict[str, Any]) -> str:
+    """The text of the model card, from what `train`, `choose` and `measure` wrote."""
+    recipe = training["recipe"]
+    scenes = max(recipe["vision_scenes"], recipe["language_scenes"])
+    rows = [list(choice["rows"][0]), *([str(value) for value in row.values()] for row in choice["rows"])]
+    return CARD.format(
+        parameters=sira.model.num_parameters(),
+        layers=sira.layers,
+        image_tokens=sira.model.config.image_seq_length,
+        places=len(PLACES),
+        objects=len(OBJECTS),
+        commonest=max(chance for place in PLACES.values() for chance in place.objects.values()),
+        stray=STRAY,
+        weak=WEAK,
+        odd=recipe["odd_scenes"] / (recipe["odd_scenes"] + recipe["language_scenes"]),
+        typical=TYPICAL_SHARE,
+        validation_scenes=choice["scenes"],
+        choice=markdown(rows),
+        training=_span(TRAINING_SEEDS[:scenes]),
+        validation=_span(VALIDATION_SEEDS),
+        test=_span(TEST_SEEDS),
+        training_facts="\n".join(f"- {line}" for line in _training_lines(training)),
+        scenes=report.scenes,
+        sira=f"K = {sira.k} of {sira.layers} and alpha = {sira.preset.sira.alpha:g}",
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        machine=f"{platform.machine()}, {torch.get_num_threads()} threads",
+        captions=report.captions_table(),
+        answers=report.answers_table(),
+    )
+
+
+def _training_lines(training: dict[str, Any]) -> list[str]:
+    recipe = training["recipe"]
+    stages = training["stages"]
+
+    def minutes(stage: str) -> str:
+        return f"{stages[stage]['seconds'] / 60:.0f} minutes, last loss {stages[stage]['loss']:.3f}"
+
+    return [
+        f"`python -m sira_cli.demo.train`, seed {recipe['seed']}, on {training['machine']}, torch {training['torch']}.",
+        (
+            "Vision tower and projector, to tell which objects and colours lie under each patch: "
+            f"{recipe['vision_steps']:,} steps of {recipe['vision_batch']} pictures, {minutes('vision')}."
+        ),
+        f"The same, and in which row and column the patch is: {recipe['placing_steps']:,} steps, {minutes('placing')}.",
+        (
+            "Decoder, on the frozen image features, a caption and a dozen questions about each picture: "
+            f"{recipe['language_steps']:,} steps of {recipe['language_batch']} pictures, {minutes('language')}."
+        ),
+    ]
+
+
+def _span(seeds: range) -> str:
+    return f"{seeds.start:,} to {seeds.stop - 1:,}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m sira_cli.demo.card", description=__doc__)
+    parser.add_argument("--model", type=Path, default=MODEL, help="the checkpoint's folder")
+    parser.add_argument("--count", type=int, default=1_000, help="scenes")
+    given = parser.parse_args()
+    report = write(given.model, given.count)
+    print(report.captions_table(), report.answers_table(), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()
