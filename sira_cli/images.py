@@ -69,6 +69,17 @@ def open_picture(source: str | os.PathLike[str] | BinaryIO | Image.Image) -> Pic
         raise PictureError(f"{shown}: is damaged: {str(error) or type(error).__name__}") from None
 
 
+def pictures_in(folder: Path) -> list[Path]:
+    """Files directly in a folder whose names end as those of pictures do, by name; hidden ones left out."""
+    readable = _formats()
+    endings = {ending for ending, name in Image.registered_extensions().items() if name in readable}
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in endings and not path.name.startswith(".") and path.is_file()
+    )
+
+
 @functools.cache
 def _formats() -> list[str]:
     """All that Pillow reads, but for PostScript, which it would hand to an interpreter."""

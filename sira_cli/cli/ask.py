@@ -15,7 +15,10 @@ from sira_cli.errors import SettingsError
 @with_options(model=ModelOptions, decoding=DecodingOptions, output=OutputOptions)
 def ask(
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH", help="Pictures; - reads one from stdin.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="PATH", help="Pictures, folders of pictures; - reads one from stdin.", show_default=False
+        ),
     ],
     question: Annotated[str, typer.Argument(help="One question about each picture.", show_default=False)],
     model: ModelOptions,

@@ -13,7 +13,10 @@ from sira_cli.cli.pictures import run_pictures
 @with_options(model=ModelOptions, decoding=DecodingOptions, output=OutputOptions)
 def caption(
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH", help="Pictures; - reads one from stdin.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="PATH", help="Pictures, folders of pictures; - reads one from stdin.", show_default=False
+        ),
     ],
     model: ModelOptions,
     decoding: DecodingOptions,

@@ -31,7 +31,7 @@ def run_pictures(
 
     Args:
         task: `caption` or `ask`.
-        paths: pictures; `-` is stdin.
+        paths: pictures and folders of pictures; `-` is stdin.
         text: the prompt (caption; None: the preset's) or the question (ask).
 
     Raises:
@@ -41,10 +41,10 @@ def run_pictures(
     from sira_cli.presets import BUNDLED
 
     set_verbosity(output.quiet, output.verbose)
-    _check_paths(paths)
+    paths = _pictures(paths)
     lvlm = load_model(model, decoding, prompt=text if task == "caption" else None)
     if lvlm.preset.model == BUNDLED:
-        note("the bundled model has random weights so far: its words are random")
+        note("the bundled model knows drawn scenes only; photographs need another preset")
     prompt = lvlm.preset.prompts.caption if task == "caption" else lvlm.preset.prompts.ask
     prompt = prompt.replace("{question}", text) if task == "ask" and text is not None else prompt
 
@@ -61,19 +61,27 @@ def run_pictures(
         raise typer.Exit(3)
 
 
-def _check_paths(paths: Sequence[str]) -> None:
-    """Nothing to do is known before a model is loaded."""
+def _pictures(paths: Sequence[str]) -> list[str]:
+    """The pictures, with folders replaced by what is in them. Nothing to do is known before a model is loaded."""
     if "" in paths:
         raise SettingsError("a picture's path is empty")
     if paths.count("-") > 1:
         raise SettingsError("'-' (stdin) can be given once")
-    folders = [path for path in paths if path != "-" and Path(path).is_dir()]
-    if folders:
-        raise SettingsError(f"{folders[0]} is a folder; name its pictures, for example {folders[0].rstrip('/')}/*.jpg")
-    if not any(path == "-" or Path(path).exists() for path in paths):
+    from sira_cli.images import one_line, pictures_in
+
+    found: list[str] = []
+    for path in paths:
+        if path == "-" or not Path(path).is_dir():
+            found.append(path)
+        elif inside := pictures_in(Path(path)):
+            found += [str(picture) for picture in inside]
+        else:
+            raise SettingsError(f"{one_line(path)}: no pictures in this folder (those in subfolders do not count)")
+    if not any(path == "-" or Path(path).exists() for path in found):
         raise PictureError(
-            f"{paths[0]}: no such file" + (f", nor any of the other {len(paths) - 1}" * (len(paths) > 1))
+            f"{found[0]}: no such file" + (f", nor any of the other {len(found) - 1}" * (len(found) > 1))
         )
+    return found
 
 
 def _decode(lvlm: Lvlm, task: str, path: str, prompt: str, output: OutputOptions, several: bool) -> Result:
