@@ -10,7 +10,6 @@ import io
 import json
 import os
 import pty
-import re
 import shutil
 import signal
 import subprocess
@@ -22,29 +21,23 @@ from PIL import Image
 
 from sira_cli import __version__
 from sira_cli.cli import main
-from sira_cli.demo.checkpoint import make_checkpoint
 from sira_cli.lvlm import load
-from sira_cli.presets import cache
 
 SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
 
 
 @pytest.fixture(scope="session")
-def demo_home(tmp_path_factory):
-    """A home in which the demo checkpoint is made already."""
-    home = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SIRA_HOME", str(home))
-        make_checkpoint(cache() / f"demo-random-{__version__}")
-    return home
+def home(tmp_path_factory):
+    """Where commands find the user's presets, and keep what they cache."""
+    return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture
-def sira(monkeypatch, capsys, demo_home):
+def sira(monkeypatch, capsys, home):
     """Run a command line in this process: (exit code, stdout, stderr)."""
     monkeypatch.delenv("SIRA_PRESET", raising=False)
 
-    def run(*args: object, stdin: bytes = b"", home: Path = demo_home) -> tuple[int, str, str]:
+    def run(*args: object, stdin: bytes = b"", home: Path = home) -> tuple[int, str, str]:
         monkeypatch.setenv("SIRA_HOME", str(home))
         monkeypatch.setattr(sys, "argv", ["sira", *map(str, args)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -61,7 +54,7 @@ def sira(monkeypatch, capsys, demo_home):
 
 
 def without_notes(stderr: str) -> str:
-    return "".join(line for line in stderr.splitlines(keepends=True) if "bundled model has random weights" not in line)
+    return "".join(line for line in stderr.splitlines(keepends=True) if "bundled model knows drawn scenes" not in line)
 
 
 FAST = ("--max-new-tokens", 3, "--preset", "demo")
@@ -127,7 +120,7 @@ def test_an_unforeseen_error_is_one_record_too(sira, photos, monkeypatch):
     def fail(*args, **kwargs):
         raise RuntimeError("kernel on fire")
 
-    monkeypatch.setattr("sira_cli.lvlm.Lvlm._generate", fail)
+    monkeypatch.setattr("sira_cli.lvlm.Lvlm.generate", fail)
     code, out, err = sira("caption", photos["chelsea"], *FAST, "--json")
     assert code == 3
     assert json.loads(out)["error"] == f"{photos['chelsea']}: RuntimeError: kernel on fire"
@@ -186,7 +179,7 @@ def test_the_preset_of_the_environment(sira, photos, monkeypatch):
         (["caption", "x.jpg", "--k", "three"], 2, "Invalid value for '--k'"),
         (["caption", "nowhere.jpg"], 1, "sira: nowhere.jpg: no such file"),
         (["caption", "a.jpg", "b.jpg"], 1, "sira: a.jpg: no such file, nor any of the other 1"),
-        (["caption", "."], 2, "sira: . is a folder; name its pictures"),
+        (["caption", "sira_cli"], 2, "sira: sira_cli: no pictures in this folder"),
         (["caption", ""], 2, "sira: a picture's path is empty"),
         (["ask", "README.md", "a <image> b", "-p", "demo"], 2, "sira: the prompt holds <image>"),
         (["caption", "-", "-"], 2, "sira: '-' (stdin) can be given once"),
@@ -281,12 +274,15 @@ def test_presets_new_gives_a_preset_that_works(sira, tmp_path, llava_folder, pho
     assert (code, record["k"], record["preset"]) == (0, 4, "llava-1.5")
 
 
-def test_demo(sira):
-    code, out, err = sira("demo")
-    assert (code, err) == (0, "")
-    assert "the words are random" in out
-    greedy, contrasted = re.findall(r"^(?:greedy|sira) +(.+)$", out, re.MULTILINE)
-    assert greedy != contrasted
+def test_a_folder_stands_for_the_pictures_in_it(sira, photos, tmp_path):
+    for name in ("b.jpg", "a.JPG", ".hidden.jpg", "notes.txt", "z.eps"):
+        shutil.copy(photos["coffee"], tmp_path / name)
+    (tmp_path / "c.jpg").mkdir()
+    shutil.copy(photos["coffee"], tmp_path / "c.jpg/inside.png")
+    code, out, _ = sira("caption", tmp_path, photos["rocket"], *FAST, "--json")
+    assert code == 0
+    names = [json.loads(line)["file_name"] for line in out.splitlines()]
+    assert names == [str(tmp_path / "a.JPG"), str(tmp_path / "b.jpg"), str(photos["rocket"])]
 
 
 @pytest.mark.parametrize("name", ["with space.jpg", "quote'\".jpg", "new\nline.jpg", os.fsdecode(b"\xff\xfe.jpg")])
@@ -307,9 +303,9 @@ def installed(*args: object, **options) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen"])
-def test_the_installed_command_end_to_end(family, request, photos, demo_home):
+def test_the_installed_command_end_to_end(family, request, photos, home):
     folder = request.getfixturevalue(f"{family}_folder")
-    environment = {**os.environ, "SIRA_HOME": str(demo_home)}
+    environment = {**os.environ, "SIRA_HOME": str(home)}
     run = installed(
         *("ask", photos["astronaut"], photos["rocket"], "Is there a person?", "-m", folder),
         *("--json", "--max-new-tokens", 5),
@@ -324,9 +320,9 @@ def test_the_installed_command_end_to_end(family, request, photos, demo_home):
         assert record == expected
 
 
-def test_a_terminal_gets_the_text_as_it_is_made(photos, demo_home):
+def test_a_terminal_gets_the_text_as_it_is_made(photos, home):
     controller, terminal = pty.openpty()
-    environment = {**os.environ, "SIRA_HOME": str(demo_home), "TERM": "dumb"}
+    environment = {**os.environ, "SIRA_HOME": str(home), "TERM": "dumb"}
     command = [SIRA, "caption", str(photos["chelsea"]), "-p", "demo", "--max-new-tokens", "9", "-q"]
     with subprocess.Popen(command, stdout=terminal, stderr=subprocess.PIPE, env=environment) as process:
         os.close(terminal)
@@ -343,14 +339,14 @@ def test_a_terminal_gets_the_text_as_it_is_made(photos, demo_home):
     assert process.returncode == 0
     text = b"".join(pieces).decode().replace("\r\n", "\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SIRA_HOME", str(demo_home))
+        patch.setenv("SIRA_HOME", str(home))
         assert text == load("demo", max_new_tokens=9).caption(photos["chelsea"]).text + "\n"
     assert len(pieces) > 1
 
 
-def test_ctrl_c_exits_130(photos, demo_home):
+def test_ctrl_c_exits_130(photos, home):
     """SIGINT reaches the process while it decodes an endless caption."""
-    environment = {**os.environ, "SIRA_HOME": str(demo_home), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "SIRA_HOME": str(home), "PYTHONUNBUFFERED": "1"}
     command = [SIRA, "caption", *[str(photos["chelsea"])] * 400, "-p", "demo", "--max-new-tokens", "200", "-q"]
     with subprocess.Popen(
         command,
@@ -368,8 +364,8 @@ def test_ctrl_c_exits_130(photos, demo_home):
     assert b"Traceback" not in err
 
 
-def test_a_closed_pipe_is_no_error_message(photos, demo_home):
-    environment = {**os.environ, "SIRA_HOME": str(demo_home)}
+def test_a_closed_pipe_is_no_error_message(photos, home):
+    environment = {**os.environ, "SIRA_HOME": str(home)}
     command = f"{SIRA} caption {photos['chelsea']} {photos['coffee']} -p demo -q --json | true"
     run = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=120, check=True)
     assert run.stderr == b""

@@ -2,27 +2,179 @@
 
 from __future__ import annotations
 
-from sira_cli.cli.console import set_verbosity, silence_transformers, waiting
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sira_cli.cli.console import note, set_verbosity, silence_transformers, verbosity, waiting
 from sira_cli.cli.options import Verbose
+from sira_cli.errors import SiraError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sira_cli.demo.scenes import Scene
+
+SHOWN, MEASURED, TESTED = 4, 60, 1_000  # scenes: shown, behind the small table, behind --evaluate
 
 
-def demo(verbose: Verbose = 0) -> None:
-    """Caption a bundled photograph with a bundled model: nothing to download."""
-    set_verbosity(False, verbose)
+def demo(
+    seed: Annotated[int, typer.Option(min=0, max=900_000, help="Number of the first scene.")] = 0,
+    count: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, show_default=False, help=f"How many; default {SHOWN}, {TESTED} to evaluate."),
+    ] = None,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="Measure on all test scenes instead: some ten minutes.")
+    ] = False,
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", help="Where the pictures are saved; default a cache folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON: a line per scene, or the figures.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Show greedy and SIRA on drawn scenes with a bundled model: nothing to download."""
+    set_verbosity(quiet, verbose)
     with waiting("loading the bundled model"):
-        from sira_cli.demo import PICTURE
-        from sira_cli.lvlm import load
+        from sira_cli.demo.evaluate import load_methods
 
         silence_transformers()
-        captions = {method: load("demo", method=method).caption(PICTURE) for method in ("greedy", "sira")}
-    sira = captions["sira"]
-    print(f"picture  {PICTURE}")
-    print(f"prompt   {sira.prompt}")
-    print(f"fork     layers {sira.layers - sira.k}..{sira.layers - 1} of {sira.layers} run twice (K = {sira.k}),")
-    print(f"         the second time without the {sira.image_tokens} image tokens; alpha = {sira.alpha}")
-    for method, result in captions.items():
-        print(f"{method:<8} {result.text}")
-    print()
-    print("The bundled model is tiny and has random weights so far: the words are random, the path is the real one.")
-    print("With a real model (a download of many gigabytes):")
-    print(f"  sira caption {PICTURE} --preset llava-1.5-7b")
+        methods = load_methods()
+    if evaluate:
+        _evaluate(methods, seed, count or TESTED, as_json)
+    else:
+        _show(methods, seed, count or SHOWN, output_dir, as_json)
+
+
+def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from sira_cli import presets
+    from sira_cli.demo.evaluate import held_out
+    from sira_cli.demo.scenes import TEST_SEEDS, render
+
+    folder = output_dir or presets.cache() / "demo"
+    out = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)  # no wrapping into a file
+    paths = []
+    for number in range(1, count + 1):
+        of = held_out(TEST_SEEDS[seed + number - 1])
+        paths.append(folder / f"scene-{of.seed}.png")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            render(of)[0].save(paths[-1])
+        except OSError as error:
+            raise SiraError(f"{paths[-1]}: cannot be saved ({error.strerror}): give another --output-dir") from error
+        texts = {name: lvlm.caption(paths[-1]).text for name, lvlm in methods.items()}
+        if as_json:
+            print(json.dumps(_record(of, paths[-1], texts)), flush=True)
+        else:
+            out.print(f"scene {number} of {count}  {paths[-1]}", style="bold", markup=False, soft_wrap=True)
+            _print_captions(out, of, texts)
+    if not as_json:
+        _explain(out, methods, paths[0], seed, count)
+
+
+def _record(of: Scene, path: Path, texts: dict[str, str]) -> dict[str, Any]:
+    from sira_cli.demo.evaluate import hallucinated
+
+    return {
+        "seed": of.seed,
+        "file": str(path),
+        "place": of.place,
+        "broken": of.broken,
+        "objects": sorted(of.objects),
+        "captions": texts,
+        "hallucinated": {
+            name: [text[start:end] for start, end in hallucinated(of, text)] for name, text in texts.items()
+        },
+    }
+
+
+def _print_captions(out: Console, of: Scene, texts: dict[str, str]) -> None:
+    """What is there, and each caption with what is not there in brackets, and red."""
+    from rich.text import Text
+
+    from sira_cli.demo.evaluate import hallucinated
+
+    rows = {"there": Text(f"{of.place}: {', '.join(sorted(of.objects))}")}
+    for name, text in texts.items():
+        marked, end = Text(), 0
+        for first, last in hallucinated(of, text):
+            marked.append(text[end:first]).append(f"[{text[first:last]}]", style="bold red")
+            end = last
+        rows[name] = marked.append(text[end:])
+    for name, row in rows.items():
+        for number, line in enumerate(row.wrap(out, out.width - 10)):
+            line.rstrip()
+            out.print(Text(f"  {'' if number else name:<8}") + line, soft_wrap=True)
+    out.print()
+
+
+def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, count: int) -> None:
+    """Figures measured on the spot, what they mean, and what to type next."""
+    from sira_cli import presets
+    from sira_cli.demo.evaluate import held_out, measure
+    from sira_cli.demo.scenes import TEST_SEEDS
+
+    out.print("[bold red]\\[word][/] is named, but not in the picture.\n")
+    with waiting(f"measuring on {MEASURED} scenes"):
+        report = measure(methods, [held_out(number) for number in TEST_SEEDS[seed : seed + MEASURED]])
+    out.print(f"The captions of {MEASURED} scenes, measured just now:\n")
+    print(report.captions_table())
+    real = presets.find("llava-1.5-7b")
+    next_steps = {
+        f"sira ask {shlex.quote(str(example))} 'Is there a person in the image?' --preset demo": "",
+        f"sira demo --seed {seed + count}": "more scenes",
+        "sira demo --evaluate": f"{TESTED:,} scenes, with yes/no questions",
+        f"sira caption photo.jpg --preset {real.name}": f"a real model, {real.download_gb:g} GB to download",
+    }
+    out.print(
+        "\nCHAIRs: captions that name something absent, in percent. CHAIRi: absent things among all that are named."
+        "\ncoverage: things there that are named. ±: half a 95 % interval. In every second scene the objects are not"
+        "\nthose that usually go with the place.\n\nNext:"
+    )
+    for command, why in next_steps.items():
+        out.print(f"  {command}" + f"   # {why}" * bool(why), markup=False, soft_wrap=True)
+
+
+def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> None:
+    from sira_cli.demo.evaluate import Questions, held_out, measure
+    from sira_cli.demo.scenes import TEST_SEEDS
+
+    with _progress(count) as advance:
+        subjects = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
+        report = measure(methods, subjects, Questions(), advance)
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        print(report.captions_table(), report.answers_table(), sep="\n\n")
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, a line per tenth elsewhere, nothing with -q; call it with how many are done."""
+    if verbosity() >= 0 and sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = TextColumn("scenes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task("scenes", total=total)
+            yield lambda done: bar.update(task, completed=done)
+        return
+    said = 0
+
+    def line(done: int) -> None:
+        nonlocal said
+        if done * 10 // total > said:
+            said = done * 10 // total
+            note(f"{done} of {total} scenes")
+
+    yield line
