@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 
 from sira_cli import presets
+from sira_cli.demo import MODEL
+from sira_cli.demo.figures import Report
 from sira_cli.families import FAMILIES
 
 
@@ -31,3 +34,13 @@ def presets_table() -> str:
         k = preset.sira.k or f"{preset.sira.k_fraction or 0.5:g} L"
         rows.append(f"| `{preset.name}` | `{preset.model}` | {k} | {preset.description} |")
     return "\n".join(rows)
+
+
+def demo_figures() -> str:
+    """What `python -m sira_cli.demo.card` measured on the bundled model."""
+    report = Report.from_json(json.loads((MODEL / "figures.json").read_text(encoding="utf-8")))
+    sira = report.settings["sira"]
+    return (
+        f"{report.scenes:,} test scenes, K = {sira['k']} of {sira['layers']} layers, alpha = {sira['alpha']:g}:\n\n"
+        f"{report.captions_table()}\n\n{report.answers_table()}"
+    )
