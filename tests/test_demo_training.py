@@ -19,6 +19,7 @@ TINY = Recipe(
     vision_scenes=12,
     vision_steps=4,
     vision_batch=4,
+    placing_steps=3,
     language_scenes=8,
     odd_scenes=4,
     language_steps=4,
