@@ -31,7 +31,7 @@ def demo(
         typer.Option(min=1, max=10_000, show_default=False, help=f"How many; default {SHOWN}, {TESTED} to evaluate."),
     ] = None,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Measure on all test scenes instead: some ten minutes.")
+        bool, typer.Option("--evaluate", help="Measure on all test scenes instead; takes minutes.")
     ] = False,
     output_dir: Annotated[
         Path | None, typer.Option("--output-dir", help="Where the pictures are saved; default a cache folder.")

@@ -15,7 +15,7 @@ from typing import Any
 
 from sira_cli import presets
 from sira_cli.demo import MODEL
-from sira_cli.demo.evaluate import Questions, held_out, load_methods, measure
+from sira_cli.demo.evaluate import Questions, held_out, load_method, measure
 from sira_cli.demo.scenes import VALIDATION_SEEDS
 
 FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words", "random accuracy", "adversarial accuracy", "adversarial yes")
@@ -23,11 +23,9 @@ FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words", "random accuracy", "adversar
 
 def sweep(folder: Path, ks: list[int], alphas: list[float], count: int) -> dict[str, Any]:
     """Every K and alpha on the first `count` validation scenes: rows of figures, greedy's first."""
-    methods = load_methods(folder)
     grid = [(k, alpha) for k in ks for alpha in alphas]
-    for k, alpha in grid:
-        methods[f"{k} {alpha}"] = load_methods(folder, k=k, alpha=alpha)["sira"]
-    del methods["sira"]
+    methods = {"greedy": load_method("greedy", folder)}
+    methods |= {f"{k} {alpha}": load_method("sira", folder, k=k, alpha=alpha) for k, alpha in grid}
     subjects = [held_out(seed) for seed in VALIDATION_SEEDS[:count]]
     report = measure(methods, subjects, Questions(), lambda done: print(f"{done} of {count} scenes", flush=True))
     rows = [

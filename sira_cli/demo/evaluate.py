@@ -25,15 +25,20 @@ PER_ANSWER = 3  # questions about things that are there, and per split about thi
 BATCH = 50  # captions; twice as many answers
 
 
-def load_methods(folder: Path = MODEL, **settings: Any) -> dict[str, Any]:
-    """An `Lvlm` for each decoder: the model in `folder`, the preset `demo`'s settings unless given here."""
+def load_methods(folder: Path = MODEL) -> dict[str, Any]:
+    """An `Lvlm` for each decoder: the model in `folder` with the settings of the preset `demo`."""
+    return {method: load_method(method, folder) for method in ("greedy", "sira")}
+
+
+def load_method(method: str, folder: Path = MODEL, **settings: Any) -> Any:
+    """The model in `folder` under one decoder; the preset `demo`'s settings unless given here."""
     from sira_cli import presets
     from sira_cli.lvlm import load
 
     preset = presets.find("demo")
     if folder != MODEL:
         preset = preset.model_copy(update={"model": str(folder)})
-    return {method: load(preset, method=method, **settings) for method in ("greedy", "sira")}
+    return load(preset, method=method, **settings)
 
 
 def measure(

@@ -51,7 +51,7 @@ class Report:
 
     @classmethod
     def of(cls, counts: dict[str, Counts], settings: dict[str, dict[str, Any]]) -> Report:
-        """From every method's counts on the same scenes, `[N]` each (see `evaluate.count`)."""
+        """From every method's counts on the same scenes, `[N]` each (see `evaluate.measure`)."""
         first = next(iter(counts))
         exact = {method: _figures(_totals(columns)) for method, columns in counts.items()}
         drawn = {method: _figures(_totals(columns, resample=True)) for method, columns in counts.items()}

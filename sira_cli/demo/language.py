@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sira_cli.demo.scenes import Scene, Thing
+from sira_cli.demo.scenes import Scene, Thing, scene
 from sira_cli.demo.world import COLORS, OBJECTS, PLACES
 
 CAPTION_PROMPTS = (
@@ -106,8 +106,6 @@ def mentions(text: str) -> list[tuple[int, int, str]]:
 
 def corpus(seed: int, size: int) -> list[str]:
     """Texts to learn a tokenizer from, with every word there is."""
-    from sira_cli.demo.scenes import scene
-
     texts = [*CAPTION_PROMPTS, ONE_WORD, *COLORS, *NUMBERS, *PLACES, *_LEXICON]
     for name in OBJECTS:
         texts += [yes_no_question(name, template) for template in YES_NO]
