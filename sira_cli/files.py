@@ -1,0 +1,38 @@
+"""Writing files so that nothing is ever half there."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from sira_cli.errors import SiraError
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` when the block ends without an error.
+
+    Readers see the old file or the new one, never a part of it, even if the process is killed.
+    """
+    temporary = path.with_name(f".sira-{os.getpid()}-{next(_numbers)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def cannot_write(path: Path, error: OSError) -> SiraError:
+    """The message of a full disk and the like."""
+    return SiraError(
+        f"{path}: cannot be written: {error.strerror}: what is finished is kept; "
+        "put that right and run the same command again to go on"
+    )

@@ -1,0 +1,62 @@
+"""A file of records as a table: CSV, or Parquet (extra `parquet`)."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+from collections.abc import Iterable
+from dataclasses import fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import SettingsError
+from sira_cli.files import cannot_write, replacing
+from sira_cli.results import Result
+
+COLUMNS = [field.name for field in fields(Result)]
+ROWS = 10_000  # of a Parquet row group
+
+
+def check_format(path: Path) -> None:
+    """Whether a table can be written there.
+
+    Raises:
+        SettingsError: of another ending than .csv or .parquet, or pyarrow is missing.
+    """
+    if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'sira-cli[parquet]', or write .csv")
+
+
+def write_table(records: Iterable[dict[str, Any]], path: Path) -> None:
+    """Write records to a .csv or .parquet file, a row each.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    write = _write_parquet if path.suffix.lower() == ".parquet" else _write_csv
+    try:
+        with replacing(path) as file:
+            write(iter(records), file)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _write_csv(records: Any, file: Any) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.DictWriter(text, COLUMNS)
+    writer.writeheader()
+    writer.writerows(records)
+    text.detach()
+
+
+def _write_parquet(records: Any, file: Any) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds = {"int": pyarrow.int64(), "float": pyarrow.float64()}
+    schema = pyarrow.schema([(field.name, kinds.get(str(field.type), pyarrow.string())) for field in fields(Result)])
+    with parquet.ParquetWriter(file, schema) as writer:
+        while rows := list(islice(records, ROWS)):
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
