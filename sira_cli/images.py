@@ -17,6 +17,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sira_cli.errors import PictureError
 
+DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, MemoryError)  # what Pillow's decoders raise
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -47,37 +49,65 @@ def open_picture(source: str | os.PathLike[str] | BinaryIO | Image.Image) -> Pic
         return Picture("<image>", rgb, hashlib.sha256(rgb.tobytes()).hexdigest())
     if isinstance(source, str | os.PathLike):
         name = os.fspath(source)
-        shown = one_line(name)
-        data = _read(Path(source), shown)
+        data = read_picture(name)
     else:
-        name = shown = "-"
-        data = source.read()
-    if not data:
-        raise PictureError(f"{shown}: is empty (0 bytes)")
+        name, data = "-", source.read()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
+        image = decode_picture(name, data)
+    return Picture(name, image, hashlib.sha256(data).hexdigest())
+
+
+def read_picture(path: str) -> bytes:
+    """A picture file's bytes.
+
+    Raises:
+        PictureError: there is no such file, or it cannot be read.
+    """
+    name = one_line(path)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-            with Image.open(io.BytesIO(data), formats=_formats()) as image:
-                image.load()
-                return Picture(name, _as_rgb(image), hashlib.sha256(data).hexdigest())
-    except UnidentifiedImageError:
-        raise PictureError(f"{shown}: is not a picture that Pillow can read; convert it to PNG or JPEG") from None
-    except Image.DecompressionBombError:
-        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise PictureError(f"{shown}: has more than {limit:,} pixels, a decompression bomb?; scale it down") from None
-    except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:  # what Pillow's decoders raise
-        raise PictureError(f"{shown}: is damaged: {str(error) or type(error).__name__}") from None
+        mode = Path(path).stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise PictureError(f"{name}: is a folder, expected a picture")
+        if not stat.S_ISREG(mode):
+            raise PictureError(f"{name}: is not a regular file")
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise PictureError(f"{name}: no such file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PictureError(f"{name}: cannot be read: {reason}") from None
 
 
-def pictures_in(folder: Path) -> list[Path]:
-    """Files directly in a folder whose names end as those of pictures do, by name; hidden ones left out."""
+def decode_picture(name: str, data: bytes) -> Image.Image:
+    """Upright RGB from a picture file's bytes; `name` is for messages. Safe in threads.
+
+    Raises:
+        PictureError: as `open_picture`.
+    """
+    with _opened(name, data) as image:
+        try:
+            image.load()
+            return _as_rgb(image)
+        except DECODING_ERRORS as error:
+            raise _damaged(name, error) from None
+
+
+def picture_size(name: str, data: bytes) -> tuple[int, int]:
+    """Width and height as stored, from the header alone.
+
+    Raises:
+        PictureError: as `open_picture`.
+    """
+    with _opened(name, data) as image:
+        return image.size
+
+
+@functools.cache
+def endings() -> frozenset[str]:
+    """How the names of files end that are taken for pictures, in lower case: `.jpg`, ..."""
     readable = _formats()
-    endings = {ending for ending, name in Image.registered_extensions().items() if name in readable}
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix.lower() in endings and not path.name.startswith(".") and path.is_file()
-    )
+    return frozenset(ending for ending, name in Image.registered_extensions().items() if name in readable)
 
 
 @functools.cache
@@ -92,19 +122,24 @@ def one_line(name: str) -> str:
     return name if name.isprintable() else ascii(name)
 
 
-def _read(path: Path, name: str) -> bytes:
+def _opened(name: str, data: bytes) -> Image.Image:
+    """The header is read, the samples are not."""
+    shown = one_line(name)
+    if not data:
+        raise PictureError(f"{shown}: is empty (0 bytes)")
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise PictureError(f"{name}: is a folder, expected a picture")
-        if not stat.S_ISREG(mode):
-            raise PictureError(f"{name}: is not a regular file")
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise PictureError(f"{name}: no such file") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise PictureError(f"{name}: cannot be read: {reason}") from None
+        return Image.open(io.BytesIO(data), formats=_formats())
+    except UnidentifiedImageError:
+        raise PictureError(f"{shown}: is not a picture that Pillow can read; convert it to PNG or JPEG") from None
+    except Image.DecompressionBombError:
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise PictureError(f"{shown}: has more than {limit:,} pixels, a decompression bomb?; scale it down") from None
+    except DECODING_ERRORS as error:
+        raise _damaged(name, error) from None
+
+
+def _damaged(name: str, error: BaseException) -> PictureError:
+    return PictureError(f"{one_line(name)}: is damaged: {str(error) or type(error).__name__}")
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:

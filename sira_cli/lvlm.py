@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import torch
 from PIL import Image
@@ -19,11 +20,24 @@ from sira_cli._version import __version__
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, SiraError
 from sira_cli.fork import Fork, attach
 from sira_cli.hub import Download, find_checkpoint
-from sira_cli.images import Picture, one_line, open_picture
+from sira_cli.images import one_line, open_picture
 from sira_cli.presets import Preset
 from sira_cli.processors import chat_inputs, load_processor
-from sira_cli.results import Result, hash_of
+from sira_cli.results import Result, as_text, hash_of
 from sira_cli.weights import LOAD_ERRORS, load_model, pick_device, quantization_config
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What decoding gave for one picture; with `error`, that it failed."""
+
+    text: str = ""
+    finish_reason: Literal["stop", "length", "error"] = "error"
+    image_tokens: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    error: str = ""
+
 
 PictureSource = str | os.PathLike[str] | BinaryIO | Image.Image
 METHODS = ("sira", "greedy")
@@ -122,6 +136,7 @@ class Lvlm:
         self._sira = dataclasses.replace(preset.sira_config, image_tokens=image_tokens)
         fork = Fork(model, self._sira)  # a model that cannot be forked is refused now, not at the first picture
         self.k, self.layers = fork.k, fork.layers
+        self._tokenizer_lock = threading.Lock()  # padding and decoding at once is an error in `tokenizers`
         self._end_tokens, pad = _end_and_pad_tokens(model, processor.tokenizer)
         # Algorithm 1 picks from z_cd alone, so nothing else that a checkpoint's generation_config.json
         # may hold (Qwen2.5-VL: a repetition penalty) takes part.
@@ -156,41 +171,57 @@ class Lvlm:
             SettingsError: the prompt holds the model's placeholder for a picture.
         """
         started = time.perf_counter()
+        self.check_prompt(prompt)
+        picture = open_picture(source)
+        try:
+            inputs = self.prepare([picture.image], [prompt])
+        except SiraError:
+            raise
+        except Exception as error:
+            raise refused(picture.name, error) from error
+        answer = self.answer(inputs, on_text)[0]
+        milliseconds = 1000 * (time.perf_counter() - started)
+        return self.result(task, picture.name, picture.sha256, prompt, answer, milliseconds)
+
+    def check_prompt(self, prompt: str) -> None:
+        """Whether a prompt can be asked.
+
+        Raises:
+            SettingsError: it holds the model's placeholder for a picture.
+        """
         for kind in ("image_token", "video_token"):
             placeholder = getattr(self.processor, kind, None)
             if placeholder and placeholder in prompt:
                 raise SettingsError(f"the prompt holds {placeholder}, this model's placeholder; leave it out")
-        picture = open_picture(source)
-        inputs = self._inputs(picture, prompt)
-        image_tokens = int(self._find_image(inputs["input_ids"]).sum())
-        tokens: list[int] = self.generate(inputs, on_text)[0].tolist()
-        return self._result(
-            task,
-            picture.name,
-            prompt,
-            image_sha256=picture.sha256,
-            text=self.processor.tokenizer.decode(tokens, skip_special_tokens=True).strip(),
-            finish_reason="stop" if tokens and tokens[-1] in self._end_tokens else "length",
-            image_tokens=image_tokens,
-            prompt_tokens=inputs["input_ids"].shape[1],
-            output_tokens=len(tokens),
-            duration_ms=round(1000 * (time.perf_counter() - started), 1),
-        )
 
-    def failure(self, task: str, picture: str, prompt: str, error: str) -> Result:
-        """The record of a picture that failed: the same keys and types."""
-        return self._result(task, picture, prompt, status="error", error=error, finish_reason="error")
+    def prepare(self, images: Sequence[Image.Image], prompts: Sequence[str]) -> Any:
+        """B pictures and prompts as the model's inputs, left-padded, on the CPU. Safe in another thread."""
+        with self._tokenizer_lock:
+            return chat_inputs(self.processor, self.model.config.model_type, images, prompts)
 
-    def _inputs(self, picture: Picture, prompt: str) -> Any:
-        try:
-            inputs = chat_inputs(self.processor, self.model.config.model_type, picture.image, prompt)
-        except SiraError:
-            raise
-        except Exception as error:  # whatever an image processor has against a picture
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            name = one_line(picture.name)
-            raise PictureError(f"{name}: the image processor refused it: {reason[0]}") from error
-        return inputs.to(self.model.device, dtype=self.model.dtype)
+    def answer(self, inputs: Any, on_text: Callable[[str], None] | None = None) -> list[Answer]:
+        """What the model says to each row of prepared inputs; `on_text` as in `generate`."""
+        inputs = inputs.to(self.model.device, dtype=self.model.dtype)
+        image_tokens = self._find_image(inputs["input_ids"]).sum(dim=1).tolist()
+        prompt_tokens = inputs["attention_mask"].sum(dim=1).tolist()
+        rows = [self._until_end(row) for row in self.generate(inputs, on_text).tolist()]
+        with self._tokenizer_lock:
+            texts = self.processor.tokenizer.batch_decode(rows, skip_special_tokens=True)
+        return [
+            Answer(
+                text=text.strip(),
+                finish_reason="stop" if row and row[-1] in self._end_tokens else "length",
+                image_tokens=image,
+                prompt_tokens=prompt,
+                output_tokens=len(row),
+            )
+            for text, row, image, prompt in zip(texts, rows, image_tokens, prompt_tokens, strict=True)
+        ]
+
+    def _until_end(self, tokens: list[int]) -> list[int]:
+        """Without what pads a shorter answer in a batch."""
+        ends = (index for index, token in enumerate(tokens) if token in self._end_tokens)
+        return tokens[: next(ends, len(tokens)) + 1]
 
     def generate(self, inputs: Any, on_text: Callable[[str], None] | None = None) -> torch.Tensor:
         """Decode prepared inputs by the method and the settings in force; the global random state stays as it was.
@@ -223,25 +254,31 @@ class Lvlm:
         new: torch.Tensor = output[:, inputs["input_ids"].shape[1] :]
         return new
 
-    def _result(self, task: str, picture: str, prompt: str, **outcome: Any) -> Result:
+    def key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
+        """A hash over everything that decides a picture's text: equal keys mean equal work."""
+        return hash_of(
+            task=task,
+            file_name=file_name,
+            image_sha256=image_sha256,
+            prompt=prompt,
+            method=self.method,
+            revision=self.revision,
+            quantization=self.quantization,
+            preset=self.preset.decisive(),
+        )
+
+    def result(
+        self, task: str, file_name: str, image_sha256: str, prompt: str, answer: Answer, milliseconds: float = 0.0
+    ) -> Result:
+        """The record of a picture; that of a failed one has the same keys and types."""
         preset = self.preset
-        image_sha256 = outcome.setdefault("image_sha256", "")
-        decisive = preset.model_dump(mode="json", exclude={"name", "description", "download_gb", "prompts"})
-        empty: dict[str, Any] = {"status": "ok", "text": "", "error": "", "duration_ms": 0.0}
-        empty |= {"image_tokens": 0, "prompt_tokens": 0, "output_tokens": 0}
         return Result(
             schema=f"sira.{task}/1",
-            key=hash_of(
-                task=task,
-                file_name=picture,
-                image_sha256=image_sha256,
-                prompt=prompt,
-                method=self.method,
-                revision=self.revision,
-                quantization=self.quantization,
-                preset=decisive,
-            ),
-            file_name=picture,
+            key=self.key(task, file_name, image_sha256, prompt),
+            file_name=as_text(file_name),
+            status="error" if answer.error else "ok",
+            text=answer.text,
+            error=answer.error,
             prompt=prompt,
             preset=preset.name,
             model=preset.model,
@@ -253,8 +290,13 @@ class Lvlm:
             max_new_tokens=preset.generation.max_new_tokens,
             temperature=preset.generation.temperature,
             seed=preset.generation.seed,
+            finish_reason=answer.finish_reason,
+            image_tokens=answer.image_tokens,
+            prompt_tokens=answer.prompt_tokens,
+            output_tokens=answer.output_tokens,
+            duration_ms=round(milliseconds, 1),
+            image_sha256=image_sha256,
             sira_version=__version__,
-            **{**empty, **outcome},
         )
 
 
@@ -269,6 +311,12 @@ class _Streamer(TextStreamer):
         """Called by `TextStreamer` with each finished piece."""
         if text:
             self._on_text(text)
+
+
+def refused(name: str, error: Exception) -> PictureError:
+    """Whatever an image processor has against a picture, as the picture's error."""
+    reason = str(error).strip().splitlines() or [type(error).__name__]
+    return PictureError(f"{one_line(name)}: the image processor refused it: {reason[0]}")
 
 
 def _end_and_pad_tokens(model: Any, tokenizer: Any) -> tuple[list[int], int | None]:

@@ -113,6 +113,10 @@ class Preset(_Strict):
         """The settings as the fork takes them."""
         return SiraConfig(**self.sira.model_dump(), image_tokens=self.image_tokens)
 
+    def decisive(self) -> dict[str, Any]:
+        """What of the preset decides a text, beside the prompt, as JSON holds it."""
+        return self.model_dump(mode="json", exclude={"name", "description", "download_gb", "prompts"})
+
     def with_settings(self, **settings: Any) -> Preset:
         """The same preset with single values replaced; None leaves a value as it is.
 

@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,11 @@ def load_processor(folder: Path, *, max_pixels: int | None = None, trust_remote_
     return processor
 
 
-def chat_inputs(processor: Any, model_type: str, image: Any, prompt: str) -> Any:
-    """One picture and one text as the model's inputs, in the checkpoint's chat format.
+def chat_inputs(processor: Any, model_type: str, images: Sequence[Any], prompts: Sequence[str]) -> Any:
+    """Pictures, each with a text, as the model's inputs, in the checkpoint's chat format.
 
     Returns:
-        A mapping of tensors with batch size 1: `input_ids`, `attention_mask`, `pixel_values`, ...
+        A mapping of tensors for B rows, left-padded: `input_ids`, `attention_mask`, `pixel_values`, ...
 
     Raises:
         UnsupportedModelError: the checkpoint has no chat template and its family no known prompt.
@@ -67,16 +68,20 @@ def chat_inputs(processor: Any, model_type: str, image: Any, prompt: str) -> Any
             raise UnsupportedModelError(
                 "the checkpoint has no chat template (chat_template.jinja), so its prompt format is unknown: add one"
             )
-        text = PROMPTS_WITHOUT_TEMPLATE[model_type].format(prompt=prompt)
-        return processor(images=image, text=text, return_tensors="pt")
-    content = [{"type": "image", "image": image}, {"type": "text", "text": prompt}]
+        texts = [PROMPTS_WITHOUT_TEMPLATE[model_type].format(prompt=prompt) for prompt in prompts]
+        return processor(images=[[image] for image in images], text=texts, padding=True, return_tensors="pt")
+    contents = [
+        [{"type": "image", "image": image}, {"type": "text", "text": prompt}]
+        for image, prompt in zip(images, prompts, strict=True)
+    ]
     return processor.apply_chat_template(
-        [{"role": "user", "content": content}],
+        [[{"role": "user", "content": content}] for content in contents],
         chat_template=template,
         add_generation_prompt=True,
         tokenize=True,
         return_dict=True,
         return_tensors="pt",
+        processor_kwargs={"padding": True},
     )
 
 

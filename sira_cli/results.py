@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -51,13 +52,13 @@ class Result:
         return asdict(self)
 
     def to_json(self) -> str:
-        """The record as one line of JSON. File names that are not UTF-8 become escapes, so that it always is."""
-        line = json.dumps(self.to_record(), ensure_ascii=False, allow_nan=False)
-        try:
-            line.encode("utf-8")
-        except UnicodeEncodeError:
-            return json.dumps(self.to_record(), allow_nan=False)
-        return line
+        """The record as one line of JSON."""
+        return json.dumps(self.to_record(), ensure_ascii=False, allow_nan=False)
+
+
+def as_text(file_name: str) -> str:
+    """A file name as a record holds it: bytes that are not UTF-8 as `\\xff`, which every JSON reader takes."""
+    return os.fsencode(file_name).decode("utf-8", "backslashreplace")
 
 
 def hash_of(**decisive: Any) -> str:

@@ -99,7 +99,7 @@ def _image_token(checkpoint: Path) -> int:
 
 
 def _inputs(model: Any, picture: Path) -> Any:
-    return chat_inputs(model.processor, model.model.config.model_type, Image.open(picture), PROMPT)
+    return chat_inputs(model.processor, model.model.config.model_type, [Image.open(picture)], [PROMPT])
 
 
 def _their_inputs(family: str, checkpoint: Path, picture: Path) -> Any:

@@ -183,22 +183,7 @@ def _answers(lvlm: Any, pictures: list[Image.Image], asked: list[list[Question]]
 
 
 def _say(lvlm: Any, pictures: list[Image.Image], prompts: list[str]) -> list[str]:
-    """Answers to a left-padded batch, in the checkpoint's own chat format."""
-    conversations = [
-        [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": prompt}]}]
-        for picture, prompt in zip(pictures, prompts, strict=True)
-    ]
-    inputs = lvlm.processor.apply_chat_template(
-        conversations,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        processor_kwargs={"padding": True},
-    )
-    new = lvlm.generate(inputs.to(lvlm.model.device, dtype=lvlm.model.dtype))
-    texts: list[str] = lvlm.processor.tokenizer.batch_decode(new, skip_special_tokens=True)
-    return [text.strip() for text in texts]
+    return [answer.text for answer in lvlm.answer(lvlm.prepare(pictures, prompts))]
 
 
 def _batches(items: list[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
