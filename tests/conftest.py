@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
+import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may look for a hub; those of the hub client start their own
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -15,6 +17,7 @@ import torch
 from PIL import Image
 from skimage import data
 
+from sira_cli.cli import main
 from tests import tiny
 from tests.checkpoints import write_llava, write_qwen
 
@@ -63,6 +66,33 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, pixels in images.items():
         Image.fromarray(pixels).save(folder / f"{name}.jpg", quality=90)
     return {path.stem: path for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    """Where commands find the user's presets, and keep what they cache."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def sira(monkeypatch, capsys, home):
+    """Run a command line in this process: (exit code, stdout, stderr)."""
+    monkeypatch.delenv("SIRA_PRESET", raising=False)
+
+    def run(*args: object, stdin: bytes = b"", home: Path = home) -> tuple[int, str, str]:
+        monkeypatch.setenv("SIRA_HOME", str(home))
+        monkeypatch.setattr(sys, "argv", ["sira", *map(str, args)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    return run
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

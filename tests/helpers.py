@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +16,12 @@ from transformers import LogitsProcessor
 from sira_cli.config import SiraConfig
 from sira_cli.fork import Step, attach
 from tests import reference, tiny
+
+SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
+
+
+def installed(*args: object, **options) -> subprocess.CompletedProcess:
+    return subprocess.run([SIRA, *map(str, args)], capture_output=True, timeout=120, check=False, **options)
 
 
 def generate(model: Any, inputs: dict[str, Tensor], **settings: Any) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 import traceback
 from typing import Annotated
@@ -53,6 +54,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name may hold any bytes
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what ends a job ends it as Ctrl-C does
     try:
         app()
     except SiraError as error:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Annotated
 
 import typer
 
-from sira_cli.cli.options import DecodingOptions, ModelOptions, OutputOptions, with_options
+from sira_cli.cli.options import DecodingOptions, ModelOptions, OutputOptions, SelectionOptions, with_options
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.errors import SettingsError
 
 
-@with_options(model=ModelOptions, decoding=DecodingOptions, output=OutputOptions)
+@with_options(model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, output=OutputOptions)
 def ask(
+    *,
     paths: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="PATH", help="Pictures, folders of pictures; - reads one from stdin.", show_default=False
+            metavar="PATH", help="Pictures, folders, globs; - reads a picture from stdin.", show_default=False
         ),
-    ],
+    ] = None,
     question: Annotated[str, typer.Argument(help="One question about each picture.", show_default=False)],
     model: ModelOptions,
     decoding: DecodingOptions,
+    selection: SelectionOptions,
     output: OutputOptions,
 ) -> None:
     """Answer a question about pictures."""
-    if Path(question).is_file():
+    if os.path.isfile(question):  # noqa: PTH113 (a Path would raise for a long question)
         raise SettingsError(f"the question comes last, but {question} is a file: add the question in quotes")
-    run_pictures("ask", paths, question, model, decoding, output)
+    run_pictures("ask", paths or [], question, model, decoding, selection, output)

@@ -6,22 +6,24 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.options import DecodingOptions, ModelOptions, OutputOptions, with_options
+from sira_cli.cli.options import DecodingOptions, ModelOptions, OutputOptions, SelectionOptions, with_options
 from sira_cli.cli.pictures import run_pictures
 
 
-@with_options(model=ModelOptions, decoding=DecodingOptions, output=OutputOptions)
+@with_options(model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, output=OutputOptions)
 def caption(
+    *,
     paths: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="PATH", help="Pictures, folders of pictures; - reads one from stdin.", show_default=False
+            metavar="PATH", help="Pictures, folders, globs; - reads a picture from stdin.", show_default=False
         ),
-    ],
+    ] = None,
     model: ModelOptions,
     decoding: DecodingOptions,
+    selection: SelectionOptions,
     output: OutputOptions,
     prompt: Annotated[str | None, typer.Option("--prompt", help="What to ask for; default the preset's.")] = None,
 ) -> None:
     """Describe pictures."""
-    run_pictures("caption", paths, prompt, model, decoding, output)
+    run_pictures("caption", paths or [], prompt, model, decoding, selection, output)

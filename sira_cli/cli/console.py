@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +28,10 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
     """To be called before transformers is imported: it reads its log level from the environment then."""
     global _verbosity
     _verbosity = -1 if quiet else verbose
+    log = logging.getLogger("sira_cli")
+    log.handlers = [_Said()]
+    log.propagate = False
+    log.setLevel(logging.DEBUG if verbose >= 2 else logging.ERROR if quiet else logging.WARNING)
     if _verbosity >= 1:
         return
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -75,6 +81,16 @@ def announce(download: Download) -> None:
         f"fetching {download.model} ({download.revision}), {download.gigabytes:.1f} GB, to {download.cache} "
         "(--preset demo needs no download)"
     )
+
+
+class _Said(logging.Handler):
+    """What the library logs is said like everything else; -vv adds where it happened."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by `logging` with each message."""
+        if record.exc_info and record.exc_info[1] is not None:
+            traceback.print_exception(record.exc_info[1])
+        say(record.getMessage())
 
 
 def _show_warning(message: Any, *args: Any, **kwargs: Any) -> None:

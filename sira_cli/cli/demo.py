@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sira_cli.cli.console import note, set_verbosity, silence_transformers, verbosity, waiting
+from sira_cli.cli.console import set_verbosity, silence_transformers, waiting
 from sira_cli.cli.options import Verbose
+from sira_cli.cli.progress import Progress
 from sira_cli.errors import SiraError
 
 if TYPE_CHECKING:
@@ -148,33 +147,10 @@ def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> 
     from sira_cli.demo.evaluate import Questions, held_out, measure
     from sira_cli.demo.scenes import TEST_SEEDS
 
-    with _progress(count) as advance:
+    with Progress.shown("scenes", count) as progress:
         subjects = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
-        report = measure(methods, subjects, Questions(), advance)
+        report = measure(methods, subjects, Questions(), progress.reach)
     if as_json:
         print(json.dumps(report.to_json()))
     else:
         print(report.captions_table(), report.answers_table(), sep="\n\n")
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, a line per tenth elsewhere, nothing with -q; call it with how many are done."""
-    if verbosity() >= 0 and sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = TextColumn("scenes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task("scenes", total=total)
-            yield lambda done: bar.update(task, completed=done)
-        return
-    said = 0
-
-    def line(done: int) -> None:
-        nonlocal said
-        if done * 10 // total > said:
-            said = done * 10 // total
-            note(f"{done} of {total} scenes")
-
-    yield line

@@ -12,11 +12,16 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Annotated, Any, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.lvlm import Lvlm
+    from sira_cli.presets import Preset
 
 
 class Dtype(StrEnum):
@@ -82,26 +87,57 @@ class DecodingOptions:
 
 
 @dataclass(frozen=True)
-class OutputOptions:
-    """What is printed, and how much is said."""
+class SelectionOptions:
+    """Which pictures, beside the paths."""
 
-    json: Annotated[bool, typer.Option("--json", help="One JSON record per picture.")] = False
+    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Subfolders too.")] = False
+    files_from: Annotated[
+        str | None,
+        typer.Option("--files-from", metavar="FILE", help="More paths, one a line; - is stdin."),
+    ] = None
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first so many.")] = None
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only part I of N, for so many machines: 1/8, ..., 8/8.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where texts go, what is done again, and how much is said."""
+
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Records: .jsonl; a .csv or .parquet is made from one."),
+    ] = None
+    sidecar: Annotated[bool, typer.Option("--sidecar", help="A text file beside each picture.")] = False
+    caption_extension: Annotated[str, typer.Option(help="Of those text files.")] = ".txt"
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", help="A tree for those text files, instead of beside the pictures.")
+    ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew; replace text files.")] = False
+    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Try again what failed in an earlier run.")] = (
+        False
+    )
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")] = False
+    batch_size: Annotated[
+        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Pictures decoded together.")
+    ] = 1
+    json: Annotated[bool, typer.Option("--json", help="One JSON record per picture on stdout.")] = False
     no_stream: Annotated[bool, typer.Option("--no-stream", help="Print a text when it is complete.")] = False
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False
     verbose: Verbose = 0
 
 
-def load_model(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> Any:
-    """The `Lvlm` that these options ask for.
+def choose_preset(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> Preset:
+    """The preset in force, with what the options change.
 
     Raises:
         SettingsError: --preset and --model together, or a value that is not valid.
-        ModelNotFoundError: the weights are not here and cannot be fetched.
     """
     if model.preset is not None and model.model is not None:
         raise SettingsError("give --preset or --model, not both")
     from sira_cli import presets
-    from sira_cli.cli.console import announce, note, silence_transformers, waiting
+    from sira_cli.cli.console import note
 
     if model.model is not None:
         preset = presets.for_model(model.model)
@@ -109,9 +145,21 @@ def load_model(model: ModelOptions, decoding: DecodingOptions, **settings: Any) 
         preset = presets.find(model.preset or os.environ.get("SIRA_PRESET") or presets.DEFAULT)
     given = {field.name: getattr(decoding, field.name) for field in fields(decoding) if field.name != "method"}
     preset = preset.with_settings(revision=model.revision, dtype=model.dtype, **given, **settings)
-
     if preset.generation.temperature == 0 and (decoding.top_p is not None or decoding.seed is not None):
         note("--top-p and --seed change nothing at temperature 0")
+    return preset
+
+
+def load_model(preset: Preset, model: ModelOptions, method: str) -> Lvlm:
+    """The model of a preset.
+
+    Raises:
+        SettingsError: a value that is not valid.
+        ModelNotFoundError: the weights are not here and cannot be fetched.
+    """
+    from sira_cli import presets
+    from sira_cli.cli.console import announce, silence_transformers, waiting
+
     if preset.model != presets.BUNDLED:
         # Before torch is imported: a model that cannot be had is known within a second.
         from sira_cli.hub import find_checkpoint
@@ -130,7 +178,7 @@ def load_model(model: ModelOptions, decoding: DecodingOptions, **settings: Any) 
         silence_transformers()
         return load(
             preset,
-            method=decoding.method,
+            method=method,
             device=model.device,
             quantization=model.quantization,
             offline=model.offline,

@@ -1,0 +1,272 @@
+"""Many pictures and one prompt: read and prepared ahead in threads, decoded in batches, given out in order.
+
+    readers (threads)      bytes, hash, key, size        of the next windows
+    preparer (a thread)    samples, image processor      of the next batch
+    this thread            the model                     of the current batch
+
+Pictures of similar size, and with it prompts of similar length, are put into one batch, within a window of a few
+batches. Results come in the order of the pictures all the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from accelerate.utils.memory import should_reduce_batch_size
+from PIL import Image
+
+from sira_cli.errors import PictureError, SiraError
+from sira_cli.images import decode_picture, one_line, picture_size, read_picture
+from sira_cli.lvlm import Answer, Lvlm, refused
+from sira_cli.results import Result
+from sira_cli.sources import STDIN
+
+READERS = 4
+WINDOW = 4  # batches, among which pictures are sorted by size
+
+T = TypeVar("T")
+R = TypeVar("R")
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Item:
+    """A picture on its way through a run.
+
+    Attributes:
+        path: where it is; `-` is stdin.
+        name: of the picture in its record.
+        data: the file's bytes, until they are decoded.
+        size: width and height in pixels.
+        result: the record, once there is one; None for a picture that was skipped.
+    """
+
+    path: str
+    name: str
+    data: bytes = b""
+    sha256: str = ""
+    size: tuple[int, int] = (0, 0)
+    skipped: bool = False
+    result: Result | None = None
+
+
+@dataclass
+class _Batch:
+    """Pictures that are decoded together; `inputs` is None if there is nothing to decode."""
+
+    items: list[Item]
+    images: list[Image.Image] = field(default_factory=list)
+    inputs: Any = None
+    seconds: float = 0.0
+
+
+class BatchRun:
+    """One prompt about many pictures.
+
+    Attributes:
+        batch_size: how many are decoded together; halved when memory does not suffice.
+    """
+
+    def __init__(
+        self,
+        lvlm: Lvlm,
+        task: str,
+        prompt: str,
+        *,
+        batch_size: int = 1,
+        skip: Callable[[str, str], bool] = lambda name, key: False,
+        on_text: Callable[[Item, str], None] | None = None,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            lvlm: the model.
+            task: `caption` or `ask`, for the records.
+            prompt: word by word as given to the model.
+            batch_size: 1 is used for sampling: a seed must give the same text whatever the other pictures are.
+            skip: asked with a picture's name and key whether it is done already.
+            on_text: with batches of one, called with pieces of text as they are decoded.
+
+        Raises:
+            SettingsError: the prompt holds the model's placeholder for a picture.
+        """
+        lvlm.check_prompt(prompt)
+        self._lvlm, self._task, self._prompt, self._skip = lvlm, task, prompt, skip
+        self.batch_size = 1 if lvlm.preset.generation.temperature > 0 else batch_size
+        self._on_text = on_text if self.batch_size == 1 else None
+
+    def blank(self) -> Result:
+        """What all results of this run have in common, in one without a picture."""
+        return self._lvlm.result(self._task, "", "", self._prompt, Answer())
+
+    def results(self, pictures: Iterable[tuple[str, str]]) -> Generator[Item, None, None]:
+        """Every picture, in order, with its result, or skipped.
+
+        Args:
+            pictures: where each is, and its name in the record.
+
+        Raises:
+            SiraError: about the model or the settings: no picture would do better.
+        """
+        self._readers = ThreadPoolExecutor(READERS, "sira-reader")
+        preparer = ThreadPoolExecutor(1, "sira-preparer")
+        items = (Item(path, name, sys.stdin.buffer.read() if path == STDIN else b"") for path, name in pictures)
+        given_out: deque[Item] = deque()  # in order, waiting for their results
+        try:
+            read = _ahead(self._readers, self._read, items, depth=READERS + WINDOW * self.batch_size)
+            batches = self._batches(read, given_out)
+            for batch in _ahead(preparer, self._prepare, batches, depth=2):
+                self._decode(batch)
+                while given_out and (given_out[0].skipped or given_out[0].result is not None):
+                    yield given_out.popleft()
+        finally:
+            for pool in (self._readers, preparer):
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, item: Item) -> Item:
+        """Bytes, key and size; the samples are decoded when their turn comes, so that few are in memory."""
+        try:
+            if item.path != STDIN:
+                item.data = read_picture(item.path)
+            item.sha256 = hashlib.sha256(item.data).hexdigest()
+            if not self._is_done(item):
+                item.size = picture_size(item.path, item.data)
+        except Exception as error:
+            if not self._is_done(item):
+                self._fail(item, error)
+        if item.skipped or item.result is not None:
+            item.data = b""
+        return item
+
+    def _is_done(self, item: Item) -> bool:
+        key = self._lvlm.key(self._task, item.name, item.sha256, self._prompt)
+        item.skipped = self._skip(item.name, key)
+        return item.skipped
+
+    def _batches(self, read: Iterator[Item], given_out: deque[Item]) -> Iterator[_Batch]:
+        while True:
+            window: list[Item] = []
+            for item in read:
+                given_out.append(item)
+                if not item.skipped and item.result is None:
+                    window.append(item)
+                if len(window) == WINDOW * self.batch_size:
+                    break
+                if not window:
+                    yield _Batch([])  # lets those that need no decoding out
+            window.sort(key=lambda item: item.size[0] * item.size[1])  # stable
+            size = self.batch_size
+            for start in range(0, len(window), size):
+                yield _Batch(window[start : start + size])
+            if not window:
+                return
+
+    def _prepare(self, batch: _Batch) -> _Batch:
+        started = time.perf_counter()
+        pictures = []
+        for item, image in zip(batch.items, self._readers.map(self._samples, batch.items), strict=True):
+            if image is not None:
+                pictures.append((item, image))
+        try:
+            batch.inputs = self._inputs([image for _, image in pictures])
+        except SiraError:
+            raise
+        except Exception:  # of one of them; which?
+            pictures = [(item, image) for item, image in pictures if self._is_accepted(item, image)]
+            batch.inputs = self._inputs([image for _, image in pictures])
+        batch.items, batch.images = [item for item, _ in pictures], [image for _, image in pictures]
+        batch.seconds = time.perf_counter() - started
+        return batch
+
+    def _samples(self, item: Item) -> Image.Image | None:
+        data, item.data = item.data, b""
+        try:
+            return decode_picture(item.path, data)
+        except Exception as error:
+            self._fail(item, error)
+            return None
+
+    def _inputs(self, images: list[Image.Image]) -> Any:
+        return self._lvlm.prepare(images, [self._prompt] * len(images)) if images else None
+
+    def _is_accepted(self, item: Item, image: Image.Image) -> bool:
+        try:
+            self._inputs([image])
+        except SiraError:
+            raise
+        except Exception as error:
+            self._fail(item, refused(item.path, error))
+            return False
+        return True
+
+    def _decode(self, batch: _Batch) -> None:
+        """Give every item its result. What fails is tried again in halves, down to single pictures."""
+        if batch.inputs is None:
+            return
+        started = time.perf_counter()
+        failure: Exception | None = None
+        if len(batch.items) <= self.batch_size:
+            try:
+                on_text = self._on_text
+                stream = None if on_text is None else lambda text: on_text(batch.items[0], text)
+                answers = self._lvlm.answer(batch.inputs, stream)
+            except SiraError:
+                raise
+            except Exception as error:
+                failure = error
+            else:
+                each = 1000 * (batch.seconds + time.perf_counter() - started) / len(batch.items)
+                for item, answer in zip(batch.items, answers, strict=True):
+                    self._settle(item, answer, each)
+                return
+        batch.inputs = None
+        if len(batch.items) == 1:
+            assert failure is not None
+            self._fail(batch.items[0], failure)
+            return
+        if failure is not None:
+            if _out_of_memory(failure):
+                self.batch_size = len(batch.items) // 2
+                _log.warning("out of memory with %d pictures at once, now %d", len(batch.items), self.batch_size)
+            failure.__traceback__ = None  # it holds on to the memory of the failed try
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        middle = len(batch.items) // 2
+        for part in (slice(None, middle), slice(middle, None)):
+            images = batch.images[part]
+            self._decode(_Batch(batch.items[part], images, self._inputs(images), batch.seconds / 2))
+
+    def _fail(self, item: Item, error: Exception) -> None:
+        name = one_line(item.path)
+        message = str(error)
+        if not isinstance(error, PictureError):
+            message = f"{name}: {type(error).__name__}: {(message.strip().splitlines() or [''])[0]}"
+            _log.debug("%s failed", name, exc_info=error)
+        self._settle(item, Answer(error=message))
+
+    def _settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
+        item.result = self._lvlm.result(self._task, item.name, item.sha256, self._prompt, answer, milliseconds)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or bool(should_reduce_batch_size(error))
+
+
+def _ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], depth: int) -> Iterator[R]:
+    """`map` in order, with at most `depth` items taken and not yet handed on."""
+    waiting: deque[Future[R]] = deque()
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) >= depth:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
