@@ -124,7 +124,7 @@ def test_the_shipped_figures_are_of_these_weights(methods, scenes):
 
 def test_the_model_hallucinates_as_large_ones_do():
     figures = FIGURES["figures"]["greedy"]
-    assert figures["coverage"]["value"] >= 75
+    assert figures["coverage"]["value"] >= 80
     assert figures["random accuracy"]["value"] >= 90
     assert figures["adversarial accuracy"]["high"] < figures["random accuracy"]["value"]
     assert figures["CHAIRi"]["low"] > 5
@@ -188,7 +188,6 @@ def test_demo_json(tmp_path):
 def test_demo_evaluate(methods, tmp_path):
     shown = run("demo", "--evaluate", "--count", 12, "--json", SIRA_HOME=str(tmp_path))
     assert shown.returncode == 0
-    assert "12 of 12 scenes" in shown.stderr
     expected = measure(methods, [held_out(seed) for seed in TEST_SEEDS[:12]], Questions())
     assert Report.from_json(json.loads(shown.stdout)).figures.keys() == expected.figures.keys()
     for method, row in Report.from_json(json.loads(shown.stdout)).figures.items():

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sira_cli.demo.language import NUMBERS, article, caption, mentions, questions
+from sira_cli.demo.pictures import LABELS, MIN_PATCH_SHARE, patch_labels
 from sira_cli.demo.scenes import SIDE, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, render, scene
-from sira_cli.demo.train import LABELS, MIN_PATCH_SHARE, patch_labels
 from sira_cli.demo.world import COLORS, OBJECTS, PLACES
 
 SCENES = [scene(seed, broken=seed % 2 == 1) for seed in range(120)]
@@ -90,13 +90,26 @@ def test_captions_name_what_is_there_and_nothing_else(of):
     assert 2 <= len(re.findall(r"[.]", text)) <= 5
     assert {name for _, _, name in mentions(text)} == set(of.objects)
     for start, end, name in mentions(text):
-        number, color = text[:start].lower().split()[-2:]
         things = of.objects[name]
-        assert color == things[0].color
-        assert number == (article(color) if len(things) == 1 else NUMBERS[len(things)])
+        number = text[:start].lower().split()[-1]
+        assert number == (article(name) if len(things) == 1 else NUMBERS[len(things)])
         assert text[start:end] == (name if len(things) == 1 else OBJECTS[name].plural)
-        if place := re.match(r" (?:can be seen |is )?(?:on|in) the (left|right|middle)", text[end:]):
+        if place := re.match(r" (?:on|in) the (left|right|middle)", text[end:]):
             assert [thing.where for thing in things] == [place[1]]
+    for sentence in text.split(". "):
+        if color := re.search(r", which (?:is|are) (\w+)", sentence):
+            ((_, _, name),) = mentions(sentence)
+            assert of.objects[name][0].color == color[1]
+
+
+@pytest.mark.parametrize("of", SCENES[:60], ids=lambda of: str(of.seed))
+def test_captions_begin_with_the_most_conspicuous(of):
+    def painted(name: str) -> float:
+        areas = [(t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) * t.strength for t in of.things if t.name == name]
+        return sum(areas)
+
+    named = [name for _, _, name in mentions(caption(of, np.random.default_rng(of.seed)))]
+    assert [painted(name) for name in named] == sorted(map(painted, of.objects), reverse=True)
 
 
 def test_answers_are_true():

@@ -9,8 +9,10 @@ from safetensors.torch import load_file
 
 from sira_cli.demo import MODEL, train
 from sira_cli.demo.evaluate import held_out
-from sira_cli.demo.scenes import render
-from sira_cli.demo.train import Pictures, Recipe, Texts, attention_mask
+from sira_cli.demo.pictures import Pictures
+from sira_cli.demo.recipe import Recipe
+from sira_cli.demo.scenes import render, scene
+from sira_cli.demo.texts import BLIND_QUESTIONS, PICTURE, PREAMBLE, Texts, attention_mask
 from sira_cli.errors import SettingsError
 from sira_cli.lvlm import load
 from sira_cli.processors import chat_inputs
@@ -48,14 +50,14 @@ def test_training_texts_are_what_the_processor_makes(lvlm):
     picture = render(held_out(0))[0]
     for row in range(TINY.language_batch):
         tokens, segments, positions = (batch[name][row] for name in ("token", "segment", "position"))
-        prefix = tokens[segments == 0]
-        for number in range(1, int(segments.max()) + 1):
+        prefix = tokens[(segments == PREAMBLE) | (segments == PICTURE)]
+        for number in range(int(segments.max()) + 1):
             own = segments == number
             answered = batch["weight"][row][own] > 0
             asked = torch.cat([prefix, tokens[own][~answered]])
             prompt = lvlm.processor.tokenizer.decode(tokens[own][~answered])
             prompt = prompt.removeprefix("\n").removesuffix(" ASSISTANT:")
-            inputs = chat_inputs(lvlm.processor, "llava", picture, prompt)
+            inputs = chat_inputs(lvlm.processor, "llava", [picture], [prompt])
             assert inputs["input_ids"][0].tolist() == asked.tolist()
             assert positions[own].tolist() == list(range(len(prefix), len(prefix) + int(own.sum())))
             assert tokens[own][-1] == lvlm.processor.tokenizer.eos_token_id
@@ -65,8 +67,8 @@ def test_training_pixels_are_what_the_processor_makes(lvlm, work):
     pictures = Pictures(work, TINY.language_scenes, broken=False)
     pixels, _ = pictures.batch(np.arange(3))
     for index in range(3):
-        picture = render(train.scene(index))[0]
-        expected = chat_inputs(lvlm.processor, "llava", picture, "x")["pixel_values"][0]
+        picture = render(scene(index))[0]
+        expected = chat_inputs(lvlm.processor, "llava", [picture], ["x"])["pixel_values"][0]
         torch.testing.assert_close(pixels[index], expected, atol=1e-5, rtol=0)
 
 
@@ -81,23 +83,30 @@ def test_training_features_are_what_the_decoder_gets(lvlm, work):
 
 
 def test_texts_in_one_sequence_do_not_see_each_other(lvlm):
-    """A packed sequence gives each text the logits that it has alone."""
+    """A packed sequence gives each text what it has alone, with the picture or, if it is blind, without."""
     batch = Texts(lvlm.processor.tokenizer, TINY)[1]
     decoder, embed = lvlm.model.get_decoder(), lvlm.model.get_input_embeddings()
     with torch.inference_mode():
         packed = decoder(
             inputs_embeds=embed(batch["token"]),
-            attention_mask=attention_mask(batch["segment"]),
+            attention_mask=attention_mask(batch["segment"], batch["seeing"]),
             position_ids=batch["position"],
         ).last_hidden_state
         for row in range(TINY.language_batch):
-            tokens, segments = batch["token"][row], batch["segment"][row]
-            for number in range(1, int(segments.max()) + 1):
-                ids = torch.cat([tokens[segments == 0], tokens[segments == number]])
-                alone = decoder(inputs_embeds=embed(ids)[None]).last_hidden_state[0]
-                torch.testing.assert_close(
-                    packed[row][segments == number], alone[-int((segments == number).sum()) :], atol=1e-4, rtol=1e-4
-                )
+            tokens, segments, positions, seeing = (
+                batch[name][row] for name in ("token", "segment", "position", "seeing")
+            )
+            blind = 0
+            for number in range(int(segments.max()) + 1):
+                own = segments == number
+                sees = bool(seeing[own].all())
+                blind += not sees
+                seen = own | (segments == PREAMBLE) | (segments == PICTURE if sees else False)
+                alone = decoder(
+                    inputs_embeds=embed(tokens[seen])[None], position_ids=positions[seen][None]
+                ).last_hidden_state[0]
+                torch.testing.assert_close(packed[row][own], alone[-int(own.sum()) :], atol=1e-4, rtol=1e-4)
+            assert blind == 1 + BLIND_QUESTIONS
 
 
 def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path, monkeypatch):

@@ -6,7 +6,9 @@
 | `scenes.py` | a scene's exact content from a seed, and its picture |
 | `language.py` | captions, questions, and which objects a text mentions |
 | `checkpoint.py` | the untrained model and its tokenizer, in a checkpoint's files |
-| `train.py` | training from scratch |
+| `pictures.py`, `texts.py` | what the training shows the model |
+| `train.py`, with `recipe.py` and `stage.py` | training from scratch |
+| `choose.py` | K and alpha, on validation scenes |
 | `evaluate.py` | decoders caption scenes and answer questions about them |
 | `figures.py` | CHAIR's and POPE's figures, with intervals |
 | `card.py` | measures the model and writes the figures beside it |

@@ -21,6 +21,7 @@ from sira_cli.demo.evaluate import Questions, held_out, load_methods, measure
 from sira_cli.demo.figures import Report, markdown
 from sira_cli.demo.language import TYPICAL_SHARE
 from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
+from sira_cli.demo.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
 from sira_cli.demo.world import OBJECTS, PLACES
 
 CARD = """\
@@ -75,7 +76,8 @@ Yes/no questions as in POPE, half of them about things that are there.
 
 ## Limits
 
-It knows {objects} objects, {places} places and no photographs. Its English is that of its templates.
+It knows {objects} objects, {places} places and no photographs. Its English is that of its templates, and it names
+some things twice.
 
 ## Licence
 
@@ -151,7 +153,9 @@ def _training_lines(training: dict[str, Any]) -> list[str]:
         ),
         f"The same, and in which row and column the patch is: {recipe['placing_steps']:,} steps, {minutes('placing')}.",
         (
-            "Decoder, on the frozen image features, a caption and a dozen questions about each picture: "
+            "Decoder, on the frozen image features: a caption of each picture and "
+            f"{recipe['questions'] + OTHER_QUESTIONS} questions about it, and, as large models learn from texts too, "
+            f"a caption of another scene and {BLIND_QUESTIONS} questions about that without a picture: "
             f"{recipe['language_steps']:,} steps of {recipe['language_batch']} pictures, {minutes('language')}."
         ),
     ]

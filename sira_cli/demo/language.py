@@ -31,7 +31,7 @@ COUNT = ("How many {names} are there?", "How many {names} are in the image?", "H
 WHERE = ("Where is the {name}?", "Where can you see the {name}?", "In which part of the image is the {name}?")
 PLACE = ("What place is this?", "Where was this picture taken?", "What kind of place does the image show?")
 
-TYPICAL_SHARE = 0.3  # of the questions about absent things: they ask for what usually is in such a place
+TYPICAL_SHARE = 0.15  # of the questions about absent things: they ask for what usually is in such a place
 NUMBERS = ("no", "one", "two", "three")
 _OPENINGS = (
     "The image shows {a} {place}.",
@@ -49,11 +49,8 @@ class Turn:
 
 
 def caption(of: Scene, rng: np.random.Generator) -> str:
-    """Two to five sentences that name every kind of object: people, animals, vehicles, ..., as in `OBJECTS`.
-
-    With a fixed order a small model knows what it has named already.
-    """
-    groups = [of.objects[name] for name in OBJECTS if name in of.objects]
+    """Two to five sentences that name every kind of object, the most conspicuous first."""
+    groups = sorted(of.objects.values(), key=_salience, reverse=True)
     sentences = [_choose(rng, _OPENINGS).format(a=article(of.place), place=of.place)]
     while groups:
         fewest = 2 if len(groups) > 4 - (len(sentences) - 1) else 1  # five sentences at most
@@ -62,20 +59,29 @@ def caption(of: Scene, rng: np.random.Generator) -> str:
     return " ".join(sentences)
 
 
-def questions(of: Scene, rng: np.random.Generator, yes_no: int = 6) -> list[Turn]:
-    """Questions of each sort: `yes_no` of them whether something is there, as often yes as no."""
+def questions(of: Scene, rng: np.random.Generator, yes_no: int = 6, others: int = 4) -> list[Turn]:
+    """`yes_no` questions whether something is there, as often yes as no, and at most so many of `others`.
+
+    The others ask for a colour, a number, where something is and what place it is: one of each.
+    """
     there = list(of.objects)
     absent = [name for name in OBJECTS if name not in there]
     typical = [name for name in PLACES[of.place].objects if name not in there]
     turns = []
     for number in range(yes_no):
-        others = typical if typical and rng.random() < TYPICAL_SHARE else absent
-        name = _choose(rng, there if number % 2 else others)
+        missing = typical if typical and rng.random() < TYPICAL_SHARE else absent
+        name = _choose(rng, there if number % 2 else missing)
         suffix = ONE_WORD if rng.random() < 0.3 else ""
         turns.append(Turn(yes_no_question(name, _choose(rng, YES_NO)) + suffix, "Yes" if number % 2 else "No"))
+    return turns + _other_questions(of, rng)[:others]
+
+
+def _other_questions(of: Scene, rng: np.random.Generator) -> list[Turn]:
+    """One of each other sort, shuffled."""
+    there = list(of.objects)
     name = _choose(rng, there)
-    turns.append(Turn(_choose(rng, COLOR).format(name=name), of.objects[name][0].color.capitalize()))
-    name = _choose(rng, there if rng.random() < 0.85 else absent)
+    turns = [Turn(_choose(rng, COLOR).format(name=name), of.objects[name][0].color.capitalize())]
+    name = _choose(rng, there if rng.random() < 0.85 else [name for name in OBJECTS if name not in there])
     amount = NUMBERS[len(of.objects.get(name, ()))]
     turns.append(Turn(_choose(rng, COUNT).format(names=OBJECTS[name].plural), amount.capitalize()))
     single = [name for name, things in of.objects.items() if len(things) == 1]
@@ -83,7 +89,7 @@ def questions(of: Scene, rng: np.random.Generator, yes_no: int = 6) -> list[Turn
         name = _choose(rng, single)
         turns.append(Turn(_choose(rng, WHERE).format(name=name), _place(of.objects[name][0]).capitalize() + "."))
     turns.append(Turn(_choose(rng, PLACE), f"{article(of.place).capitalize()} {of.place}."))
-    return turns
+    return [turns[index] for index in rng.permutation(len(turns))]
 
 
 def yes_no_question(name: str, template: str = YES_NO[0]) -> str:
@@ -116,22 +122,26 @@ def corpus(seed: int, size: int) -> list[str]:
     return texts
 
 
+def _salience(things: list[Thing]) -> float:
+    return sum(t.strength * (t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) for t in things)
+
+
 def _sentence(groups: list[list[Thing]], rng: np.random.Generator) -> str:
     """Every sentence about things begins with There, so that "is there more?" is one choice between two tokens.
 
-    With many openings greedy decoding would stop early: each of them is less probable than the end.
+    With many openings greedy decoding would stop early: each of them is less probable than the end. For the
+    same reason a thing's name comes before its colour: what is there is decided in one place.
     """
     verb = "are" if len(groups[0]) > 1 else "is"
     also = "also " if rng.random() < 0.25 else ""
     phrases = [f"{_noun_phrase(things)} {_place(things[0]) if len(things) == 1 else ''}".strip() for things in groups]
-    return f"There {verb} {also}{' and '.join(phrases)}."
+    color = f", which {verb} {groups[0][0].color}" if len(groups) == 1 else ""
+    return f"There {verb} {also}{' and '.join(phrases)}{color}."
 
 
 def _noun_phrase(things: list[Thing]) -> str:
-    name, color = things[0].name, things[0].color
-    if len(things) == 1:
-        return f"{article(color)} {color} {name}"
-    return f"{NUMBERS[len(things)]} {color} {OBJECTS[name].plural}"
+    name = things[0].name
+    return f"{article(name)} {name}" if len(things) == 1 else f"{NUMBERS[len(things)]} {OBJECTS[name].plural}"
 
 
 def _place(thing: Thing) -> str:

@@ -3,8 +3,8 @@
 1. Render the training scenes, in worker processes.
 2. Vision: the CLIP tower and the projector learn, for each patch, which objects and colours lie under it, and
    then, beside that, to keep in which row and column the patch is: without it they forget.
-3. Language: tower and projector are frozen; the decoder learns captions and answers. All texts about a
-   picture share one copy of it in a sequence, each seeing the picture and itself only.
+3. Language: tower and projector are frozen; the decoder learns captions and answers, and, as large models
+   do, some texts without a picture.
 
 Trained end to end on captions alone, a model of this size learns the language and ignores the picture.
 
@@ -15,188 +15,28 @@ again goes on from its last saved state and ends as if it had never stopped.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import math
-import multiprocessing
 import os
 import platform
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from sira_cli import presets
 from sira_cli.demo import checkpoint
-from sira_cli.demo.checkpoint import IMAGE_MEAN, IMAGE_SIDE, IMAGE_STD, IMAGE_TOKENS, WIDTH
-from sira_cli.demo.language import CAPTION_PROMPTS, Turn, caption, questions
-from sira_cli.demo.scenes import SIDE, TRAINING_SEEDS, Scene, render, scene
-from sira_cli.demo.world import COLORS, OBJECTS
+from sira_cli.demo.checkpoint import IMAGE_TOKENS, WIDTH
+from sira_cli.demo.pictures import GRID, LABELS, Pictures, open_array
+from sira_cli.demo.recipe import Recipe
+from sira_cli.demo.stage import Progress, Stage
+from sira_cli.demo.texts import Texts, attention_mask
 from sira_cli.errors import SettingsError
-
-LABELS = len(OBJECTS) + len(COLORS) + 1  # per patch: each object, each colour, "the middle of something"
-GRID = math.isqrt(IMAGE_TOKENS)  # patches in a row, and in a column
-MIN_PATCH_SHARE = 0.05  # of a patch, for a thing to count as lying under it
-PREFIX = "USER: "  # of a prompt, before the image tokens
-ANSWER_WEIGHT = 6.0  # of a short answer's first token, in the loss; all others count 1
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What decides the trained weights, beside the code."""
-
-    seed: int = 0
-    vision_scenes: int = 40_000
-    vision_steps: int = 2_200
-    vision_batch: int = 96
-    vision_rate: float = 2e-3
-    placing_steps: int = 300
-    placing_rate: float = 6e-4
-    language_scenes: int = 32_000
-    odd_scenes: int = 8_000  # of the tower's, which the decoder sees too
-    language_steps: int = 1_900
-    language_batch: int = 16
-    language_rate: float = 1.2e-3
-    questions: int = 8  # yes/no questions about a picture; one or none of each other sort
-
-
-class Pictures:
-    """Rendered training scenes, on disk.
-
-    The tower learns from scenes with broken co-occurrence, so that it sees what is there whatever the
-    place, as one trained on all sorts of pictures does; what usually goes together is learned by the decoder.
-
-    Attributes:
-        pixels: uint8 `[N, IMAGE_SIDE, IMAGE_SIDE, 3]`, resized as the image processor does it.
-        labels: uint8 `[N, IMAGE_TOKENS, ceil(LABELS / 8)]`, packed bits.
-    """
-
-    def __init__(self, folder: Path, count: int, broken: bool) -> None:
-        self.name = "broken" if broken else "typical"
-        self._broken = broken
-        self.pixels = _open(folder / f"{self.name}-pixels.npy", np.uint8, (count, IMAGE_SIDE, IMAGE_SIDE, 3))
-        packed = (count, IMAGE_TOKENS, math.ceil(LABELS / 8))
-        self.labels = _open(folder / f"{self.name}-labels.npy", np.uint8, packed)
-        self._done = folder / f"{self.name}-{count}-rendered"
-
-    def render(self, workers: int) -> None:
-        """Fill both arrays, unless they are filled already."""
-        if self._done.exists():
-            return
-        count = len(self.pixels)
-        with multiprocessing.get_context("spawn").Pool(workers) as pool:
-            progress = Progress(f"rendering {self.name} scenes", 0, count, every=count // 10 or 1)
-            rendered = pool.imap(functools.partial(_rendered, self._broken), TRAINING_SEEDS[:count], chunksize=50)
-            for index, (pixels, labels) in enumerate(rendered):
-                self.pixels[index], self.labels[index] = pixels, labels
-                progress.step()
-        self._done.touch()
-
-    def batch(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Normalised pixels float32 `[B, 3, IMAGE_SIDE, IMAGE_SIDE]`, labels float32 `[B, IMAGE_TOKENS, LABELS]`."""
-        pixels = torch.from_numpy(self.pixels[indices]).permute(0, 3, 1, 2) / 255
-        pixels = (pixels - torch.tensor(IMAGE_MEAN)[:, None, None]) / torch.tensor(IMAGE_STD)[:, None, None]
-        labels = np.unpackbits(self.labels[indices], axis=-1, count=LABELS)
-        return pixels, torch.from_numpy(labels).float()
-
-
-def patch_labels(of: Scene, seen: np.ndarray) -> np.ndarray:
-    """bool `[IMAGE_TOKENS, LABELS]`: what lies under each patch of a rendered scene."""
-    patch = SIDE // GRID
-    under = seen.reshape(GRID, patch, GRID, patch).transpose(0, 2, 1, 3).reshape(IMAGE_TOKENS, -1)
-    labels = np.zeros((IMAGE_TOKENS, LABELS), bool)
-    names, colors = list(OBJECTS), list(COLORS)
-    for index, thing in enumerate(of.things, start=1):
-        there = (under == index).mean(axis=1) >= MIN_PATCH_SHARE
-        labels[there, names.index(thing.name)] = True
-        labels[there, len(names) + colors.index(thing.color)] = True
-        x, y = (thing.box[0] + thing.box[2]) // 2, (thing.box[1] + thing.box[3]) // 2
-        labels[(y // patch) * GRID + x // patch, -1] = True
-    return labels
-
-
-class Progress:
-    """A line now and then: how far, the mean loss since the last line, time left."""
-
-    def __init__(self, name: str, done: int, total: int, every: int) -> None:
-        self.name, self.done, self.total, self.every = name, done, total, every
-        self._losses: list[float] = []
-        self._first, self._began = done, time.monotonic()
-
-    def step(self, loss: float | None = None) -> None:
-        """Count one more."""
-        self.done += 1
-        if loss is not None:
-            self._losses.append(loss)
-        if self.done % self.every and self.done != self.total:
-            return
-        pace = (time.monotonic() - self._began) / (self.done - self._first)
-        mean = f"  loss {sum(self._losses) / len(self._losses):.4f}" if self._losses else ""
-        left = pace * (self.total - self.done) / 60
-        print(f"{self.name} {self.done}/{self.total}{mean}  {pace:.3f} s each  {left:.1f} min left", flush=True)
-        self._losses.clear()
-
-
-class Stage:
-    """Parameters under training, with an optimizer, a schedule and a file to resume from."""
-
-    def __init__(self, name: str, folder: Path, module: torch.nn.Module, steps: int, rate: float) -> None:
-        self.name, self.steps, self.rate, self.module = name, steps, rate, module
-        self._path = folder / f"{name}.pt"
-        self._optimizer = torch.optim.AdamW(
-            [
-                {"params": [p for p in module.parameters() if p.ndim > 1], "weight_decay": 0.05},
-                {"params": [p for p in module.parameters() if p.ndim <= 1], "weight_decay": 0.0},
-            ],
-            lr=rate,
-            betas=(0.9, 0.95),
-            fused=True,
-        )
-        self.done = 0
-        self.seconds = 0.0
-        self.loss = math.nan  # a running mean
-        if self._path.exists():
-            state = torch.load(self._path, weights_only=True)
-            module.load_state_dict(state["module"])
-            self._optimizer.load_state_dict(state["optimizer"])
-            self.done, self.seconds, self.loss = state["done"], state["seconds"], state["loss"]
-
-    def run(self, losses: Iterator[torch.Tensor], save_every: int = 200) -> None:
-        """Take the steps that are left; `losses` gives the loss of each in turn."""
-        progress = Progress(self.name, self.done, self.steps, every=50)
-        self.module.train()
-        began = time.monotonic() - self.seconds
-        for loss in losses:
-            for group in self._optimizer.param_groups:
-                group["lr"] = self._rate_now()
-            self._optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
-            self._optimizer.step()
-            self.done += 1
-            progress.step(loss.item())
-            self.loss = loss.item() if math.isnan(self.loss) else 0.98 * self.loss + 0.02 * loss.item()
-            self.seconds = time.monotonic() - began
-            if self.done % save_every == 0 or self.done == self.steps:
-                self._save()
-        self.module.eval()
-
-    def _rate_now(self) -> float:
-        warm = min(1.0, (self.done + 1) / 100)
-        return self.rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * self.done / self.steps)))
-
-    def _save(self) -> None:
-        state: dict[str, Any] = {"module": self.module.state_dict(), "optimizer": self._optimizer.state_dict()}
-        state |= {"done": self.done, "seconds": self.seconds, "loss": self.loss}
-        torch.save(state, self._path.with_suffix(".new"))
-        self._path.with_suffix(".new").replace(self._path)
 
 
 def train_vision(model: Any, pictures: Pictures, recipe: Recipe, folder: Path) -> list[Stage]:
@@ -240,7 +80,7 @@ def image_features(model: Any, pixels: torch.Tensor) -> torch.Tensor:
 
 def encode_pictures(model: Any, pictures: Pictures, count: int, folder: Path) -> np.ndarray:
     """The first pictures' features by the trained tower, float16 `[count, IMAGE_TOKENS, WIDTH]`, on disk."""
-    features = _open(folder / f"{pictures.name}-features.npy", np.float16, (count, IMAGE_TOKENS, WIDTH))
+    features = open_array(folder / f"{pictures.name}-features.npy", np.float16, (count, IMAGE_TOKENS, WIDTH))
     done = folder / f"{pictures.name}-{count}-encoded"
     if not done.exists():
         progress = Progress(f"encoding {pictures.name} scenes", 0, math.ceil(count / 100), every=100)
@@ -251,57 +91,6 @@ def encode_pictures(model: Any, pictures: Pictures, count: int, folder: Path) ->
                 progress.step()
         done.touch()
     return features
-
-
-class Texts(Dataset[dict[str, torch.Tensor]]):
-    """Item `step` is that step's batch of texts about pictures.
-
-    A sequence is the prompt up to the image, then several continuations. They are told apart by
-    `segment`: 0 the common part, 1, 2, ... a continuation each, -1 padding.
-    """
-
-    def __init__(self, tokenizer: Any, recipe: Recipe) -> None:
-        self.tokenizer, self.recipe = tokenizer, recipe
-        self.prefix = [*tokenizer(PREFIX).input_ids, *[tokenizer.get_vocab()["<image>"]] * IMAGE_TOKENS]
-
-    def __len__(self) -> int:
-        return self.recipe.language_steps
-
-    def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
-        rng = np.random.default_rng([self.recipe.seed, 2, step])
-        typical = self.recipe.language_scenes
-        indices = rng.integers(typical + self.recipe.odd_scenes, size=self.recipe.language_batch)
-        rows = [self._sequence(scene(int(index) % typical, broken=bool(index >= typical)), rng) for index in indices]
-        length = max(len(row[0]) for row in rows)
-        names = ("token", "position", "segment", "weight")
-        columns = [
-            np.array([row[part] + [-1 if name == "segment" else 0] * (length - len(row[part])) for row in rows])
-            for part, name in enumerate(names)
-        ]
-        batch = {name: torch.from_numpy(column) for name, column in zip(names, columns, strict=True)}
-        return {"index": torch.from_numpy(indices), **batch}
-
-    def _sequence(self, of: Scene, rng: np.random.Generator) -> tuple[list[int], list[int], list[int], list[float]]:
-        tokens, positions = list(self.prefix), list(range(len(self.prefix)))
-        segments, weights = [0] * len(tokens), [0.0] * len(tokens)
-        request = CAPTION_PROMPTS[0] if rng.random() < 0.5 else CAPTION_PROMPTS[int(rng.integers(len(CAPTION_PROMPTS)))]
-        turns = [Turn(request, caption(of, rng)), *questions(of, rng, self.recipe.questions)]
-        for number, turn in enumerate(turns, start=1):
-            asked = self.tokenizer(f"\n{turn.prompt} ASSISTANT:", add_special_tokens=False).input_ids
-            answer = self.tokenizer(f" {turn.answer}</s>", add_special_tokens=False).input_ids
-            tokens += asked + answer
-            positions += range(len(self.prefix), len(self.prefix) + len(asked) + len(answer))
-            segments += [number] * (len(asked) + len(answer))
-            weights += [0.0] * len(asked) + [1.0 if number == 1 else ANSWER_WEIGHT] + [1.0] * (len(answer) - 1)
-        return tokens, positions, segments, weights
-
-
-def attention_mask(segment: torch.Tensor) -> torch.Tensor:
-    """Additive `[B, 1, S, S]`: each token sees the common part and its own continuation, up to itself."""
-    own = segment[:, :, None] == segment[:, None, :]
-    common = segment[:, None, :] == 0
-    allowed = (own | common).tril()
-    return torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)[:, None]
 
 
 def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Recipe, folder: Path) -> Stage:
@@ -321,7 +110,7 @@ def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Rec
             embedded = torch.cat([embedded[:, :first], image, embedded[:, first + IMAGE_TOKENS :]], dim=1)
             hidden = model.model.language_model(
                 inputs_embeds=embedded,
-                attention_mask=attention_mask(batch["segment"]),
+                attention_mask=attention_mask(batch["segment"], batch["seeing"]),
                 position_ids=batch["position"],
                 use_cache=False,
             ).last_hidden_state
@@ -368,21 +157,6 @@ def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
         "machine": f"{torch.get_num_threads()} threads of {platform.machine()}",
     }
     (out / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-
-
-def _rendered(broken: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    of = scene(seed, broken)
-    picture, seen = render(of)
-    small = picture.resize((IMAGE_SIDE, IMAGE_SIDE), Image.Resampling.BICUBIC)
-    return np.asarray(small), np.packbits(patch_labels(of, seen), axis=-1)
-
-
-def _open(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-    if path.exists():
-        array: np.ndarray = np.lib.format.open_memmap(path, mode="r+")
-        if array.shape == shape:
-            return array
-    return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
 
 def main() -> None:
