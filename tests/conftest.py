@@ -9,6 +9,10 @@ import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may look for a hub; those of the hub client start their own
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Other tests run beside, here and in the commands that tests start.
+os.environ["OMP_NUM_THREADS"] = str(
+    max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+)
 
 from pathlib import Path
 
@@ -21,7 +25,7 @@ from sira_cli.cli import main
 from tests import tiny
 from tests.checkpoints import write_llava, write_qwen
 
-torch.set_num_threads(max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 @functools.cache
