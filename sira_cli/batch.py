@@ -83,7 +83,7 @@ class BatchRun:
         prompt: str,
         *,
         batch_size: int = 1,
-        skip: Callable[[str, str], bool] = lambda name, key: False,
+        done: Callable[[str], str] = lambda name: "",
         on_text: Callable[[Item, str], None] | None = None,
     ) -> None:
         """Prepare a run.
@@ -93,20 +93,37 @@ class BatchRun:
             task: `caption` or `ask`, for the records.
             prompt: word by word as given to the model.
             batch_size: 1 is used for sampling: a seed must give the same text whatever the other pictures are.
-            skip: asked with a picture's name and key whether it is done already.
+            done: asked with a picture's name for the key of the work on it that was done before; such is skipped.
             on_text: with batches of one, called with pieces of text as they are decoded.
 
         Raises:
             SettingsError: the prompt holds the model's placeholder for a picture.
         """
         lvlm.check_prompt(prompt)
-        self._lvlm, self._task, self._prompt, self._skip = lvlm, task, prompt, skip
+        self._lvlm, self._task, self._prompt, self._done = lvlm, task, prompt, done
         self.batch_size = 1 if lvlm.preset.generation.temperature > 0 else batch_size
         self._on_text = on_text if self.batch_size == 1 else None
 
     def blank(self) -> Result:
         """What all results of this run have in common, in one without a picture."""
         return self._lvlm.result(self._task, "", "", self._prompt, Answer())
+
+    def facts(self) -> dict[str, Any]:
+        """For the run's report: the model as loaded, where it runs, and what it took so far."""
+        lvlm = self._lvlm
+        return {
+            "model": {"revision": lvlm.revision, "k": lvlm.k, "layers": lvlm.layers},
+            "device": str(lvlm.model.device),
+            "dtype": str(lvlm.model.dtype).removeprefix("torch."),
+            "batch_size": self.batch_size,
+            "peak_memory_bytes": _peak_memory(),
+        }
+
+    def failed(self, path: str, name: str, message: str) -> Item:
+        """A picture that is given up without being opened."""
+        item = Item(path, name)
+        self._settle(item, Answer(error=f"{one_line(path)}: {message}"))
+        return item
 
     def results(self, pictures: Iterable[tuple[str, str]]) -> Generator[Item, None, None]:
         """Every picture, in order, with its result, or skipped.
@@ -149,7 +166,7 @@ class BatchRun:
 
     def _is_done(self, item: Item) -> bool:
         key = self._lvlm.key(self._task, item.name, item.sha256, self._prompt)
-        item.skipped = self._skip(item.name, key)
+        item.skipped = key == self._done(item.name)
         return item.skipped
 
     def _batches(self, read: Iterator[Item], given_out: deque[Item]) -> Iterator[_Batch]:
@@ -255,6 +272,21 @@ class BatchRun:
 
     def _settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
         item.result = self._lvlm.result(self._task, item.name, item.sha256, self._prompt, answer, milliseconds)
+
+
+def _peak_memory() -> dict[str, int]:
+    """Of this process, and of its GPU."""
+    peak = {}
+    try:
+        import resource
+    except ImportError:  # Windows
+        pass
+    else:
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    if torch.cuda.is_available():
+        peak["cuda"] = torch.cuda.max_memory_allocated()
+    return peak
 
 
 def _out_of_memory(error: Exception) -> bool:

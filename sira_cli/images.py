@@ -15,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from sira_cli import remote
 from sira_cli.errors import PictureError
 
 DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, MemoryError)  # what Pillow's decoders raise
@@ -59,13 +60,15 @@ def open_picture(source: str | os.PathLike[str] | BinaryIO | Image.Image) -> Pic
 
 
 def read_picture(path: str) -> bytes:
-    """A picture file's bytes.
+    """A picture file's bytes, from a disk or an object store.
 
     Raises:
         PictureError: there is no such file, or it cannot be read.
     """
     name = one_line(path)
     try:
+        if remote.is_uri(path):
+            return remote.read(path)
         mode = Path(path).stat().st_mode
         if stat.S_ISDIR(mode):
             raise PictureError(f"{name}: is a folder, expected a picture")
@@ -118,7 +121,8 @@ def _formats() -> list[str]:
 
 
 def one_line(name: str) -> str:
-    """A file name for a message: newlines and bytes that are no text are escaped."""
+    """A file name for a message: newlines and bytes that are no text are escaped, credentials left out."""
+    name = remote.public(name) if remote.is_uri(name) else name
     return name if name.isprintable() else ascii(name)
 
 

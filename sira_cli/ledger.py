@@ -101,10 +101,9 @@ class Ledger:
         """Make ready to append: drop a torn last line, or with `overwrite` everything."""
         self._file.truncate(self._end)
 
-    def status(self, file_name: str, key: str) -> str:
-        """`ok` or `error` if exactly this work is in the file, else nothing."""
-        line = self._lines.get(file_name)
-        return line.status if line is not None and line.key == key else ""
+    def key(self, file_name: str) -> str:
+        """The key of a picture's record; nothing if there is none."""
+        return self._lines[file_name].key if file_name in self._lines else ""
 
     def is_error(self, file_name: str) -> bool:
         """Whether a picture is in the file as failed."""

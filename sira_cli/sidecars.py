@@ -9,6 +9,7 @@ from pathlib import Path
 from sira_cli.errors import SettingsError
 from sira_cli.files import cannot_write, replacing
 from sira_cli.images import endings, one_line
+from sira_cli.remote import is_uri
 from sira_cli.sources import STDIN, Source
 
 
@@ -42,6 +43,8 @@ class Sidecars:
         for source in sources:
             if source.path == STDIN:
                 raise SettingsError("'-' (stdin) has no place for a text file: leave out --sidecar")
+            if output_dir is None and is_uri(source.path):
+                raise SettingsError(f"{one_line(source.path)}: texts are not written to a store: give --output-dir")
             place = self.place(source)
             if place == Path(source.path):
                 raise SettingsError(f"{one_line(source.path)}: its text would replace it: choose another extension")

@@ -1,4 +1,4 @@
-"""Which pictures a run is about: files, folders, globs and lists of files -> `Source`s in a stable order."""
+"""Which pictures a run is about: files, folders, globs, lists, stores -> `Source`s in a stable order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sira_cli import remote
 from sira_cli.errors import SettingsError
+from sira_cli.images import endings, one_line
 
 STDIN = "-"
 
@@ -20,7 +22,7 @@ class Source:
     """A picture to be opened.
 
     Attributes:
-        path: where it is; `-` is stdin.
+        path: where it is; `-` is stdin; may be the URI of an object store.
         relative: the path below the folder that was given, or as it was given: for shards and mirrored trees.
     """
 
@@ -59,14 +61,14 @@ def find_sources(
     """Every picture once, in the order of `paths`; what is in a folder sorted by name.
 
     Args:
-        paths: files, folders, globs (where no such file exists), `-`. What does not exist is listed too: it
-            becomes an error of its own when it is opened.
+        paths: files, folders, globs (where no such file exists), URIs of stores, `-`. What does not
+            exist is listed too: it becomes an error of its own when it is opened.
         recursive: with subfolders, after the files beside them; links to folders are not followed.
         shard: keep this part only.
         limit: keep so many at most.
 
     Raises:
-        SettingsError: an empty path, `-` twice, or nothing is left.
+        SettingsError: an empty path, `-` twice, a store that does not answer, or nothing is left.
     """
     paths = list(paths)
     if "" in paths:
@@ -76,7 +78,8 @@ def find_sources(
     found: dict[str, Source] = {}
     for path in paths:
         for source in _expand(path, recursive):
-            found.setdefault(os.path.normpath(source.path), source)
+            same = source.path if remote.is_uri(source.path) else os.path.normpath(source.path)
+            found.setdefault(same, source)
     if not found:
         # Only folders can hold nothing: all else is listed as it is.
         subfolders = "" if recursive else " (subfolders count with -r)"
@@ -105,6 +108,10 @@ def _is_folder(path: str) -> bool:
 def _expand(path: str, recursive: bool) -> Iterator[Source]:
     if path == STDIN:
         yield Source(STDIN, STDIN)
+    elif remote.is_uri(path):
+        for uri, relative in remote.walk(path, recursive):
+            if uri == path or Path(relative).suffix.lower() in endings():
+                yield Source(uri, relative)
     elif _is_folder(path):
         for picture in _walk(path, recursive):
             yield Source(picture, os.path.relpath(picture, path))
@@ -123,8 +130,6 @@ def _matches(pattern: str) -> list[str]:
 
 def _walk(folder: str, recursive: bool) -> Iterator[str]:
     """Files whose names end as those of pictures do, hidden ones left out; a folder that cannot be read itself."""
-    from sira_cli.images import endings
-
     try:
         with os.scandir(folder) as entries:
             inside = sorted(
@@ -143,6 +148,4 @@ def _walk(folder: str, recursive: bool) -> Iterator[str]:
 
 
 def _shown(paths: list[str]) -> str:
-    from sira_cli.images import one_line
-
     return one_line(paths[0]) + f" and {len(paths) - 1} more" * (len(paths) > 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import threading
 from pathlib import Path
@@ -35,6 +36,10 @@ def records(lvlm, folder: Path, batch_size: int, prompt: str = "Describe this im
     found = [item.result.to_record() for item in items]
     assert [record["file_name"] for record in found] == [name for _, name in pictures]
     return found
+
+
+def hash_of_file(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def without_time(records: list[dict]) -> list[dict]:
@@ -178,7 +183,9 @@ def test_pictures_are_read_a_little_ahead_and_no_further(demo, scenes, monkeypat
 
 def test_what_is_skipped_is_neither_decoded_nor_lost(demo, scenes):
     pictures = [(str(path), path.name) for path in sorted(scenes.glob("*.jpg"))]
-    run = BatchRun(demo, "ask", PROMPT, batch_size=3, skip=lambda name, key: name not in ("2.jpg", "7.jpg"))
+    keys = {name: demo.key("ask", name, hash_of_file(path), PROMPT) for path, name in pictures}
+    keys |= {"2.jpg": "", "7.jpg": keys["6.jpg"]}
+    run = BatchRun(demo, "ask", PROMPT, batch_size=3, done=keys.__getitem__)
     items = list(run.results(pictures))
     assert [item.name for item in items] == [name for _, name in pictures]
     assert [item.name for item in items if item.result is not None] == ["2.jpg", "7.jpg"]

@@ -68,10 +68,8 @@ def test_records_are_in_the_file_as_soon_as_they_are_appended(path):
 def test_what_is_done_is_known_again(path):
     write(path, record("a.jpg"), record("b.jpg", status="error"))
     ledger = Ledger(path)
-    assert ledger.status("a.jpg", "key of a.jpg") == "ok"
-    assert ledger.status("b.jpg", "key of b.jpg") == "error"
-    assert ledger.status("a.jpg", "another key") == ""  # the picture was replaced
-    assert ledger.status("c.jpg", "key of c.jpg") == ""
+    assert [ledger.key(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == ["key of a.jpg", "key of b.jpg", ""]
+    assert [ledger.is_error(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == [False, True, False]
     assert ledger.text("a.jpg") == "A a.jpg."
     ledger.close()
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.images import one_line, read_picture
+from sira_cli.remote import public
 from sira_cli.sources import Shard, Source, find_sources, read_list
 
 
@@ -133,3 +137,26 @@ def test_nothing_to_do(tree):
     with pytest.raises(SettingsError, match=r"'-' \(stdin\) can be given once"):
         find_sources(["-", "-"])
     assert paths("x" * 5000) == ["x" * 5000]
+
+
+def test_a_store_is_listed_as_a_folder_is(tmp_path):
+    """pyarrow's local filesystem stands for a store: other kinds need a network."""
+    for name in ("b.png", "a.jpg", "notes.txt", ".hidden.png", "sub dir/c%20#.png", "sub dir/deep/d.png", ".git/e.png"):
+        tmp_path.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (2, 3)).save(tmp_path / name, "png")
+    for recursive in (False, True):
+        local = find_sources([str(tmp_path)], recursive=recursive)
+        store = find_sources([tmp_path.as_uri()], recursive=recursive)
+        assert [source.relative for source in store] == [source.relative for source in local]
+        for there, here in zip(store, local, strict=True):
+            assert read_picture(there.path) == Path(here.path).read_bytes()
+    assert find_sources([f"{tmp_path.as_uri()}/b.png"])[0].path == f"{tmp_path.as_uri()}/b.png"
+    with pytest.raises(PictureError, match=r"none\.png: no such file"):
+        read_picture(find_sources([f"{tmp_path.as_uri()}/none.png"])[0].path)
+    with pytest.raises(SettingsError, match="expected a store such as s3://"):
+        find_sources(["gopher://example.org/a.png"])
+
+
+def test_credentials_are_not_shown():
+    assert public("s3://me:secret@bucket/a.png?endpoint_override=x") == "s3://bucket/a.png"
+    assert one_line("s3://me:secret@bucket/é.png") == "s3://bucket/é.png"

@@ -7,12 +7,21 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.options import DecodingOptions, ModelOptions, OutputOptions, SelectionOptions, with_options
+from sira_cli.cli.options import (
+    DecodingOptions,
+    EngineOptions,
+    ModelOptions,
+    OutputOptions,
+    SelectionOptions,
+    with_options,
+)
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.errors import SettingsError
 
 
-@with_options(model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, output=OutputOptions)
+@with_options(
+    model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, engine=EngineOptions, output=OutputOptions
+)
 def ask(
     *,
     paths: Annotated[
@@ -25,9 +34,10 @@ def ask(
     model: ModelOptions,
     decoding: DecodingOptions,
     selection: SelectionOptions,
+    engine: EngineOptions,
     output: OutputOptions,
 ) -> None:
     """Answer a question about pictures."""
     if os.path.isfile(question):  # noqa: PTH113 (a Path would raise for a long question)
         raise SettingsError(f"the question comes last, but {question} is a file: add the question in quotes")
-    run_pictures("ask", paths or [], question, model, decoding, selection, output)
+    run_pictures("ask", paths or [], question, model, decoding, selection, engine, output)

@@ -6,11 +6,20 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.options import DecodingOptions, ModelOptions, OutputOptions, SelectionOptions, with_options
+from sira_cli.cli.options import (
+    DecodingOptions,
+    EngineOptions,
+    ModelOptions,
+    OutputOptions,
+    SelectionOptions,
+    with_options,
+)
 from sira_cli.cli.pictures import run_pictures
 
 
-@with_options(model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, output=OutputOptions)
+@with_options(
+    model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, engine=EngineOptions, output=OutputOptions
+)
 def caption(
     *,
     paths: Annotated[
@@ -22,8 +31,9 @@ def caption(
     model: ModelOptions,
     decoding: DecodingOptions,
     selection: SelectionOptions,
+    engine: EngineOptions,
     output: OutputOptions,
     prompt: Annotated[str | None, typer.Option("--prompt", help="What to ask for; default the preset's.")] = None,
 ) -> None:
     """Describe pictures."""
-    run_pictures("caption", paths or [], prompt, model, decoding, selection, output)
+    run_pictures("caption", paths or [], prompt, model, decoding, selection, engine, output)

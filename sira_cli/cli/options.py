@@ -33,6 +33,13 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
+class Engine(StrEnum):
+    """Who does the work."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 class Quantization(StrEnum):
     """Weights in fewer bits."""
 
@@ -107,7 +114,12 @@ class OutputOptions:
 
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Records: .jsonl; a .csv or .parquet is made from one."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Records: .jsonl, or a folder for it; a .csv or .parquet is made from one.",
+        ),
     ] = None
     sidecar: Annotated[bool, typer.Option("--sidecar", help="A text file beside each picture.")] = False
     caption_extension: Annotated[str, typer.Option(help="Of those text files.")] = ".txt"
@@ -119,13 +131,23 @@ class OutputOptions:
         False
     )
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")] = False
-    batch_size: Annotated[
-        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Pictures decoded together.")
-    ] = 1
     json: Annotated[bool, typer.Option("--json", help="One JSON record per picture on stdout.")] = False
     no_stream: Annotated[bool, typer.Option("--no-stream", help="Print a text when it is complete.")] = False
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False
     verbose: Verbose = 0
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How many pictures are worked on at once, and where."""
+
+    batch_size: Annotated[
+        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Pictures decoded together.")
+    ] = 1
+    engine: Annotated[Engine, typer.Option(help="ray: on the workers of a Ray cluster (extra `ray`).")] = Engine.LOCAL
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Of Ray; default one a GPU, without any one.")
+    ] = None
 
 
 def choose_preset(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> Preset:
@@ -176,14 +198,18 @@ def load_model(preset: Preset, model: ModelOptions, method: str) -> Lvlm:
         from sira_cli.lvlm import load
 
         silence_transformers()
-        return load(
-            preset,
-            method=method,
-            device=model.device,
-            quantization=model.quantization,
-            offline=model.offline,
-            trust_remote_code=model.trust_remote_code,
-        )
+        return load(preset, **loading(model, method))
+
+
+def loading(model: ModelOptions, method: str) -> dict[str, Any]:
+    """The arguments of `sira_cli.load` but for the preset."""
+    return {
+        "method": method,
+        "device": model.device,
+        "quantization": model.quantization,
+        "offline": model.offline,
+        "trust_remote_code": model.trust_remote_code,
+    }
 
 
 def with_options(**groups: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

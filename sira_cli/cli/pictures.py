@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sira_cli.cli.console import note, say, set_verbosity
+from sira_cli.cli.console import note, say, set_verbosity, verbosity, waiting
 from sira_cli.cli.options import (
     DecodingOptions,
+    Engine,
+    EngineOptions,
     ModelOptions,
     OutputOptions,
     SelectionOptions,
     choose_preset,
     load_model,
+    loading,
 )
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.errors import PictureError, SettingsError, SiraError
 
 if TYPE_CHECKING:
-    from sira_cli.batch import Item
+    from sira_cli.batch import BatchRun, Item
     from sira_cli.cli.targets import Targets
-    from sira_cli.lvlm import Lvlm
+    from sira_cli.presets import Preset
+    from sira_cli.ray_run import RayRun
+    from sira_cli.results import Result
     from sira_cli.sources import Source
 
 
@@ -38,6 +44,7 @@ def run_pictures(
     model: ModelOptions,
     decoding: DecodingOptions,
     selection: SelectionOptions,
+    engine: EngineOptions,
     output: OutputOptions,
 ) -> None:
     """Decode every picture. One bad picture is reported and the others go on.
@@ -61,15 +68,19 @@ def run_pictures(
 
     from sira_cli.cli.targets import Targets, settings_of
     from sira_cli.presets import BUNDLED
+    from sira_cli.sources import STDIN
 
     settings = settings_of(task, prompt, preset, decoding.method, model.quantization)
-    targets = Targets(sources, output)
+    targets = Targets(task, sources, output)
+    if engine.engine == Engine.RAY and (targets.to_stdout or STDIN in paths):
+        raise SettingsError("--engine ray reads files and writes files: give paths, and -o FILE or --output-dir DIR")
     try:
         targets.check(settings)
-        lvlm = load_model(preset, model, decoding.method)
+        run = _Run(targets, output, settings)
+        pictures = _engine(task, prompt, preset, model, decoding.method, engine, targets, run.on_text)
         if preset.model == BUNDLED:
             note("the bundled model knows drawn scenes only; photographs need another preset")
-        failed = _Run(task, prompt, lvlm, targets, output, settings).do(sources)
+        failed = run.do(sources, pictures)
     finally:
         targets.close()
     if failed:
@@ -79,6 +90,7 @@ def run_pictures(
 def _sources(paths: Sequence[str], selection: SelectionOptions) -> list[Source]:
     """The pictures. That there is nothing to do is known before a model is loaded."""
     from sira_cli.images import one_line
+    from sira_cli.remote import is_uri
     from sira_cli.sources import STDIN, Shard, find_sources, read_list
 
     listed: list[str] = []
@@ -101,47 +113,71 @@ def _sources(paths: Sequence[str], selection: SelectionOptions) -> list[Source]:
         shard=None if selection.shard is None else Shard.parse(selection.shard),
         limit=selection.limit,
     )
-    if sources and not any(source.path == STDIN or os.path.lexists(source.path) for source in sources):
-        others = f", nor any of the other {len(sources) - 1}" * (len(sources) > 1)
-        raise PictureError(f"{one_line(sources[0].path)}: no such file{others}")
-    return sources
+    if not sources or any(
+        source.path == STDIN or is_uri(source.path) or os.path.lexists(source.path) for source in sources
+    ):
+        return sources
+    others = f", nor any of the other {len(sources) - 1}" * (len(sources) > 1)
+    raise PictureError(f"{one_line(sources[0].path)}: no such file{others}")
+
+
+def _engine(
+    task: str,
+    prompt: str,
+    preset: Preset,
+    model: ModelOptions,
+    method: str,
+    engine: EngineOptions,
+    targets: Targets,
+    on_text: Callable[[Item, str], None] | None,
+) -> BatchRun | RayRun:
+    """Who decodes the pictures. On this machine the model is loaded now, on others by the workers."""
+    if engine.engine == Engine.LOCAL:
+        if engine.workers is not None:
+            raise SettingsError("--workers is for --engine ray")
+        lvlm = load_model(preset, model, method)
+        from sira_cli.batch import BatchRun
+
+        return BatchRun(lvlm, task, prompt, batch_size=engine.batch_size, done=targets.done, on_text=on_text)
+    with waiting("starting Ray"):
+        from sira_cli.ray_run import RayRun, Work
+
+        work = Work(preset, loading(model, method), task, prompt, engine.batch_size, str(Path.cwd()))
+        run = RayRun(work, workers=engine.workers, done=targets.done, quiet=verbosity() < 1)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own in place of ours
+    return run
 
 
 class _Run:
     """The pictures one after the other, and what is said about them."""
 
-    def __init__(
-        self, task: str, prompt: str, lvlm: Lvlm, targets: Targets, output: OutputOptions, settings: dict[str, Any]
-    ) -> None:
-        from sira_cli.batch import BatchRun
-
-        self._lvlm, self._targets, self._output, self._settings = lvlm, targets, output, settings
+    def __init__(self, targets: Targets, output: OutputOptions, settings: dict[str, Any]) -> None:
+        self._targets, self._output, self._settings = targets, output, settings
         self._done = dict.fromkeys(("ok", "error", "ok before", "error before"), 0)
         self._tokens = 0
         self._began = time.time()
-        # A text that goes to a terminal is shown while it is made.
-        streams = targets.to_stdout and sys.stdout.isatty() and not output.json and not output.no_stream
+        self._begun = False
         self._shown = False  # a part of the current text
         self._named = False  # whether texts need their picture's name
-        self._batches = BatchRun(
-            lvlm,
-            task,
-            prompt,
-            batch_size=output.batch_size,
-            skip=targets.skip,
-            on_text=self._show if streams else None,
-        )
 
-    def do(self, sources: list[Source]) -> int:
+    @property
+    def on_text(self) -> Callable[[Item, str], None] | None:
+        """Shows a text while it is made, if it goes to a terminal."""
+        shown = self._targets.to_stdout and sys.stdout.isatty() and not self._output.json
+        return self._show if shown and not self._output.no_stream else None
+
+    def do(self, sources: list[Source], engine: BatchRun | RayRun) -> int:
         """The whole run; how many pictures failed, those of earlier runs included."""
         total = len(sources)
+        self._engine = engine
         self._named = total > 1
-        self._targets.begin(self._batches.blank())
+        if (blank := engine.blank()) is not None:
+            self._begin(blank, total)
         try:
-            self._report("running", total)
             silent = nullcontext(Progress("", total, silent=True))
             with silent if self._targets.to_stdout else Progress.shown("pictures", total) as progress:
                 stopped = self._all(sources, progress)
+            self._begin(None, total)
             if not stopped:
                 self._targets.finish(sources)
         except KeyboardInterrupt:
@@ -158,18 +194,27 @@ class _Run:
         self._sum_up(total)
         return self._done["error"] + self._done["error before"]
 
+    def _begin(self, like: Result | None, total: int) -> None:
+        """Before anything is written: whether results like this one belong into the files."""
+        if not self._begun:
+            self._targets.begin(like)
+            self._begun = True
+            self._report("running", total)
+
     def _all(self, sources: list[Source], progress: Progress) -> bool:
         """Every picture; whether --fail-fast stopped before the end."""
         kept = [source for source in sources if self._targets.keeps(source)]
         if kept:
             self._done["ok before"] += len(kept)
             progress.advance(len(kept), worked=False)
-        skipped = {source.path for source in kept}
-        todo = [source for source in sources if source.path not in skipped]
-        items = self._batches.results((source.path, self._targets.name(source)) for source in todo)
+        todo = {source.path: source for source in sources}
+        for source in kept:
+            del todo[source.path]
+        items = self._engine.results((source.path, self._targets.name(source)) for source in todo.values())
         try:
-            for source, item in zip(todo, items, strict=True):
-                failed = self._take(source, item, progress)
+            for item in items:
+                self._begin(item.result, len(sources))
+                failed = self._take(todo[item.path], item, progress)
                 if failed and self._output.fail_fast:
                     return True
         finally:
@@ -213,12 +258,12 @@ class _Run:
             print(f"{one_line(item.path)}: ", end="")
 
     def _report(self, state: str, total: int) -> None:
+        if not self._begun:
+            return
         from sira_cli.cli.run_report import run_report
 
         pictures = {"all": total, **self._done}
-        report = run_report(
-            state, self._settings, self._lvlm, self._batches.batch_size, pictures, self._tokens, self._began
-        )
+        report = run_report(state, self._settings, self._engine.facts(), pictures, self._tokens, self._began)
         self._targets.write_report(report)
 
     def _sum_up(self, total: int) -> None:

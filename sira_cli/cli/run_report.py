@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 import time
 from typing import Any
 
@@ -11,14 +10,12 @@ import torch
 import transformers
 
 from sira_cli._version import __version__
-from sira_cli.lvlm import Lvlm
 
 
 def run_report(
     state: str,
     settings: dict[str, Any],
-    lvlm: Lvlm,
-    batch_size: int,
+    facts: dict[str, Any],
     pictures: dict[str, int],
     tokens: int,
     began: float,
@@ -28,8 +25,7 @@ def run_report(
     Args:
         state: running, finished, stopped (--fail-fast), interrupted or failed.
         settings: everything that decides the texts.
-        lvlm: the model.
-        batch_size: that of the end, which may be smaller than what was asked for.
+        facts: what the engine says about the model, the device and the memory.
         pictures: how many there are, and became `ok` or `error`, in this run or before.
         tokens: those that were generated in this run.
         began: when, in seconds since the epoch.
@@ -38,10 +34,7 @@ def run_report(
     return {
         "state": state,
         "settings": settings,
-        "model": {"revision": lvlm.revision, "k": lvlm.k, "layers": lvlm.layers},
-        "device": str(lvlm.model.device),
-        "dtype": str(lvlm.model.dtype).removeprefix("torch."),
-        "batch_size": batch_size,
+        **facts,
         "versions": {
             "sira": __version__,
             "torch": torch.__version__,
@@ -53,20 +46,4 @@ def run_report(
         "seconds": round(seconds, 3),
         "pictures_per_second": round((pictures["ok"] + pictures["error"]) / seconds, 3),
         "tokens_per_second": round(tokens / seconds, 2),
-        "peak_memory_bytes": _peak_memory(),
     }
-
-
-def _peak_memory() -> dict[str, int]:
-    """Of this process, and of its GPU."""
-    peak = {}
-    try:
-        import resource
-    except ImportError:  # Windows
-        pass
-    else:
-        unit = 1 if sys.platform == "darwin" else 1024
-        peak["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    if torch.cuda.is_available():
-        peak["cuda"] = torch.cuda.max_memory_allocated()
-    return peak

@@ -13,6 +13,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.files import cannot_write, replacing
 from sira_cli.ledger import Ledger, configuration_of
 from sira_cli.presets import Preset
+from sira_cli.remote import is_uri, public
 from sira_cli.results import Result, as_text
 from sira_cli.sidecars import Sidecars
 from sira_cli.sources import Source
@@ -29,8 +30,8 @@ class Targets:
         sidecars: the text files, if there are to be some.
     """
 
-    def __init__(self, sources: list[Source], output: OutputOptions) -> None:
-        """Check and open.
+    def __init__(self, task: str, sources: list[Source], output: OutputOptions) -> None:
+        """Check and open. An --output without an ending is a folder, made if need be; `task` names the file in it.
 
         Raises:
             SettingsError: an option that cannot be followed, a file in use, or one that is not of sira.
@@ -50,6 +51,8 @@ class Targets:
         if output.output is None:
             return
         path = output.output
+        if path.is_dir() or not path.suffix:
+            path = _made(path) / ("captions.jsonl" if task == "caption" else "answers.jsonl")
         if path.suffix.lower() not in FORMATS:
             raise SettingsError(f"--output {path}: expected a name that ends in {', '.join(FORMATS)}")
         if path.suffix.lower() != ".jsonl":
@@ -72,6 +75,8 @@ class Targets:
 
     def name(self, source: Source) -> str:
         """A picture's name in its record: its path, relative to the file of records."""
+        if is_uri(source.path):
+            return public(source.path)
         if self.ledger is None:
             return as_text(source.path)
         folder, file = os.path.split(source.path)
@@ -95,10 +100,11 @@ class Targets:
             return  # the records themselves still say most of it
         self.ledger.check(_flat(settings), _flat(there))
 
-    def skip(self, name: str, key: str) -> bool:
-        """Whether exactly this work was done by an earlier run."""
-        status = self.ledger.status(name, key) if self.ledger else ""
-        return status == "ok" or (status == "error" and not self._output.retry_errors)
+    def done(self, name: str) -> str:
+        """The key of what an earlier run did about a picture and is not to be done again."""
+        if self.ledger is None or (self._output.retry_errors and self.ledger.is_error(name)):
+            return ""
+        return self.ledger.key(name)
 
     def failed_before(self, name: str) -> bool:
         """Of a skipped picture: whether it is in the file as failed."""
@@ -108,14 +114,15 @@ class Targets:
         """Whether a picture's text file is all that is asked for, and there already."""
         return self.ledger is None and self.sidecars is not None and self.sidecars.keeps(source)
 
-    def begin(self, blank: Result) -> None:
-        """Make ready to write results like `blank`.
+    def begin(self, like: Result | None) -> None:
+        """Make ready to write results like this one.
 
         Raises:
             SettingsError: the records that are there have another configuration.
         """
         if self.ledger is not None:
-            self.ledger.check(configuration_of(blank))
+            if like is not None:
+                self.ledger.check(configuration_of(like))
             self.ledger.begin()
 
     def write(self, source: Source, name: str, result: Result | None) -> None:
@@ -175,6 +182,14 @@ def settings_of(task: str, prompt: str, preset: Preset, method: str, quantizatio
         "preset": preset.name,
         **preset.decisive(),
     }
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return folder
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""Pictures in object stores (`s3://`, `gs://`, ...), by way of pyarrow's filesystems."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from sira_cli.errors import SettingsError
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def is_uri(path: str) -> bool:
+    """Whether a path names something in an object store."""
+    return _URI.match(path) is not None
+
+
+def public(uri: str) -> str:
+    """A URI without what it may hold of credentials and options: for records and messages."""
+    parts = urlsplit(uri)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def read(uri: str) -> bytes:
+    """All bytes of an object.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+        SettingsError: no such kind of store.
+    """
+    filesystem, path = _located(uri)
+    with filesystem.open_input_stream(path) as stream:
+        data: bytes = stream.read()
+    return data
+
+
+def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
+    """What a URI stands for: of a folder every file in it (URI, path below), hidden ones left out; else itself.
+
+    In the order of a local folder: a folder's files by name, then its subfolders.
+
+    Raises:
+        SettingsError: no such kind of store, or it does not answer.
+    """
+    from pyarrow.fs import FileSelector, FileType
+
+    parts = urlsplit(uri)
+    try:
+        filesystem, path = _located(uri)
+        if filesystem.get_file_info(path).type != FileType.Directory:
+            yield uri, parts.path.lstrip("/")
+            return
+        found = filesystem.get_file_info(FileSelector(path, recursive=recursive))
+    except OSError as error:
+        raise SettingsError(f"{public(uri)}: cannot be listed: {error}") from error
+    files = [entry.path[len(path) :].strip("/").split("/") for entry in found if entry.type == FileType.File]
+    visible = [names for names in files if not any(name.startswith(".") for name in names)]
+    for names in sorted(visible, key=lambda names: [(1, name) for name in names[:-1]] + [(0, names[-1])]):
+        below = "/".join(names)
+        yield urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(below)}")), below
+
+
+def _located(uri: str) -> tuple[Any, str]:
+    parts = urlsplit(uri)
+    filesystem, root = _filesystem(urlunsplit(parts._replace(path="/")))
+    return filesystem, root.rstrip("/") + unquote(parts.path).rstrip("/")
+
+
+@functools.cache  # a client of a store serves all pictures, in all threads
+def _filesystem(root: str) -> tuple[Any, str]:
+    try:
+        from pyarrow.fs import FileSystem
+    except ImportError as error:
+        raise SettingsError(f"{public(root)} needs pyarrow: pip install 'sira-cli[parquet]'") from error
+    try:
+        filesystem, path = FileSystem.from_uri(root)
+    except ValueError as error:  # pyarrow's ArrowInvalid
+        raise SettingsError(f"{public(root)}: {error}: expected a store such as s3://bucket/folder") from error
+    return filesystem, path
