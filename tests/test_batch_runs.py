@@ -143,6 +143,10 @@ def test_nothing_is_done_twice(sira, folder, monkeypatch):
         == f"sira: 6 of 7 pictures were done before, 1 failed (--retry-errors tries them again): {output}"
     )
     assert output.read_bytes() == before
+    code, _, err = sira("caption", folder, *FAST, "-o", output, "--retry-errors")
+    assert (code, without_time(output)) == (3, re.sub(rb'"duration_ms": [0-9.]+', b'"duration_ms": 0', before))
+    assert "0 of 7 pictures done in" in err
+    assert "6 of 7 pictures were done before, 1 failed" in err
 
 
 def test_pictures_that_were_added_replaced_or_mended_are_done(sira, folder, tmp_path):

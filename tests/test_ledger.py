@@ -139,6 +139,8 @@ def test_the_final_state_is_that_of_a_single_run(path):
     write(path, record("other.jpg"), record("b"), record("a", status="error"), record("d", key="old"))
     write(path, record("c"), record("d"), record("a"), order="abcd")
     assert path.read_bytes() == at_once.read_bytes()
+    write(at_once, record("a", key="new"), order="a")  # the newest stands, also where the order is right already
+    assert [json.loads(line)["key"] for line in at_once.read_text().splitlines() if '"a"' in line] == ["new"]
     untouched = path.stat().st_ino
     write(path, order="abcd")
     assert path.stat().st_ino == untouched
