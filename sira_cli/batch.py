@@ -15,7 +15,7 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ import torch
 from accelerate.utils.memory import should_reduce_batch_size
 from PIL import Image
 
+from sira_cli.choices import choose
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.images import decode_picture, one_line, picture_size, read_picture
 from sira_cli.lvlm import Answer, Lvlm, refused
@@ -83,6 +84,8 @@ class BatchRun:
         prompt: str,
         *,
         batch_size: int = 1,
+        words: bool = False,
+        choices: Sequence[str] = (),
         done: Callable[[str], str] = lambda name: "",
         on_text: Callable[[Item, str], None] | None = None,
     ) -> None:
@@ -93,6 +96,8 @@ class BatchRun:
             task: `caption` or `ask`, for the records.
             prompt: word by word as given to the model.
             batch_size: 1 is used for sampling: a seed must give the same text whatever the other pictures are.
+            words: score the words of each text.
+            choices: pick one of these answers, instead of decoding.
             done: asked with a picture's name for the key of the work on it that was done before; such is skipped.
             on_text: with batches of one, called with pieces of text as they are decoded.
 
@@ -102,11 +107,15 @@ class BatchRun:
         lvlm.check_prompt(prompt)
         self._lvlm, self._task, self._prompt, self._done = lvlm, task, prompt, done
         self.batch_size = 1 if lvlm.preset.generation.temperature > 0 else batch_size
-        self._on_text = on_text if self.batch_size == 1 else None
+        self._on_text = on_text if self.batch_size == 1 and not words else None
+        self._words, self._choices = words, choices
 
     def blank(self) -> Result:
         """What all results of this run have in common, in one without a picture."""
-        return self._lvlm.result(self._task, "", "", self._prompt, Answer())
+        return self._lvlm.result(self._task, "", "", self._prompt, self._no_answer(""))
+
+    def _no_answer(self, error: str) -> Answer:
+        return Answer(error=error, words=[] if self._words else None, choices=[] if self._choices else None)
 
     def facts(self) -> dict[str, Any]:
         """For the run's report: the model as loaded, where it runs, and what it took so far."""
@@ -122,7 +131,7 @@ class BatchRun:
     def failed(self, path: str, name: str, message: str) -> Item:
         """A picture that is given up without being opened."""
         item = Item(path, name)
-        self._settle(item, Answer(error=f"{one_line(path)}: {message}"))
+        self._settle(item, self._no_answer(f"{one_line(path)}: {message}"))
         return item
 
     def results(self, pictures: Iterable[tuple[str, str]]) -> Generator[Item, None, None]:
@@ -233,9 +242,7 @@ class BatchRun:
         failure: Exception | None = None
         if len(batch.items) <= self.batch_size:
             try:
-                on_text = self._on_text
-                stream = None if on_text is None else lambda text: on_text(batch.items[0], text)
-                answers = self._lvlm.answer(batch.inputs, stream)
+                answers = self._answers(batch)
             except SiraError:
                 raise
             except Exception as error:
@@ -262,13 +269,20 @@ class BatchRun:
             images = batch.images[part]
             self._decode(_Batch(batch.items[part], images, self._inputs(images), batch.seconds / 2))
 
+    def _answers(self, batch: _Batch) -> list[Answer]:
+        if self._choices:
+            return choose(self._lvlm, batch.inputs, self._choices)
+        on_text = self._on_text
+        stream = None if on_text is None else lambda text: on_text(batch.items[0], text)
+        return self._lvlm.answer(batch.inputs, stream, words=self._words)
+
     def _fail(self, item: Item, error: Exception) -> None:
         name = one_line(item.path)
         message = str(error)
         if not isinstance(error, PictureError):
             message = f"{name}: {type(error).__name__}: {(message.strip().splitlines() or [''])[0]}"
             _log.debug("%s failed", name, exc_info=error)
-        self._settle(item, Answer(error=message))
+        self._settle(item, self._no_answer(message))
 
     def _settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
         item.result = self._lvlm.result(self._task, item.name, item.sha256, self._prompt, answer, milliseconds)

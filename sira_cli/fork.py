@@ -124,6 +124,7 @@ class Fork:
         config: the settings.
         k, layers, boundary: K, L and b = L - K.
         image: `[B, S]` bool, P_img of the latest prompt (None before the first).
+        keep: how many last rows of each stream reach the final norm. With more than one, all of them have to be text.
     """
 
     def __init__(self, model: nn.Module, config: SiraConfig, on_step: Callable[[Step], None] | None = None) -> None:
@@ -146,6 +147,7 @@ class Fork:
                 stacklevel=4,
             )
         self.image: Tensor | None = None
+        self.keep = 1
         self._find_image = config.image_tokens.resolve(model.config).find
         self._on_step = on_step
         self._late_layers = backbone.layers[self.boundary :]
@@ -223,10 +225,10 @@ class Fork:
         }
 
     def _join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
-        """Before the final norm: keep the last row of each stream, stacked along the batch (Eq. 3)."""
+        """Before the final norm: keep the last rows of each stream, stacked along the batch (Eq. 3)."""
         hidden, q = args[0], self._running().q  # [B, q + T, d]
-        h_full, h_cf = hidden[:, q - 1 : q], hidden[:, -1:]  # [B, 1, d]
-        return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, 1, d]
+        h_full, h_cf = hidden[:, q - self.keep : q], hidden[:, -self.keep :]  # [B, keep, d]
+        return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, keep, d]
 
     def _contrast(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """After the model: z_cd = (1 + alpha) z_full - alpha z_cf, in float32 (Eq. 4)."""

@@ -13,17 +13,21 @@ from typing import Any, BinaryIO, Literal
 
 import torch
 from PIL import Image
-from transformers import GenerationConfig, TextStreamer
+from transformers import GenerationConfig
+from transformers.generation.streamers import BaseStreamer
 
 from sira_cli import presets
 from sira_cli._version import __version__
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, SiraError
-from sira_cli.fork import Fork, attach
+from sira_cli.fork import Fork, Step, attach
 from sira_cli.hub import Download, find_checkpoint
 from sira_cli.images import one_line, open_picture
 from sira_cli.presets import Preset
 from sira_cli.processors import chat_inputs, load_processor
 from sira_cli.results import Result, as_text, hash_of
+from sira_cli.streamers import NewTokens, TextPieces
+from sira_cli.trace.grounding import WordScores
+from sira_cli.trace.tokens import Vocabulary
 from sira_cli.weights import LOAD_ERRORS, load_model, pick_device, quantization_config
 
 
@@ -37,6 +41,8 @@ class Answer:
     prompt_tokens: int = 0
     output_tokens: int = 0
     error: str = ""
+    words: list[dict[str, Any]] | None = None
+    choices: list[dict[str, Any]] | None = None
 
 
 PictureSource = str | os.PathLike[str] | BinaryIO | Image.Image
@@ -120,6 +126,9 @@ class Lvlm:
         model, processor: the Hugging Face objects.
         preset: every setting in force.
         k, layers: K and L.
+        sira: the settings of the fork, with the model's image tokens.
+        find_image: `[B, S]` input ids -> bool, P_img.
+        vocabulary: the tokenizer, token by token.
     """
 
     def __init__(
@@ -132,10 +141,11 @@ class Lvlm:
         self.revision = revision
         self.quantization = quantization
         image_tokens = preset.image_tokens.with_ids(processor.tokenizer)
-        self._find_image = image_tokens.resolve(model.config).find
-        self._sira = dataclasses.replace(preset.sira_config, image_tokens=image_tokens)
-        fork = Fork(model, self._sira)  # a model that cannot be forked is refused now, not at the first picture
+        self.find_image = image_tokens.resolve(model.config).find
+        self.sira = dataclasses.replace(preset.sira_config, image_tokens=image_tokens)
+        fork = Fork(model, self.sira)  # a model that cannot be forked is refused now, not at the first picture
         self.k, self.layers = fork.k, fork.layers
+        self.vocabulary = Vocabulary(processor.tokenizer)
         self._tokenizer_lock = threading.Lock()  # padding and decoding at once is an error in `tokenizers`
         self._end_tokens, pad = _end_and_pad_tokens(model, processor.tokenizer)
         # Algorithm 1 picks from z_cd alone, so nothing else that a checkpoint's generation_config.json
@@ -199,36 +209,69 @@ class Lvlm:
         with self._tokenizer_lock:
             return chat_inputs(self.processor, self.model.config.model_type, images, prompts)
 
-    def answer(self, inputs: Any, on_text: Callable[[str], None] | None = None) -> list[Answer]:
-        """What the model says to each row of prepared inputs; `on_text` as in `generate`."""
+    def answer(self, inputs: Any, on_text: Callable[[str], None] | None = None, *, words: bool = False) -> list[Answer]:
+        """What the model says to each row of prepared inputs.
+
+        Args:
+            inputs: from `prepare`.
+            on_text: as in `generate`.
+            words: score the words (`WordScores`), instead of calling `on_text`.
+
+        Raises:
+            SettingsError: `words` with beams.
+        """
         inputs = inputs.to(self.model.device, dtype=self.model.dtype)
-        image_tokens = self._find_image(inputs["input_ids"]).sum(dim=1).tolist()
-        prompt_tokens = inputs["attention_mask"].sum(dim=1).tolist()
-        rows = [self._until_end(row) for row in self.generate(inputs, on_text).tolist()]
+        image_tokens, prompt_tokens = self.lengths(inputs)
+        scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
+        tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None)
+        rows = [self._until_end(row) for row in tokens.tolist()]
         with self._tokenizer_lock:
             texts = self.processor.tokenizer.batch_decode(rows, skip_special_tokens=True)
         return [
             Answer(
                 text=text.strip(),
-                finish_reason="stop" if row and row[-1] in self._end_tokens else "length",
+                finish_reason=self.finish_reason(row),
                 image_tokens=image,
                 prompt_tokens=prompt,
                 output_tokens=len(row),
+                words=scores.words(number, len(row)) if scores else None,
             )
-            for text, row, image, prompt in zip(texts, rows, image_tokens, prompt_tokens, strict=True)
+            for number, (text, row, image, prompt) in enumerate(
+                zip(texts, rows, image_tokens, prompt_tokens, strict=True)
+            )
         ]
+
+    def lengths(self, inputs: Any) -> tuple[list[int], list[int]]:
+        """Image tokens and prompt tokens of each row."""
+        image_tokens: list[int] = self.find_image(inputs["input_ids"]).sum(dim=1).tolist()
+        return image_tokens, inputs["attention_mask"].sum(dim=1).tolist()
+
+    def finish_reason(self, tokens: list[int]) -> Literal["stop", "length"]:
+        """Whether the model ended a text itself."""
+        return "stop" if tokens and tokens[-1] in self._end_tokens else "length"
 
     def _until_end(self, tokens: list[int]) -> list[int]:
         """Without what pads a shorter answer in a batch."""
         ends = (index for index, token in enumerate(tokens) if token in self._end_tokens)
         return tokens[: next(ends, len(tokens)) + 1]
 
-    def generate(self, inputs: Any, on_text: Callable[[str], None] | None = None) -> torch.Tensor:
+    def generate(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        on_tokens: Callable[[list[int], Step], None] | None = None,
+    ) -> torch.Tensor:
         """Decode prepared inputs by the method and the settings in force; the global random state stays as it was.
 
         Args:
             inputs: what the processor makes of B pictures and prompts, left-padded, on the model's device.
             on_text: called with pieces of text as they are decoded (B = 1, not with beams).
+            on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
+                `on_text`. With `greedy` the CF stream is computed too, and has no part in the choice.
+
+        Raises:
+            SettingsError: `on_tokens` with beams, where a step does not belong to one text.
 
         Returns:
             Ids of the new tokens `[B, N]`, trailing end token included, shorter answers padded.
@@ -237,11 +280,20 @@ class Lvlm:
         sampling: dict[str, Any] = {"do_sample": False}
         if settings.temperature > 0:
             sampling = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
-        streamer = None
-        if on_text is not None and settings.num_beams == 1:
-            streamer = _Streamer(self.processor.tokenizer, on_text)
+        streamer: BaseStreamer | None = None
+        steps: list[Step] = []
+        decoder: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if on_tokens is not None:
+            if settings.num_beams > 1:
+                raise SettingsError("with several beams a step belongs to no single text: leave out --num-beams")
+            streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop()))
+        elif on_text is not None and settings.num_beams == 1:
+            streamer = TextPieces(self.processor.tokenizer, on_text)
+        if self.method == "sira":
+            decoder = attach(self.model, self.sira, on_step=steps.append if on_tokens else None)
+        elif on_tokens is not None:
+            decoder = attach(self.model, dataclasses.replace(self.sira, alpha=0.0), on_step=steps.append)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
-        decoder = attach(self.model, self._sira) if self.method == "sira" else contextlib.nullcontext()
         with torch.random.fork_rng(cuda), decoder:
             torch.manual_seed(settings.seed)
             output = self.model.generate(
@@ -297,20 +349,9 @@ class Lvlm:
             duration_ms=round(milliseconds, 1),
             image_sha256=image_sha256,
             sira_version=__version__,
+            words=answer.words,
+            choices=answer.choices,
         )
-
-
-class _Streamer(TextStreamer):
-    """Hands decoded text on as soon as words are complete."""
-
-    def __init__(self, tokenizer: Any, on_text: Callable[[str], None]) -> None:
-        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self._on_text = on_text
-
-    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        """Called by `TextStreamer` with each finished piece."""
-        if text:
-            self._on_text(text)
 
 
 def refused(name: str, error: Exception) -> PictureError:

@@ -42,7 +42,7 @@ class Work:
 
     Attributes:
         preset, loading: the arguments of `load`.
-        task, prompt, batch_size: those of `BatchRun`.
+        task, prompt, batch_size, words, choices: those of `BatchRun`.
         folder: what relative paths are relative to.
     """
 
@@ -52,6 +52,8 @@ class Work:
     prompt: str
     batch_size: int
     folder: str
+    words: bool = False
+    choices: tuple[str, ...] = ()
 
 
 class RayRun:
@@ -186,7 +188,13 @@ class Captioner:
             if lvlm.model.device.type == "cpu":
                 torch.set_num_threads(threads)
             self._run = BatchRun(
-                lvlm, work.task, work.prompt, batch_size=work.batch_size, done=lambda name: self._keys[name]
+                lvlm,
+                work.task,
+                work.prompt,
+                batch_size=work.batch_size,
+                words=work.words,
+                choices=work.choices,
+                done=lambda name: self._keys[name],
             )
         except SiraError as error:  # raised here, Ray would start workers again and again
             self._failure = pickle.dumps(error)

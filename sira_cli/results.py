@@ -20,6 +20,7 @@ class Result:
         finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         duration_ms: wall time of this picture, preprocessing included.
+        words, choices: only if they were asked for (`Lvlm.answer`, `Lvlm.choose`); else not in the record.
     """
 
     schema: str
@@ -46,10 +47,12 @@ class Result:
     duration_ms: float
     image_sha256: str
     sira_version: str
+    words: list[dict[str, Any]] | None = None
+    choices: list[dict[str, Any]] | None = None
 
     def to_record(self) -> dict[str, Any]:
         """The record as CLI.md lays it down, ready for JSON."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def to_json(self) -> str:
         """The record as one line of JSON."""

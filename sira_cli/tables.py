@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
+import json
 from collections.abc import Iterable
 from dataclasses import fields
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sira_cli.files import cannot_write, replacing
 from sira_cli.results import Result
 
 COLUMNS = [field.name for field in fields(Result)]
+NESTED = ("words", "choices")
 ROWS = 10_000  # of a Parquet row group
 
 
@@ -30,33 +32,42 @@ def check_format(path: Path) -> None:
 
 
 def write_table(records: Iterable[dict[str, Any]], path: Path) -> None:
-    """Write records to a .csv or .parquet file, a row each.
+    """Write records to a .csv or .parquet file, a row each; `words` and `choices`, if there, as JSON.
 
     Raises:
         SiraError: it cannot be written.
     """
     write = _write_parquet if path.suffix.lower() == ".parquet" else _write_csv
+    rows = iter(records)
+    first = next(rows, {})
+    columns = [name for name in COLUMNS if name in first or name not in NESTED]
+    flat = (_flat(row) for row in chain([first] if first else [], rows))
     try:
         with replacing(path) as file:
-            write(iter(records), file)
+            write(flat, columns, file)
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
-def _write_csv(records: Any, file: Any) -> None:
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    return record | {name: json.dumps(record[name], ensure_ascii=False) for name in NESTED if name in record}
+
+
+def _write_csv(records: Any, columns: list[str], file: Any) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-    writer = csv.DictWriter(text, COLUMNS)
+    writer = csv.DictWriter(text, columns, extrasaction="ignore")
     writer.writeheader()
     writer.writerows(records)
     text.detach()
 
 
-def _write_parquet(records: Any, file: Any) -> None:
+def _write_parquet(records: Any, columns: list[str], file: Any) -> None:
     import pyarrow
     from pyarrow import parquet
 
     kinds = {"int": pyarrow.int64(), "float": pyarrow.float64()}
-    schema = pyarrow.schema([(field.name, kinds.get(str(field.type), pyarrow.string())) for field in fields(Result)])
+    types = {field.name: kinds.get(str(field.type), pyarrow.string()) for field in fields(Result)}
+    schema = pyarrow.schema([(name, types[name]) for name in columns])
     with parquet.ParquetWriter(file, schema) as writer:
         while rows := list(islice(records, ROWS)):
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))

@@ -31,6 +31,9 @@ def ask(
         ),
     ] = None,
     question: Annotated[str, typer.Argument(help="One question about each picture.", show_default=False)],
+    choices: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="The likeliest of these answers, with its probability.")
+    ] = None,
     model: ModelOptions,
     decoding: DecodingOptions,
     selection: SelectionOptions,
@@ -40,4 +43,5 @@ def ask(
     """Answer a question about pictures."""
     if os.path.isfile(question):  # noqa: PTH113 (a Path would raise for a long question)
         raise SettingsError(f"the question comes last, but {question} is a file: add the question in quotes")
-    run_pictures("ask", paths or [], question, model, decoding, selection, engine, output)
+    given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
+    run_pictures("ask", paths or [], question, model, decoding, selection, engine, output, choices=given)

@@ -34,6 +34,7 @@ def caption(
     engine: EngineOptions,
     output: OutputOptions,
     prompt: Annotated[str | None, typer.Option("--prompt", help="What to ask for; default the preset's.")] = None,
+    words: Annotated[bool, typer.Option("--words", help="How well the picture supports each word.")] = False,
 ) -> None:
     """Describe pictures."""
-    run_pictures("caption", paths or [], prompt, model, decoding, selection, engine, output)
+    run_pictures("caption", paths or [], prompt, model, decoding, selection, engine, output, words=words)

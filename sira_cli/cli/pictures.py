@@ -46,6 +46,9 @@ def run_pictures(
     selection: SelectionOptions,
     engine: EngineOptions,
     output: OutputOptions,
+    *,
+    words: bool = False,
+    choices: tuple[str, ...] = (),
 ) -> None:
     """Decode every picture. One bad picture is reported and the others go on.
 
@@ -56,6 +59,8 @@ def run_pictures(
         task: `caption` or `ask`.
         paths: pictures, folders and globs; `-` is stdin.
         text: the prompt (caption; None: the preset's) or the question (ask).
+        words: score the words of each text.
+        choices: pick one of these answers.
 
     Raises:
         typer.Exit: with 3 if some pictures failed, 130 if interrupted.
@@ -70,14 +75,20 @@ def run_pictures(
     from sira_cli.presets import BUNDLED
     from sira_cli.sources import STDIN
 
+    if choices and (len(choices) < 2 or not all(choices)):
+        raise SettingsError(f"--choices {','.join(choices)!r}: expected two or more answers, such as Yes,No")
+    if words and preset.generation.num_beams > 1:
+        raise SettingsError("--words follows one text: leave out --num-beams")
     settings = settings_of(task, prompt, preset, decoding.method, model.quantization)
+    settings |= {"words": words, "choices": list(choices)}
     targets = Targets(task, sources, output)
     if engine.engine == Engine.RAY and (targets.to_stdout or STDIN in paths):
         raise SettingsError("--engine ray reads files and writes files: give paths, and -o FILE or --output-dir DIR")
     try:
         targets.check(settings)
         run = _Run(targets, output, settings)
-        pictures = _engine(task, prompt, preset, model, decoding.method, engine, targets, run.on_text)
+        asked = {"words": words, "choices": choices}
+        pictures = _engine(task, prompt, preset, model, decoding.method, engine, targets, run.on_text, asked)
         if preset.model == BUNDLED:
             note("the bundled model knows drawn scenes only; photographs need another preset")
         failed = run.do(sources, pictures)
@@ -130,6 +141,7 @@ def _engine(
     engine: EngineOptions,
     targets: Targets,
     on_text: Callable[[Item, str], None] | None,
+    asked: dict[str, Any],
 ) -> BatchRun | RayRun:
     """Who decodes the pictures. On this machine the model is loaded now, on others by the workers."""
     if engine.engine == Engine.LOCAL:
@@ -138,11 +150,11 @@ def _engine(
         lvlm = load_model(preset, model, method)
         from sira_cli.batch import BatchRun
 
-        return BatchRun(lvlm, task, prompt, batch_size=engine.batch_size, done=targets.done, on_text=on_text)
+        return BatchRun(lvlm, task, prompt, batch_size=engine.batch_size, done=targets.done, on_text=on_text, **asked)
     with waiting("starting Ray"):
         from sira_cli.ray_run import RayRun, Work
 
-        work = Work(preset, loading(model, method), task, prompt, engine.batch_size, str(Path.cwd()))
+        work = Work(preset, loading(model, method), task, prompt, engine.batch_size, str(Path.cwd()), **asked)
         run = RayRun(work, workers=engine.workers, done=targets.done, quiet=verbosity() < 1)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own in place of ours
     return run
@@ -158,6 +170,7 @@ class _Run:
         self._began = time.time()
         self._begun = False
         self._shown = False  # a part of the current text
+        self._legend_shown = False
         self._named = False  # whether texts need their picture's name
 
     @property
@@ -237,13 +250,25 @@ class _Run:
             self._shown = False
         elif self._targets.to_stdout and not self._output.json and result.status == "ok":
             self._print_name(item)
-            print(result.text, flush=True)
+            self._print_text(result)
         if self._output.json:
             print(result.to_json(), flush=True)
         if result.status == "error":
             say(result.error)
         progress.advance(error=result.status == "error")
         return result.status == "error"
+
+    def _print_text(self, result: Result) -> None:
+        if result.choices:
+            chosen = next(choice for choice in result.choices if choice["choice"] == result.text)
+            print(f"{result.text} ({chosen['probability']['contrast']:.1%})", flush=True)
+        elif result.words and sys.stdout.isatty():
+            from sira_cli.cli.strip import print_words
+
+            print_words(result.text, result.words, legend=not self._legend_shown)
+            self._legend_shown = True
+        else:
+            print(result.text, flush=True)
 
     def _show(self, item: Item, piece: str) -> None:
         if not self._shown:

@@ -1,0 +1,1 @@
+"""What both streams say at every token of a text: the lines of `sira trace`, and what is made of them."""

@@ -1,0 +1,67 @@
+"""All logits of a trace in a safetensors file, written step by step: memory does not grow with the text."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+from torch import Tensor
+
+from sira_cli.files import cannot_write
+
+_HEADER = 512  # bytes reserved; safetensors allows spaces behind the JSON
+
+
+class LogitsFile:
+    """`logits` float32 `[steps, 3, V]` (full, cf, contrast) and `token_ids` int64 `[steps]`."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; what is in it is lost.
+
+        Raises:
+            SiraError: it cannot be written.
+        """
+        self._path = path
+        self._tokens: list[int] = []
+        self._vocabulary = 0
+        try:
+            self._file = path.open("wb")
+            self._file.write(b" " * (8 + _HEADER))
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+    def append(self, token: int, logits: Tensor) -> None:
+        """One step: `[3, V]` in the order full, cf, contrast.
+
+        Raises:
+            SiraError: the file cannot be written.
+        """
+        self._vocabulary = logits.shape[1]
+        self._tokens.append(token)
+        self._write(logits.float().cpu().contiguous().numpy().tobytes())
+
+    def close(self) -> None:
+        """Write the header: before this the file cannot be read.
+
+        Raises:
+            SiraError: the file cannot be written.
+        """
+        steps = len(self._tokens)
+        logits, ids = 4 * steps * 3 * self._vocabulary, 8 * steps
+        self._write(struct.pack(f"<{steps}q", *self._tokens))
+        header = {
+            "__metadata__": {"views": "full, cf, contrast"},
+            "logits": {"dtype": "F32", "shape": [steps, 3, self._vocabulary], "data_offsets": [0, logits]},
+            "token_ids": {"dtype": "I64", "shape": [steps], "data_offsets": [logits, logits + ids]},
+        }
+        with self._file:
+            self._file.seek(0)
+            self._write(struct.pack("<Q", _HEADER) + json.dumps(header).encode().ljust(_HEADER))
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            raise cannot_write(self._path, error) from error

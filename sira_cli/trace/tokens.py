@@ -1,0 +1,106 @@
+"""Tokens as people read them: their text and bytes, and the words that they form."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class Vocabulary:
+    """A tokenizer, seen token by token."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._special = {int(token) for token in tokenizer.all_special_ids}
+        self._added = {int(token): str(added) for token, added in tokenizer.added_tokens_decoder.items()}
+        space = tokenizer.convert_tokens_to_ids("Ġ")
+        self._byte_level = space is not None and space != tokenizer.unk_token_id
+
+    def is_special(self, token: int) -> bool:
+        """Whether a token is no text: an end token and the like."""
+        return token in self._special
+
+    @functools.cache  # noqa: B019 (one object a run; the same tokens come back at every step)
+    def describe(self, token: int) -> dict[str, Any]:
+        """`token_id`, `token` (its text) and `bytes` of a token line."""
+        data = self.data(token)
+        return {"token_id": token, "token": data.decode("utf-8", "replace"), "bytes": list(data)}
+
+    def data(self, token: int) -> bytes:
+        """The bytes that a token stands for; of a token beyond the tokenizer's vocabulary none."""
+        if token in self._added:
+            return self._added[token].encode()
+        piece = self._tokenizer.convert_ids_to_tokens(token)
+        if piece is None:
+            return b""
+        if self._byte_level:
+            return bytes(_characters()[character] for character in piece if character in _characters())
+        if byte := _BYTE.fullmatch(piece):
+            return bytes([int(byte[1], 16)])
+        return str(piece).replace("▁", " ").encode()
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text that starts an answer."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def encode_after(self, prompt: Sequence[int], text: str) -> list[int]:
+        """The tokens of a text that follows a prompt: behind a prompt that ends in text it starts with a space."""
+        ids = self.encode(text)
+        last = b"\n" if self.is_special(prompt[-1]) else self.data(prompt[-1])
+        if ids and not last[-1:].isspace() and not self.data(ids[0])[:1].isspace():
+            return self.encode(f" {text}")
+        return ids
+
+    def encode_inside(self, word: str) -> list[int]:
+        """The tokens of a word inside of a text, that is, behind a space."""
+        before, both = self.encode("a"), self.encode(f"a {word}")
+        return both[len(before) :] if both[: len(before)] == before else self.encode(word)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """What they read together, without special ones."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    def words(self, tokens: Sequence[int]) -> list[Word]:
+        """The words of the stripped text, each with the tokens that have a part in it."""
+        text = self.text(tokens)
+        margin = len(text) - len(text.lstrip())
+        ends = [len(self.text(tokens[: count + 1]).rstrip("�")) for count in range(len(tokens))]
+        spans = list(zip([0, *ends[:-1]], ends, strict=True))
+        words = []
+        for match in re.finditer(r"\S+", text):
+            steps = [step for step, (start, end) in enumerate(spans) if start < match.end() and end > match.start()]
+            if steps:
+                start, end = match.start() - margin, match.end() - margin
+                words.append(Word(match[0], start, end, steps[0], steps[-1] + 1))
+        return words
+
+
+@dataclass(frozen=True)
+class Word:
+    """What stands between white space.
+
+    Attributes:
+        start, end: characters of the stripped text.
+        first, last: its tokens, `last` exclusive.
+    """
+
+    text: str
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+@functools.cache
+def _characters() -> dict[str, int]:
+    """The printable characters that stand for bytes in byte-level vocabularies."""
+    return {character: byte for byte, character in bytes_to_unicode().items()}
