@@ -18,6 +18,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from sira_cli import presets
 from sira_cli._version import __version__
+from sira_cli.config import SiraConfig
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, SiraError
 from sira_cli.fork import Fork, Step, attach
 from sira_cli.hub import Download, find_checkpoint
@@ -151,6 +152,11 @@ class Lvlm:
         # Algorithm 1 picks from z_cd alone, so nothing else that a checkpoint's generation_config.json
         # may hold (Qwen2.5-VL: a repetition penalty) takes part.
         model.generation_config = GenerationConfig(eos_token_id=self._end_tokens or None, pad_token_id=pad)
+
+    @property
+    def sira_config(self) -> SiraConfig:
+        """The settings as `attach` takes them for this model."""
+        return self._sira
 
     def caption(
         self, picture: PictureSource, prompt: str | None = None, *, on_text: Callable[[str], None] | None = None

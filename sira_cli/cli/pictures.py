@@ -67,7 +67,7 @@ def run_pictures(
         SiraError: the run could not start, or not go on.
     """
     set_verbosity(output.quiet, output.verbose)
-    sources = _sources(paths, selection)
+    sources = chosen(paths, selection)
     preset = choose_preset(model, decoding, prompt=text if task == "caption" else None)
     prompt = preset.prompts.caption if task == "caption" else preset.prompts.ask.replace("{question}", text or "")
 
@@ -98,8 +98,13 @@ def run_pictures(
         raise typer.Exit(3)
 
 
-def _sources(paths: Sequence[str], selection: SelectionOptions) -> list[Source]:
-    """The pictures. That there is nothing to do is known before a model is loaded."""
+def chosen(paths: Sequence[str], selection: SelectionOptions) -> list[Source]:
+    """The pictures that the command line names. That there are none is known before a model is loaded.
+
+    Raises:
+        SettingsError: nothing is named, or in a way that cannot be followed.
+        PictureError: none of them exists.
+    """
     from sira_cli.images import one_line
     from sira_cli.remote import is_uri
     from sira_cli.sources import STDIN, Shard, find_sources, read_list

@@ -1,0 +1,61 @@
+"""Spoilt pictures of the same size, so that they take the same number of image tokens: blurred, or shuffled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+from sira_cli.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Perturbations:
+    """How strongly pictures are spoilt. The paper names both ways, but not how strong they were.
+
+    Args:
+        blur: standard deviation of the Gaussian, as a share of the picture's shorter side (so that it
+            means the same at every resolution); 0 is no blur.
+        patches: the picture is cut into a grid of `patches` x `patches`; 1 is no shuffle.
+        seed: of the permutation of the patches, the same for every picture.
+
+    Raises:
+        SettingsError: a value is out of range.
+    """
+
+    blur: float = 0.05
+    patches: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.blur <= 1:  # nor NaN
+            raise SettingsError(f"blur must be a share of the picture's shorter side, 0 to 1; got {self.blur!r}")
+        if self.patches < 1:
+            raise SettingsError(f"patches must be at least 1, for a grid of 1 x 1; got {self.patches!r}")
+        if self.seed < 0:
+            raise SettingsError(f"seed must be 0 or more; got {self.seed!r}")
+
+
+def blur(image: Image.Image, share: float) -> Image.Image:
+    """A Gaussian blur whose standard deviation is `share` of the shorter side (Pillow's approximation)."""
+    return image.filter(ImageFilter.GaussianBlur(share * min(image.size)))
+
+
+def shuffle_patches(image: Image.Image, patches: int, seed: int) -> Image.Image:
+    """The patches of a grid in random order.
+
+    Args:
+        image: RGB, H x W.
+        patches: P, the grid is P x P patches of (H // P) x (W // P) pixels, from the top left corner.
+            What is left over at the right and at the bottom stays where it is.
+        seed: of the permutation.
+    """
+    pixels = np.array(image)  # [H, W, 3]
+    height, width = pixels.shape[0] // patches, pixels.shape[1] // patches  # of a patch
+    grid = pixels[: patches * height, : patches * width]  # a view
+    cut = grid.reshape(patches, height, patches, width, 3).swapaxes(1, 2)  # [P, P, h, w, 3]
+    order = np.random.default_rng(seed).permutation(patches**2)
+    shuffled = cut.reshape(patches**2, height, width, 3)[order]  # [P P, h, w, 3]
+    grid[:] = shuffled.reshape(patches, patches, height, width, 3).swapaxes(1, 2).reshape(grid.shape)
+    return Image.fromarray(pixels)
