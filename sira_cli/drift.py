@@ -90,7 +90,7 @@ def measure_drift(
             raise
         except Exception as error:
             raise refused(picture.name, error) from error
-        return last_rows(lvlm.model, inputs.to(lvlm.model.device, dtype=lvlm.model.dtype), lvlm.sira_config)
+        return last_rows(lvlm.model, inputs.to(lvlm.model.device, dtype=lvlm.model.dtype), lvlm.sira)
 
     full, cf = rows(picture.image)
     blurred, _ = rows(blur(picture.image, how.blur))

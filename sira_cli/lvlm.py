@@ -18,7 +18,6 @@ from transformers.generation.streamers import BaseStreamer
 
 from sira_cli import presets
 from sira_cli._version import __version__
-from sira_cli.config import SiraConfig
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, SiraError
 from sira_cli.fork import Fork, Step, attach
 from sira_cli.hub import Download, find_checkpoint
@@ -153,11 +152,6 @@ class Lvlm:
         # may hold (Qwen2.5-VL: a repetition penalty) takes part.
         model.generation_config = GenerationConfig(eos_token_id=self._end_tokens or None, pad_token_id=pad)
 
-    @property
-    def sira_config(self) -> SiraConfig:
-        """The settings as `attach` takes them for this model."""
-        return self._sira
-
     def caption(
         self, picture: PictureSource, prompt: str | None = None, *, on_text: Callable[[str], None] | None = None
     ) -> Result:
@@ -230,7 +224,7 @@ class Lvlm:
         image_tokens, prompt_tokens = self.lengths(inputs)
         scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
         tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None)
-        rows = [self._until_end(row) for row in tokens.tolist()]
+        rows = [self.until_end(row) for row in tokens.tolist()]
         with self._tokenizer_lock:
             texts = self.processor.tokenizer.batch_decode(rows, skip_special_tokens=True)
         return [
@@ -256,7 +250,7 @@ class Lvlm:
         """Whether the model ended a text itself."""
         return "stop" if tokens and tokens[-1] in self._end_tokens else "length"
 
-    def _until_end(self, tokens: list[int]) -> list[int]:
+    def until_end(self, tokens: list[int]) -> list[int]:
         """Without what pads a shorter answer in a batch."""
         ends = (index for index, token in enumerate(tokens) if token in self._end_tokens)
         return tokens[: next(ends, len(tokens)) + 1]

@@ -144,13 +144,18 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
 
 
 def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> None:
+    import dataclasses
+
     from sira_cli.demo.evaluate import Questions, held_out, measure
     from sira_cli.demo.scenes import TEST_SEEDS
+    from sira_cli.demo.word_scores import measure_words, words_table
 
+    subjects = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
     with Progress.shown("scenes", count) as progress:
-        subjects = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
         report = measure(methods, subjects, Questions(), progress.reach)
+    with waiting("scoring the words of captions"):
+        words = measure_words(methods, subjects)
     if as_json:
-        print(json.dumps(report.to_json()))
+        print(json.dumps({**report.to_json(), "words": words}, default=dataclasses.asdict))
     else:
-        print(report.captions_table(), report.answers_table(), sep="\n\n")
+        print(report.captions_table(), report.answers_table(), words_table(words), sep="\n\n")

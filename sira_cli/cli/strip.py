@@ -41,7 +41,7 @@ def print_candidates(tokens: list[dict[str, Any]], shown: int = 3) -> None:
         views = []
         for view in ("full", "cf", "contrast"):
             best = sorted(line["top"], key=lambda row: row[view]["rank"])[:shown]
-            views.append(Text(", ".join(f"{row['token'].strip()!r} {row[view]['logprob']:.2f}" for row in best)))
+            views.append(Text("\n".join(f"{row['token'].strip()!r} {row[view]['logprob']:.2f}" for row in best)))
         chosen = Text(repr(line["token"]), style=style_of(line["delta"]))
         table.add_row(str(line["step"]), chosen, f"{line['delta']:+.2f}", f"{line['kl']:.3f}", *views)
     Console(highlight=False).print(table)

@@ -17,6 +17,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.fork import Step
 from sira_cli.images import Picture
 from sira_cli.lvlm import Lvlm
+from sira_cli.remote import is_uri, public
 from sira_cli.results import as_text
 from sira_cli.scoring import score
 from sira_cli.sources import STDIN
@@ -80,7 +81,11 @@ class Tracer:
         lvlm, asked, preset = self._lvlm, self._asked, self._lvlm.preset
         live = attention_mask[0].bool()
         image = lvlm.find_image(input_ids)[0][live]
-        path = "" if asked.picture.name == STDIN else str(Path(asked.picture.name).absolute())
+        path = asked.picture.name
+        if is_uri(path):
+            path = public(path)
+        elif path != STDIN:
+            path = str(Path(path).absolute())
         self._write(
             {
                 "type": "run",
@@ -88,7 +93,7 @@ class Tracer:
                 "task": asked.task,
                 "file_name": as_text(asked.name),
                 "image": {
-                    "path": as_text(path),
+                    "path": "" if path == STDIN else as_text(path),
                     "sha256": asked.picture.sha256,
                     "width": asked.picture.image.width,
                     "height": asked.picture.image.height,
