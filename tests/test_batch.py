@@ -124,11 +124,11 @@ def test_out_of_memory_halves_the_batch(demo, scenes, monkeypatch, error):
     tried = []
     answer = demo.answer
 
-    def limited(inputs, on_text=None):
+    def limited(inputs, on_text=None, **asked):
         tried.append(len(inputs["input_ids"]))
         if tried[-1] > 3:
             raise error
-        return answer(inputs, on_text)
+        return answer(inputs, on_text, **asked)
 
     monkeypatch.setattr(demo, "answer", limited)
     assert without_time(records(demo, scenes, batch_size=8)) == without_time(expected)
@@ -141,10 +141,10 @@ def test_a_picture_that_the_model_chokes_on_fails_alone(demo, scenes, monkeypatc
     answer = demo.answer
     poison = demo.prepare([Image.open(scenes / "3.jpg").convert("RGB")], [PROMPT])["pixel_values"][0]
 
-    def choke(inputs, on_text=None):
+    def choke(inputs, on_text=None, **asked):
         if any(torch.equal(row, poison) for row in inputs["pixel_values"]):
             raise RuntimeError("kernel on fire\nmore")
-        return answer(inputs, on_text)
+        return answer(inputs, on_text, **asked)
 
     expected = records(demo, scenes, batch_size=1)
     monkeypatch.setattr(demo, "answer", choke)
@@ -202,9 +202,9 @@ def test_the_next_batch_is_prepared_while_the_model_works(demo, scenes, monkeypa
         next(event for event in prepared if not event.is_set()).set()
         return inputs
 
-    def wait_for_the_next(inputs, on_text=None):
+    def wait_for_the_next(inputs, on_text=None, **asked):
         answered.append(len(answered) == 4 or prepared[len(answered) + 1].wait(timeout=30))
-        return answer(inputs, on_text)
+        return answer(inputs, on_text, **asked)
 
     monkeypatch.setattr(demo, "prepare", note)
     monkeypatch.setattr(demo, "answer", wait_for_the_next)

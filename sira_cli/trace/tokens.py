@@ -73,8 +73,7 @@ class Vocabulary:
         """The words of the stripped text, each with the tokens that have a part in it."""
         text = self.text(tokens)
         margin = len(text) - len(text.lstrip())
-        ends = [len(self.text(tokens[: count + 1]).rstrip("�")) for count in range(len(tokens))]
-        spans = list(zip([0, *ends[:-1]], ends, strict=True))
+        spans = self._spans(tokens)
         words = []
         for match in re.finditer(r"\S+", text):
             steps = [step for step, (start, end) in enumerate(spans) if start < match.end() and end > match.start()]
@@ -82,6 +81,15 @@ class Vocabulary:
                 start, end = match.start() - margin, match.end() - margin
                 words.append(Word(match[0], start, end, steps[0], steps[-1] + 1))
         return words
+
+    def _spans(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
+        """Where in the text each token is; a part of a character is where the whole one will be."""
+        ends = [len(self.text(tokens[: count + 1]).rstrip("�")) for count in range(len(tokens))]
+        starts = [0, *ends[:-1]]
+        for step in range(len(tokens) - 2, -1, -1):
+            if ends[step] == starts[step] and not self.is_special(tokens[step]):
+                ends[step] = ends[step + 1]
+        return list(zip(starts, ends, strict=True))
 
 
 @dataclass(frozen=True)
