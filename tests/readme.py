@@ -10,6 +10,7 @@ import sys
 from sira_cli import presets
 from sira_cli.demo import MODEL
 from sira_cli.demo.figures import Report
+from sira_cli.demo.word_scores import from_json, words_table
 from sira_cli.families import FAMILIES
 
 
@@ -36,9 +37,18 @@ def presets_table() -> str:
     return "\n".join(rows)
 
 
+def word_figures() -> str:
+    """What the same command measured about the scores of words."""
+    return words_table(from_json(_figures()["words"]))
+
+
+def _figures() -> dict:
+    return json.loads((MODEL / "figures.json").read_text(encoding="utf-8"))
+
+
 def demo_figures() -> str:
     """What `python -m sira_cli.demo.card` measured on the bundled model."""
-    report = Report.from_json(json.loads((MODEL / "figures.json").read_text(encoding="utf-8")))
+    report = Report.from_json(_figures())
     sira = report.settings["sira"]
     return (
         f"{report.scenes:,} test scenes, K = {sira['k']} of {sira['layers']} layers, alpha = {sira['alpha']:g}:\n\n"

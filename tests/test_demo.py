@@ -133,7 +133,7 @@ def test_the_model_hallucinates_as_large_ones_do():
 def test_the_card_is_what_the_figures_give(methods):
     training, choice = (json.loads((MODEL / f"{name}.json").read_text()) for name in ("training", "choice"))
     written = (MODEL / "README.md").read_text(encoding="utf-8")
-    fresh = card.card(Report.from_json(FIGURES), methods["sira"], training, choice)
+    fresh = card.card(FIGURES, methods["sira"], training, choice)
     machine = re.compile(r"with torch .*?\.\n\n", re.DOTALL)
     assert machine.sub("", written) == machine.sub("", fresh)
 

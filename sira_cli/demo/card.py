@@ -7,6 +7,7 @@ released; `choose.py` measures trials.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import platform
 from pathlib import Path
@@ -22,6 +23,7 @@ from sira_cli.demo.figures import Report, markdown
 from sira_cli.demo.language import TYPICAL_SHARE
 from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
 from sira_cli.demo.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
+from sira_cli.demo.word_scores import from_json, measure_words, words_table
 from sira_cli.demo.world import OBJECTS, PLACES
 
 CARD = """\
@@ -74,6 +76,11 @@ Yes/no questions as in POPE, half of them about things that are there.
 
 {answers}
 
+Scores of object words (`sira caption --words`): AUROC for telling true ones from hallucinated ones, 50 is chance.
+grounding: probability under the contrast. delta: z_full - z_cf. probability: under the full stream alone.
+
+{words}
+
 ## Limits
 
 It knows {objects} objects, {places} places and no photographs. Its English is that of its templates, and it names
@@ -91,18 +98,21 @@ def measure_model(folder: Path, count: int) -> None:
     report = measure(
         load_methods(folder), subjects, Questions(), lambda done: print(f"{done} of {count} scenes", flush=True)
     )
-    _write(folder / "figures.json", json.dumps(report.to_json(), indent=1) + "\n")
+    words = measure_words(load_methods(folder), subjects)
+    content = {**report.to_json(), "words": words}
+    _write(folder / "figures.json", json.dumps(content, indent=1, default=dataclasses.asdict) + "\n")
 
 
 def write(folder: Path) -> None:
     """Write the card from what `train`, `choose` and `measure_model` left in `folder`."""
-    report = Report.from_json(_read(folder / "figures.json"))
+    figures = _read(folder / "figures.json")
     training, choice = _read(folder / "training.json"), _read(folder / "choice.json")
-    _write(folder / "README.md", card(report, load_methods(folder)["sira"], training, choice))
+    _write(folder / "README.md", card(figures, load_methods(folder)["sira"], training, choice))
 
 
-def card(report: Report, sira: Any, training: dict[str, Any], choice: dict[str, Any]) -> str:
-    """The text of the model card, from what `train`, `choose` and `measure` wrote."""
+def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: dict[str, Any]) -> str:
+    """The text of the model card, from what `train`, `choose` and `measure_model` wrote."""
+    report = Report.from_json(figures)
     recipe = training["recipe"]
     scenes = max(recipe["vision_scenes"], recipe["language_scenes"])
     rows = [list(choice["rows"][0]), *([str(value) for value in row.values()] for row in choice["rows"])]
@@ -135,6 +145,7 @@ def card(report: Report, sira: Any, training: dict[str, Any], choice: dict[str, 
         machine=f"{platform.machine()}, {torch.get_num_threads()} threads",
         captions=report.captions_table(),
         answers=report.answers_table(),
+        words=words_table(from_json(figures["words"])),
     )
 
 

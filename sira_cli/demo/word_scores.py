@@ -48,6 +48,13 @@ def measure_words(
     return found
 
 
+def from_json(content: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What `measure_words` returned, after it has been through JSON (`dataclasses.asdict` for figures)."""
+    return {
+        name: row | {score: row[score] and Figure(**row[score]) for score in SCORES} for name, row in content.items()
+    }
+
+
 def words_table(found: dict[str, dict[str, Any]]) -> str:
     """Markdown."""
     rows = [["words of", "object words", "hallucinated", *(f"AUROC of {score}" for score in SCORES)]]
