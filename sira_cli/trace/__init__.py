@@ -1,0 +1,1 @@
+"""Traces: what decoding saw at each token. The format is `trace.schema.json`."""
