@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sira_cli._version import __version__
-from sira_cli.cli import ask, caption, demo, presets
+from sira_cli.cli import ask, caption, demo, presets, report
 from sira_cli.cli.console import say, verbosity
 from sira_cli.errors import SiraError
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 app.command("caption")(caption.caption)
 app.command("ask")(ask.ask)
 app.command("demo")(demo.demo)
+app.command("report")(report.report)
 app.add_typer(presets.app, name="presets")
 
 
