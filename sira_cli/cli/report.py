@@ -1,0 +1,40 @@
+"""`sira report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sira_cli.cli.console import note, set_verbosity
+from sira_cli.cli.options import Verbose
+from sira_cli.errors import SettingsError
+
+
+def report(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Files that `sira trace` wrote.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page: FILE.html.")],
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Of the page; default the picture's name.")] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Make a page to look at traces: one HTML file, several traces side by side."""
+    set_verbosity(quiet, verbose)
+    if any(output.resolve() == path.resolve() for path in traces):
+        raise SettingsError(f"-o {output}: is one of the traces, expected a new file: -o FILE.html")
+    if output.is_dir() or not output.parent.is_dir():
+        what = "is a folder" if output.is_dir() else f"{output.parent} is not a folder"
+        raise SettingsError(f"-o {output}: {what}, expected a file in a folder that exists: -o FILE.html")
+    from sira_cli.files import cannot_write, replacing
+    from sira_cli.report.page import render
+    from sira_cli.trace.read import read_traces
+
+    found = [trace for path in traces for trace in read_traces(path)]
+    page = render(found, title).encode("utf-8", "backslashreplace")
+    try:
+        with replacing(output) as file:
+            file.write(page)
+    except OSError as error:
+        raise cannot_write(output, error) from error
+    note(f"{output}: {len(found)} trace{'s' * (len(found) > 1)}, {len(page) / 1e6:.1f} MB; open it in a browser")

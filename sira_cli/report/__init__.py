@@ -1,0 +1,1 @@
+"""The page of `sira report`: one HTML file to look at traces."""

@@ -1,0 +1,111 @@
+"""A headless Chromium for tests, by way of chromedriver.
+
+The WebDriver protocol is JSON over HTTP, and of it half a dozen commands are needed: these lines are
+less than what selenium would bring along.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+MISSING = "needs a browser: apt-get install chromium chromium-driver"
+KEYS = {"Left": "\ue012", "Right": "\ue014", "Home": "\ue011", "End": "\ue010"}
+_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key that the protocol gives elements
+
+
+class Browser:
+    """A session with one window."""
+
+    def __init__(self, url: str) -> None:
+        self._http = httpx2.Client(timeout=60, trust_env=False)
+        self._url = url
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+        options = {"binary": CHROMIUM, "args": arguments, "perfLoggingPrefs": {"enableNetwork": True}}
+        logs = {"browser": "ALL", "performance": "ALL"}
+        wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": logs}
+        session = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self._url = f"{url}/session/{session['sessionId']}"
+
+    def close(self) -> None:
+        self._call("DELETE", "")
+        self._http.close()
+
+    def open(self, url: str) -> None:
+        self.log("browser")
+        self.log("performance")
+        self._call("POST", "/url", {"url": url})
+
+    def run(self, script: str, *arguments: object) -> Any:
+        """What a function body returns in the page."""
+        return self._call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def text(self, selector: str) -> str:
+        return self.run("return document.querySelector(arguments[0]).innerText.trim()", selector)
+
+    def click(self, selector: str) -> None:
+        self._call("POST", f"/element/{self._find(selector)}/click", {})
+
+    def hover(self, selector: str) -> None:
+        origin = {_ELEMENT: self._find(selector)}
+        self.run("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
+        move = {"type": "pointerMove", "duration": 0, "x": 0, "y": 0, "origin": origin}
+        pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move]}
+        self._call("POST", "/actions", {"actions": [pointer]})
+
+    def press(self, *keys: str) -> None:
+        strokes = [{"type": kind, "value": KEYS[key]} for key in keys for kind in ("keyDown", "keyUp")]
+        self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
+
+    def devtools(self, command: str, **parameters: object) -> Any:
+        """A command that WebDriver has not: to emulate a printer, a telephone, the dark."""
+        return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def log(self, kind: str) -> list[dict]:
+        """What has been logged since the last call: `browser` (the console) or `performance` (the network)."""
+        return self._call("POST", "/se/log", {"type": kind})
+
+    def requests(self) -> list[str]:
+        messages = (json.loads(entry["message"])["message"] for entry in self.log("performance"))
+        sent = [message["params"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+        return [request["request"]["url"] for request in sent]
+
+    def alert(self) -> bool:
+        return isinstance(self._http.get(f"{self._url}/alert/text").json()["value"], str)
+
+    def _find(self, selector: str) -> str:
+        found = self._call("POST", "/element", {"using": "css selector", "value": selector})
+        return found[_ELEMENT]
+
+    def _call(self, method: str, path: str, body: dict | None = None) -> Any:
+        value = self._http.request(method, self._url + path, json=body).json()["value"]
+        if isinstance(value, dict) and "error" in value:
+            raise RuntimeError(f"{value['error']}: {value['message'].splitlines()[0]}")
+        return value
+
+
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """Starts the driver on a free port; both end with the block."""
+    driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        port = next(
+            match[1] for line in driver.stdout if (match := re.search(r"started successfully on port (\d+)", line))
+        )
+        browser = Browser(f"http://127.0.0.1:{port}")
+        try:
+            yield browser
+        finally:
+            browser.close()
+    finally:
+        driver.terminate()
+        driver.wait(timeout=30)
+        driver.stdout.close()
