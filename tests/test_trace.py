@@ -245,6 +245,10 @@ def test_the_command_writes_what_the_library_does(sira, tmp_path, monkeypatch):
 
     assert sira("trace", "in", "-r", *fast, "-o", "all.jsonl")[0] == 3
     assert len(Path("all.jsonl").read_text().splitlines()) == len(lines)
+    assert sira("report", "all.jsonl", "-o", "page.html")[0] == 0
+    page = Path("page.html").read_text()
+    assert page.count("data:image/") >= 2
+    assert "in/bad.png: is not a picture" in page
     code, _, err = sira("trace", "in", *fast, "-o", "all.jsonl")
     assert (code, "exists: give another, or --overwrite" in err) == (2, True)
 
