@@ -2,7 +2,7 @@
 
     layers 0..b-1     [ x_1 ........... x_S ]                      shared prefix, computed once
     at layer b        [ x_1 ........... x_S | x_t for t in text ]  the CF stream's rows are appended
-    layers b..L-1     one call per layer; every row sees its own stream only
+    layers b..L-1     one call per layer; attention runs once per stream, all else on both at once
     after layer L-1   last row of each stream -> Norm -> W_out -> z_full, z_cf
     a decoding step   1 row in the shared layers, 2 rows (full, CF) in the late ones
 
@@ -16,7 +16,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,11 +24,12 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from sira_cli.cache import Slots, known_slots, open_slots
+from sira_cli.attention import Split, two_streams
+from sira_cli.cache import Streams, known_streams, open_streams
 from sira_cli.config import SiraConfig
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError, UntestedModelWarning
 from sira_cli.families import FAMILIES, find_backbone
-from sira_cli.masks import pack_mask, pack_rows, text_rows
+from sira_cli.masks import cf_mask, pack_rows, text_rows
 
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -73,18 +74,21 @@ def attach(
     if fork._norm in _attached:
         raise AttachError("SIRA is attached to this model already: leave the first `with attach(...)` block first")
     handles: list[torch.utils.hooks.RemovableHandle] = []
+    attention = ExitStack()
     _attached.add(fork._norm)  # one a model, whatever wraps it
     try:
         handles.append(model.register_forward_pre_hook(fork._begin, with_kwargs=True))
         handles.append(fork._late_layers[0].register_forward_pre_hook(fork._split, with_kwargs=True))
         for layer in fork._late_layers:
             handles.append(layer.register_forward_pre_hook(fork._run_both, with_kwargs=True))
+        attention.enter_context(two_streams([layer.self_attn for layer in fork._late_layers], fork._attention))
         handles.append(fork._norm.register_forward_pre_hook(fork._join))
         handles.append(model.register_forward_hook(fork._contrast))
         yield fork
     finally:
         for handle in handles:
             handle.remove()
+        attention.close()
         _attached.discard(fork._norm)
 
 
@@ -96,17 +100,19 @@ class _Pass:
         q: rows of the full stream.
         cf_rows: `[B, T]` which of them go on as the CF stream; None in a decoding step: its one row.
         live: `[B, T]` False at rows that only fill up; None: there are none.
-        slots: those of the late layers' cache, with this pass's rows, from layer b on.
-        streams: `[q + T]` the stream of each row, from layer b on.
-        packed: masks and position embeddings, as the model gave them and as they were packed.
+        streams: of the request, with this pass's rows, from layer b on.
+        packed: position embeddings as the model gave them and as they were packed; masks and those of the CF stream.
     """
 
     q: int
     cf_rows: Tensor | None
     live: Tensor | None
-    slots: Slots = field(init=False)
-    streams: Tensor = field(init=False)
+    streams: Streams = field(init=False)
     packed: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def newest(self) -> Tensor:
+        """`[B, T]` positions of this pass's rows of the CF stream."""
+        return self.streams.positions()[:, -1:] if self.cf_rows is None else self.cf_rows
 
     def once(self, source: Any, pack: Callable[[], Any]) -> Any:
         """What `pack` makes of `source`: layers share masks and embeddings, so each is packed once."""
@@ -206,23 +212,31 @@ class Fork:
             )
         cache: Cache | None = kwargs.get("past_key_values")
         if now.cf_rows is not None:  # a prompt
-            now.slots = open_slots(cache, self.boundary, self.layers, len(hidden), hidden.device)
+            live = None if now.live is None or bool(now.live.all()) else now.live
+            now.streams = Streams(now.cf_rows, live, now.q)
+            open_streams(cache, self.boundary, self.layers, now.streams)
         else:
-            now.slots = known_slots(cache, self.boundary)
-        now.streams = now.slots.append(now.cf_rows, now.live, now.q)
+            now.streams = known_streams(cache, self.boundary)
+            now.streams.steps += 1
         return (pack_rows(hidden, now.cf_rows),), kwargs  # [B, q + T, d]
 
     def _run_both(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before each layer b..L-1: the streams' mask and positions in place of the model's own (Eq. 2)."""
+        """Before each layer b..L-1: positions for the rows of both streams (Eq. 2)."""
         missing = {"attention_mask", "position_embeddings"} - kwargs.keys()
         if missing:
             raise UnsupportedModelError(f"{type(layer).__name__} was called without {', '.join(sorted(missing))}")
-        now, mask, rotary = self._running(), kwargs["attention_mask"], kwargs["position_embeddings"]
+        now, rotary = self._running(), kwargs["position_embeddings"]
         return args, {
             **kwargs,
-            "attention_mask": now.once(mask, lambda: pack_mask(mask, now.slots, now.streams)),
             "position_embeddings": now.once(rotary, lambda: tuple(pack_rows(part, now.cf_rows) for part in rotary)),
         }
+
+    def _attention(self, mask: Tensor | None) -> Split:
+        """Inside the attention of such a layer: where its rows part, and what the CF stream sees and attends to."""
+        now = self._running()
+        keys, values = now.streams.pending
+        now.streams.pending = (None, None)
+        return Split(now.q, now.once(mask, lambda: cf_mask(mask, now.streams, now.newest())), keys, values)
 
     def _join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
         """Before the final norm: keep the last rows of each stream, stacked along the batch (Eq. 3)."""

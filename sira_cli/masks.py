@@ -1,8 +1,8 @@
-"""Which rows go on as the CF stream, and who sees whom: pure functions.
+"""Which rows go on as the CF stream, and what they see: pure functions.
 
-A query row of the late layers sees a slot of their cache if both are of one stream and the model's own
-mask lets the row's position see the slot's position (paper, Eq. 2: the image positions are in no slot of
-the CF stream, so nothing more has to be masked).
+The full stream keeps the model's own mask. A row of the CF stream sees another one if the model's mask lets its
+position see the other's (paper, Eq. 2: the image positions have no row in the CF stream, so nothing more has to be
+masked).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sira_cli.cache import Slots
+from sira_cli.cache import Streams
 
 
 def text_rows(image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,31 +48,35 @@ def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
     return torch.cat([rows, rows.gather(1, index)], dim=1)
 
 
-def pack_mask(model_mask: Tensor | None, slots: Slots, streams: Tensor) -> Tensor:
-    """The mask of the R newest slots, as query rows, over all N slots.
+def cf_mask(model_mask: Tensor | None, streams: Streams, rows: Tensor) -> Tensor | None:
+    """The CF stream's own mask: what the model's mask says about the positions of its rows.
 
     Args:
         model_mask: the layer's own mask: None (causal, nothing padded), bool or additive float
             `[B or 1, H, q, kv]`, whose last row and column belong to the newest position.
-        slots: with the R query rows already appended.
-        streams: `[R]` FULL or CF for each query row.
+        streams: with the newest rows already counted.
+        rows: `[B, R]` positions of the newest rows, the queries.
 
     Returns:
-        `[B, H, R, N]` of the same kind as `model_mask`; bool `[B, 1, R, N]` for None.
+        `[B, H, R, N]` of the same kind as `model_mask`, N all rows of the CF stream so far. Of None: None if nothing
+        fills up, else bool `[B, 1, R, N]`.
     """
-    same_stream = slots.visible[:, streams]  # [B, R, N]
-    query = slots.position[:, -len(streams) :]  # [B, R]
+    seen = streams.seen()  # [B, N]
     if model_mask is None:
-        causal = slots.position[:, None, :] <= query[:, :, None]  # [B, R, N]
-        return (same_stream & causal)[:, None]
+        if seen is None:
+            return None
+        causal = streams.positions()[:, None, :] <= rows[:, :, None]  # [B, R, N]
+        return (seen[:, None, :] & causal)[:, None]
 
-    batch, (heads, q, kv) = len(query), model_mask.shape[1:]
-    row = query - (slots.full_rows - q)  # [B, R] row of the model's mask
-    column = slots.position - (slots.full_rows - kv)  # [B, N] its column; < 0: outside a sliding window
-    picked = model_mask.to(query.device).expand(batch, heads, q, kv)
-    picked = picked.gather(2, row[:, None, :, None].expand(batch, heads, len(streams), kv))
-    picked = picked.gather(3, column.clamp(min=0)[:, None, None, :].expand(batch, heads, len(streams), len(slots)))
-    seen = (same_stream & (column >= 0)[:, None, :])[:, None]  # [B, 1, R, N]
+    batch, (heads, q, kv) = len(rows), model_mask.shape[1:]
+    positions = streams.positions()  # [B, N]
+    row = rows - (streams.full_rows - q)  # [B, R] row of the model's mask
+    column = positions - (streams.full_rows - kv)  # [B, N] its column; < 0: outside a sliding window
+    picked = model_mask.to(rows.device).expand(batch, heads, q, kv)
+    picked = picked.gather(2, row[:, None, :, None].expand(batch, heads, rows.shape[1], kv))
+    index = column.clamp(min=0)[:, None, None, :]
+    picked = picked.gather(3, index.expand(batch, heads, rows.shape[1], positions.shape[1]))
+    visible = column >= 0 if seen is None else (column >= 0) & seen  # [B, N]
     if picked.dtype == torch.bool:
-        return picked & seen
-    return picked.masked_fill(~seen, torch.finfo(picked.dtype).min)
+        return picked & visible[:, None, None, :]
+    return picked.masked_fill(~visible[:, None, None, :], torch.finfo(picked.dtype).min)

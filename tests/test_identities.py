@@ -105,16 +105,19 @@ def test_the_shared_cache_is_one_and_the_late_cache_holds_text_rows_only(family:
     text = prompt - int(family.image.sum())
     cache = DynamicCache(config=family.model.config)
     shared = cache.layers[: tiny.LAYERS - k]
-    lengths: list[tuple[set[int], set[int]]] = []
+    lengths: list[tuple[set[int], ...]] = []
 
     def record(step: Step) -> None:
         early, late = cache.layers[: tiny.LAYERS - k], cache.layers[tiny.LAYERS - k :]
         assert all(now is then for now, then in zip(early, shared, strict=True))
-        lengths.append(({layer.get_seq_length() for layer in early}, {layer.keys.shape[-2] for layer in late}))
+        full, cf = (
+            {keys.shape[-2] for keys in each} for each in zip(*((x.keys, x.cf.keys) for x in late), strict=True)
+        )
+        lengths.append(({layer.get_seq_length() for layer in early}, full, cf))
 
     with attach(family.model, SiraConfig(k=k), on_step=record):
         generate(family.model, family.inputs, past_key_values=cache)
-    assert lengths == [({prompt + t}, {prompt + t + text + t}) for t in range(6)]
+    assert lengths == [({prompt + t}, {prompt + t}, {text + t}) for t in range(6)]
 
 
 def test_a_cache_without_config_and_a_cache_used_again(llava: tiny.Tiny):

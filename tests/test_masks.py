@@ -1,23 +1,24 @@
-"""The packed mask against a slot-by-slot restatement of Eq. 2 in plain Python."""
+"""The CF stream's mask against a row-by-row restatement of Eq. 2 in plain Python."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 import torch
 from torch import Tensor
 
-from sira_cli.cache import CF, FULL, Slots
-from sira_cli.masks import pack_mask, text_rows
+from sira_cli.cache import Streams
+from sira_cli.masks import cf_mask, text_rows
 
 IMAGE = torch.tensor([[0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0, 1, 0]]).bool()
 VALID = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1, 1]]).bool()
 
 
-def packed(image: Tensor, valid: Tensor) -> tuple[Slots, Tensor, Tensor, Tensor]:
-    """The slots of one prefill and their streams; rows and live rows of the CF stream."""
+def prompt(image: Tensor, valid: Tensor) -> tuple[Streams, Tensor, Tensor]:
+    """The streams of one prefill; rows and live rows of the CF stream."""
     rows, live = text_rows(image, valid)
-    slots = Slots(len(image), image.device)
-    return slots, slots.append(rows, live, image.shape[1]), rows, live
+    return Streams(rows, None if bool(live.all()) else live, image.shape[1]), rows, live
 
 
 def causal_and_padding(valid: Tensor) -> Tensor:
@@ -38,52 +39,47 @@ def test_fillers_are_copies_of_the_last_row_so_that_they_stay_finite():
 
 
 @pytest.mark.parametrize("kind", ["bool", "float", "prefix", "window"])
-def test_each_query_sees_what_its_position_sees_in_its_own_stream(kind: str):
+def test_each_query_sees_what_its_position_sees(kind: str):
     mask = causal_and_padding(VALID)
     if kind == "prefix":
         mask = VALID[:, None, None, :].expand_as(mask).clone()
     if kind == "window":
         mask = mask & ~torch.ones_like(mask).tril(-3)
     model_mask = torch.where(mask, 0.0, torch.finfo(torch.float32).min) if kind == "float" else mask
-    slots, streams, rows, live = packed(IMAGE, VALID)
-    result = pack_mask(model_mask, slots, streams)
+    streams, rows, live = prompt(IMAGE, VALID)
+    result = cf_mask(model_mask, streams, rows)
     assert result.dtype == model_mask.dtype
     seen = result > -1 if kind == "float" else result
-    size = IMAGE.shape[1]
     for b in range(2):
-        origin = list(range(size)) + rows[b].tolist()
-        for q in range(len(origin)):
-            for k in range(len(origin)):
-                if (q < size) != (k < size):
-                    expected = False  # never across streams
-                elif k >= size and not live[b, k - size]:
-                    expected = False  # nobody sees a filler
-                else:
-                    expected = bool(mask[b, 0, origin[q], origin[k]])
-                assert bool(seen[b, 0, q, k]) == expected, (b, q, k)
+        for q, k in itertools.product(range(rows.shape[1]), repeat=2):
+            # nobody sees a filler
+            expected = bool(live[b, k]) and bool(mask[b, 0, rows[b, q], rows[b, k]])
+            assert bool(seen[b, 0, q, k]) == expected, (b, q, k)
 
 
 def test_no_mask_means_causal():
+    streams, rows, _ = prompt(IMAGE[:1], torch.ones_like(VALID[:1]))
+    assert cf_mask(None, streams, rows) is None
     everything = torch.ones_like(VALID)
-    slots, streams, _, _ = packed(IMAGE, everything)
-    assert torch.equal(pack_mask(None, slots, streams), pack_mask(causal_and_padding(everything), slots, streams))
+    streams, rows, live = prompt(IMAGE, everything)
+    assert not live.all()
+    assert torch.equal(cf_mask(None, streams, rows), cf_mask(causal_and_padding(everything), streams, rows))
 
 
-def test_a_decoding_step_sees_both_streams_apart():
-    slots, _, _, live = packed(IMAGE, VALID)
-    before = len(slots)
-    streams = slots.append(None, None, 1)
-    assert streams.tolist() == [FULL, CF]
+def test_a_decoding_step_sees_its_own_stream():
+    streams, _, live = prompt(IMAGE, VALID)
+    streams.steps += 1
+    newest = streams.positions()[:, -1:]
+    assert newest.tolist() == [[8], [8]]
     padding = torch.cat([VALID, torch.ones(2, 1).bool()], dim=1)[:, None, None, :]
-    result = pack_mask(padding, slots, torch.tensor([FULL, CF]))[:, 0]
-    for b in range(2):
-        assert result[b, FULL].tolist() == [*VALID[b].tolist(), *([False] * (before - 8)), True, False]
-        assert result[b, CF].tolist() == [*([False] * 8), *live[b].tolist(), False, True]
+    for mask in (padding, None):
+        result = cf_mask(mask, streams, newest)[:, 0, 0]
+        for b in range(2):
+            assert result[b].tolist() == [*live[b].tolist(), True]
 
 
 def test_positions_outside_the_columns_of_a_sliding_mask_are_hidden():
-    slots, _, _, _ = packed(IMAGE[:1], VALID[:1])
-    slots.append(None, None, 1)
-    result = pack_mask(torch.ones(1, 1, 1, 4, dtype=torch.bool), slots, torch.tensor([FULL, CF]))[0, 0]
-    assert result[FULL].nonzero().flatten().tolist() == [5, 6, 7, 13]
-    assert result[CF].nonzero().flatten().tolist() == [10, 11, 12, 14]  # positions 5, 6, 7 and 8 again
+    streams, _, _ = prompt(IMAGE[:1], VALID[:1])
+    streams.steps += 1
+    result = cf_mask(torch.ones(1, 1, 1, 4, dtype=torch.bool), streams, torch.tensor([[8]]))[0, 0, 0]
+    assert streams.positions()[0, result].tolist() == [5, 6, 7, 8]

@@ -1,0 +1,92 @@
+"""Attention of the late layers, once per stream, by the model's own attention function.
+
+Each stream attends to its own keys only, so the block-diagonal attention of both is two ordinary ones. The full
+stream's is then what it is without a fork: the same kernel, the same mask or none, grouped key/value heads
+not repeated. Projections and MLPs still run on the rows of both streams at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+_NAME = "sira_two_streams"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Where the rows of both streams part.
+
+    Attributes:
+        q: query rows of the full stream, which come first.
+        cf_mask: the CF stream's mask.
+        cf_keys, cf_values: `[B, H, N, D]` from the cache; None: without one, those behind the first q rows.
+    """
+
+    q: int
+    cf_mask: Tensor | None
+    cf_keys: Tensor | None = None
+    cf_values: Tensor | None = None
+
+
+_splits: WeakKeyDictionary[nn.Module, Callable[[Tensor | None], Split]] = WeakKeyDictionary()
+
+
+@contextmanager
+def two_streams(modules: Sequence[Any], split: Callable[[Tensor | None], Split]) -> Iterator[None]:
+    """Let attention modules attend per stream inside this context.
+
+    A module finds its attention function by the name in its config, so each gets a copy of its config with ours.
+
+    Args:
+        modules: attention modules of Hugging Face decoder layers.
+        split: called inside each attention with the model's own mask.
+    """
+    configs = [module.config for module in modules]
+    try:
+        for module, config in zip(modules, configs, strict=True):
+            _splits[module] = split
+            module.config = copy.copy(config)
+            module.config._attn_implementation = _NAME
+            module.config.sira_attention = _own_attention(module, config._attn_implementation)
+        yield
+    finally:
+        for module, config in zip(modules, configs, strict=True):
+            module.config = config
+            _splits.pop(module, None)
+
+
+def _own_attention(module: nn.Module, name: str) -> Any:
+    if name == "eager":
+        return sys.modules[type(module).__module__].eager_attention_forward
+    return ALL_ATTENTION_FUNCTIONS[name]
+
+
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """An attention function: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
+    split, attend = _splits[module](attention_mask), module.config.sira_attention
+    q = split.q
+    if split.cf_keys is None or split.cf_values is None:
+        cf_keys, cf_values, key, value = key[:, :, q:], value[:, :, q:], key[:, :, :q], value[:, :, :q]
+    else:
+        cf_keys, cf_values = split.cf_keys, split.cf_values
+    if attention_mask is not None:  # a sliding window's has no column for what lies before the window
+        window = attention_mask.shape[-1]
+        key, value = key[:, :, -window:], value[:, :, -window:]
+    full, weights = attend(module, query[:, :, :q], key, value, attention_mask, **kwargs)
+    cf, _ = attend(module, query[:, :, q:], cf_keys, cf_values, split.cf_mask, **kwargs)
+    return torch.cat([full, cf], dim=1), weights
+
+
+ALL_ATTENTION_FUNCTIONS.register(_NAME, _attend)
