@@ -102,6 +102,8 @@ def find_backbone(model: Any) -> Backbone:
     layers, norm = getattr(decoder, "layers", None), getattr(decoder, "norm", None)
     if layers is None or norm is None:
         raise _refusal(name, "its text stack has no `layers` and `norm` to hook")
+    if not all(hasattr(getattr(layer, "self_attn", None), "config") for layer in layers):
+        raise _refusal(name, "its layers have no `self_attn` with a config")
     for argument in inspect.signature(layers[0].forward).parameters:
         if argument in FOREIGN_LAYER_ARGUMENTS:
             raise _refusal(name, f"it {FOREIGN_LAYER_ARGUMENTS[argument]}")

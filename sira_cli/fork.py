@@ -52,9 +52,10 @@ def attach(
 ) -> Iterator[Fork]:
     """Decode `model` with SIRA inside this context: every `model.generate(...)` picks from z_cd.
 
-    Only hooks are used, and they are removed at the end, also after an error. A plain forward returns the
-    contrast of the last row, `[B, 1, V]`. Hidden states and attentions that `generate` may return hold the
-    rows of both streams in the late layers, and after the last one `[2B, 1, d]`. One thread at a time.
+    Only hooks are used, and the late layers' attention modules meanwhile have a config of their own; at the end all is
+    as before, also after an error. A plain forward returns the contrast of the last row, `[B, 1, V]`. Hidden states
+    that `generate` may return hold the rows of both streams in the late layers, and after the last one
+    `[2B, 1, d]`; attentions are those of the full stream. One thread at a time.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.

@@ -289,7 +289,7 @@ def test_the_presets_rule_reaches_the_decoder(qwen_folder, photos):
     preset = Preset.model_validate_json(json.dumps({"model": str(qwen_folder), "image_tokens": rule}))
     lvlm, plain = load(preset, max_new_tokens=2), load(qwen_folder, max_new_tokens=2)
     assert lvlm.caption(photos["coffee"]).image_tokens == plain.caption(photos["coffee"]).image_tokens + 2
-    assert lvlm.sira.image_tokens != plain._sira.image_tokens
+    assert lvlm.sira.image_tokens != plain.sira.image_tokens
     assert isinstance(lvlm.sira.image_tokens.between.start, int)  # looked up: `attach` has no tokenizer
 
 
