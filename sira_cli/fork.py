@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,9 +27,8 @@ from sira_cli.cache import Slots, known_slots, open_slots
 from sira_cli.config import SiraConfig
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError, UntestedModelWarning
 from sira_cli.families import FAMILIES, find_backbone
+from sira_cli.hooks import attached_hooks
 from sira_cli.masks import pack_mask, pack_rows, text_rows
-
-_attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,7 @@ def attach(
         AttachError: the model is attached already.
     """
     fork = Fork(model, config or SiraConfig(), on_step)
-    if fork._norm in _attached:
-        raise AttachError("SIRA is attached to this model already: leave the first `with attach(...)` block first")
-    handles: list[torch.utils.hooks.RemovableHandle] = []
-    _attached.add(fork._norm)  # one a model, whatever wraps it
-    try:
+    with attached_hooks(fork._norm) as handles:
         handles.append(model.register_forward_pre_hook(fork._begin, with_kwargs=True))
         handles.append(fork._late_layers[0].register_forward_pre_hook(fork._split, with_kwargs=True))
         for layer in fork._late_layers:
@@ -82,10 +76,6 @@ def attach(
         handles.append(fork._norm.register_forward_pre_hook(fork._join))
         handles.append(model.register_forward_hook(fork._contrast))
         yield fork
-    finally:
-        for handle in handles:
-            handle.remove()
-        _attached.discard(fork._norm)
 
 
 @dataclass
