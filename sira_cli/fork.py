@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache
 
 from sira_cli.cache import Slots, known_slots, open_slots
@@ -69,12 +70,7 @@ def attach(
     """
     fork = Fork(model, config or SiraConfig(), on_step)
     with attached_hooks(fork._norm) as handles:
-        handles.append(model.register_forward_pre_hook(fork._begin, with_kwargs=True))
-        handles.append(fork._late_layers[0].register_forward_pre_hook(fork._split, with_kwargs=True))
-        for layer in fork._late_layers:
-            handles.append(layer.register_forward_pre_hook(fork._run_both, with_kwargs=True))
-        handles.append(fork._norm.register_forward_pre_hook(fork._join))
-        handles.append(model.register_forward_hook(fork._contrast))
+        fork._hook(model, handles)
         yield fork
 
 
@@ -144,6 +140,15 @@ class Fork:
         self._norm = backbone.norm
         self._pass: _Pass | None = None  # only while the model runs
 
+    def _hook(self, model: nn.Module, handles: list[RemovableHandle]) -> None:
+        """Put the hooks on, each with its handle in `handles` at once."""
+        handles.append(model.register_forward_pre_hook(self._begin, with_kwargs=True))
+        handles.append(self._late_layers[0].register_forward_pre_hook(self._split, with_kwargs=True))
+        for layer in self._late_layers:
+            handles.append(layer.register_forward_pre_hook(self._run_both, with_kwargs=True))
+        handles.append(self._norm.register_forward_pre_hook(self._join))
+        handles.append(model.register_forward_hook(self._contrast))
+
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the model: find P_img in a prompt (Algorithm 1, input)."""
         input_ids = kwargs.get("input_ids", args[0] if args else None)
@@ -183,7 +188,14 @@ class Fork:
             raise ImageTokenError(
                 "the prompt ends with an image token, so the CF stream has no last row: put text after the image"
             )
-        return text_rows(self.image, valid)
+        return self._cf_rows(self.image, valid)
+
+    def _cf_rows(self, image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Which rows go on as the CF stream, and which of them are live: `[B, T]` each, from `[B, S]`."""
+        return text_rows(image, valid)
+
+    def _restrict(self, slots: Slots) -> None:
+        """Narrow down what the CF stream may see of its own slots: everything, for it holds no image."""
 
     def _split(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before layer b: append the CF stream's rows to h^b (Algorithm 1, lines 5-6 and 13-14)."""
@@ -200,6 +212,7 @@ class Fork:
         else:
             now.slots = known_slots(cache, self.boundary)
         now.streams = now.slots.append(now.cf_rows, now.live, now.q)
+        self._restrict(now.slots)
         return (pack_rows(hidden, now.cf_rows),), kwargs  # [B, q + T, d]
 
     def _run_both(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

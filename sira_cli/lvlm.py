@@ -198,7 +198,7 @@ class Lvlm:
             raise
         except Exception as error:
             raise refused(picture.name, error) from error
-        answer = self.answer(inputs, on_text)[0]
+        answer = self.answer(inputs, on_text, task=task)[0]
         milliseconds = 1000 * (time.perf_counter() - started)
         return self.result(task, picture.name, picture.sha256, prompt, answer, milliseconds)
 
@@ -225,13 +225,21 @@ class Lvlm:
                 inputs[BRANCH + name] = value
         return inputs
 
-    def answer(self, inputs: Any, on_text: Callable[[str], None] | None = None, *, words: bool = False) -> list[Answer]:
+    def answer(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        words: bool = False,
+        task: str = "caption",
+    ) -> list[Answer]:
         """What the model says to each row of prepared inputs.
 
         Args:
             inputs: from `prepare`.
             on_text: as in `generate`.
             words: score the words (`WordScores`), instead of calling `on_text`.
+            task: `caption` or `ask`, which some methods treat differently.
 
         Raises:
             SettingsError: `words` with beams, or with a method without both streams.
@@ -239,7 +247,7 @@ class Lvlm:
         inputs = inputs.to(self.model.device, dtype=self.model.dtype)
         image_tokens, prompt_tokens = self.lengths(inputs)
         scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
-        tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None)
+        tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None, task=task)
         rows = [self.until_end(row) for row in tokens.tolist()]
         with self._tokenizer_lock:
             texts = self.processor.tokenizer.batch_decode(rows, skip_special_tokens=True)
@@ -277,6 +285,7 @@ class Lvlm:
         on_text: Callable[[str], None] | None = None,
         *,
         on_tokens: Callable[[list[int], Step], None] | None = None,
+        task: str = "caption",
     ) -> torch.Tensor:
         """Decode prepared inputs by the method and the settings in force; the global random state stays as it was.
 
@@ -285,6 +294,7 @@ class Lvlm:
             on_text: called with pieces of text as they are decoded (B = 1, not with beams).
             on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
                 `on_text`. With `greedy` the CF stream is computed too, and has no part in the choice.
+            task: as in `answer`.
 
         Raises:
             SettingsError: `on_tokens` with beams, where a step does not belong to one text, or with a method that has
@@ -312,7 +322,7 @@ class Lvlm:
             decoder: contextlib.AbstractContextManager[Any] = attach(self.model, sira, on_step=steps.append)
         else:
             branch = {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
-            decoder = self.decoder.attach(self.model, self.sira, own["input_ids"], branch)
+            decoder = self.decoder.for_task(task).attach(self.model, self.sira, own["input_ids"], branch)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
         with torch.random.fork_rng(cuda), decoder:
             torch.manual_seed(settings.seed)

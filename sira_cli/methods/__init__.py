@@ -12,12 +12,13 @@ from sira_cli.methods.greedy import Greedy
 from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.icd import Icd
 from sira_cli.methods.m3id import M3id
+from sira_cli.methods.sid import Sid
 from sira_cli.methods.sira import Sira
 from sira_cli.methods.text_only import TextOnly
 from sira_cli.methods.vcd import Vcd
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (Sira(), Greedy(), GreedyApc(), TextOnly(), Vcd(), Icd(), M3id(), Dola())
+    method.name: method for method in (Sira(), Greedy(), GreedyApc(), TextOnly(), Vcd(), Icd(), M3id(), Sid(), Dola())
 }
 TWO_STREAMS = ("sira", "greedy")  # those under which both streams of the fork can be looked at
 

@@ -76,6 +76,10 @@ class Method:
                 raise SettingsError(f"method {self.name!r} has no setting {name!r} (its settings: {has})")
         return replace(self, **own)
 
+    def for_task(self, task: str) -> Self:
+        """The same method with what it does differently for `caption` or `ask`."""
+        return self
+
     def branch_inputs(
         self, lvlm: Lvlm, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
