@@ -38,7 +38,11 @@ ROLE = torch.tensor([[33, 44, 55]])  # what stands for icd's role in front of a 
 
 @functools.cache
 def case_of(name: str) -> Tiny:
-    return tiny.FAMILIES[name]()
+    case = tiny.FAMILIES[name]()
+    if name == "Gemma 3":  # a new projector is all zeros, so that no picture differs from another
+        projection = case.model.model.multi_modal_projector.mm_input_projection_weight
+        projection.copy_(torch.randn(projection.shape, generator=torch.Generator().manual_seed(0)))
+    return case
 
 
 def stub(case: Tiny, seed: int = 0) -> SimpleNamespace:
@@ -122,15 +126,16 @@ def test_equals_its_reference(method: Method, name: str):
 
 @each_method
 def test_greedy_decoding_follows_the_method(method: Method):
-    """In some family it says something else, and everywhere its scores are others."""
+    """In most families it says something else, and everywhere its scores are others."""
     others = 0
     for name in FAMILIES:
         case = case_of(name)
         tokens, scores = decoded(method, case)
         plain = case.model(**case.inputs).logits[:, -1]
-        assert not torch.allclose(scores[0], plain, atol=1e-3)
+        kept = scores[0].isfinite()
+        assert torch.allclose(scores[0][kept], plain[kept], atol=1e-3) == isinstance(method, GreedyApc)
         others += tokens.tolist() != generate(case.model, case.inputs).tolist()
-    assert others > 0 or isinstance(method, GreedyApc)
+    assert (others > len(FAMILIES) / 2) != isinstance(method, GreedyApc)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -83,9 +83,10 @@ class DecodingOptions:
     """How the next token is picked. What is not given is the preset's."""
 
     method: Annotated[str, typer.Option(help=f"Decoder: {', '.join(METHODS)}.")] = "sira"
-    k: Annotated[int | None, typer.Option(help="Layers after the fork, K. Default, here and below: the preset's.")] = (
-        None
-    )
+    k: Annotated[
+        int | None,
+        typer.Option(help="Layers after the fork, K. Default, here and below: the preset's, or the method's."),
+    ] = None
     alpha: Annotated[float | None, typer.Option(help="Contrast strength.")] = None
     beta: Annotated[float | None, typer.Option(help="Plausibility cut-off, off in the paper.")] = None
     max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
