@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,6 +17,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from sira_cli.hooks import Removable
 
 _NAME = "sira_two_streams"
 
@@ -41,9 +42,20 @@ class Split:
 _splits: WeakKeyDictionary[nn.Module, Callable[[Tensor | None], Split]] = WeakKeyDictionary()
 
 
-@contextmanager
-def two_streams(modules: Sequence[Any], split: Callable[[Tensor | None], Split]) -> Iterator[None]:
-    """Let attention modules attend per stream inside this context.
+class _Configs:
+    """Gives attention modules their own configs back."""
+
+    def __init__(self, modules: Sequence[Any]) -> None:
+        self._configs = [(module, module.config) for module in modules]
+
+    def remove(self) -> None:
+        for module, config in self._configs:
+            module.config = config
+            _splits.pop(module, None)
+
+
+def two_streams(modules: Sequence[Any], split: Callable[[Tensor | None], Split]) -> Removable:
+    """Let attention modules attend per stream, until the returned handle is removed.
 
     A module finds its attention function by the name in its config, so each gets a copy of its config with ours.
 
@@ -51,18 +63,13 @@ def two_streams(modules: Sequence[Any], split: Callable[[Tensor | None], Split])
         modules: attention modules of Hugging Face decoder layers.
         split: called inside each attention with the model's own mask.
     """
-    configs = [module.config for module in modules]
-    try:
-        for module, config in zip(modules, configs, strict=True):
-            _splits[module] = split
-            module.config = copy.copy(config)
-            module.config._attn_implementation = _NAME
-            module.config.sira_attention = _own_attention(module, config._attn_implementation)
-        yield
-    finally:
-        for module, config in zip(modules, configs, strict=True):
-            module.config = config
-            _splits.pop(module, None)
+    configs = _Configs(modules)
+    for module in modules:
+        config = copy.copy(module.config)
+        config.sira_attention = _own_attention(module, module.config._attn_implementation)
+        config._attn_implementation = _NAME
+        module.config, _splits[module] = config, split
+    return configs
 
 
 def _own_attention(module: nn.Module, name: str) -> Any:

@@ -274,7 +274,7 @@ class BatchRun:
             return choose(self._lvlm, batch.inputs, self._choices)
         on_text = self._on_text
         stream = None if on_text is None else lambda text: on_text(batch.items[0], text)
-        return self._lvlm.answer(batch.inputs, stream, words=self._words)
+        return self._lvlm.answer(batch.inputs, stream, words=self._words, task=self._task)
 
     def _fail(self, item: Item, error: Exception) -> None:
         name = one_line(item.path)

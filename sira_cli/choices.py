@@ -11,6 +11,7 @@ import torch
 from sira_cli.config import SiraConfig
 from sira_cli.errors import SettingsError
 from sira_cli.lvlm import Answer, Lvlm
+from sira_cli.methods import check_two_streams
 from sira_cli.scoring import score
 from sira_cli.trace.rows import VIEWS
 
@@ -28,8 +29,9 @@ def choose(lvlm: Lvlm, inputs: Any, choices: Sequence[str]) -> list[Answer]:
         `probability`, its share among the given ones.
 
     Raises:
-        SettingsError: fewer than two, or one without tokens.
+        SettingsError: fewer than two, or one without tokens; or a method without both streams.
     """
+    check_two_streams(lvlm.method, "choosing among given answers")
     inputs = inputs.to(lvlm.model.device, dtype=lvlm.model.dtype)
     image_tokens, prompt_tokens = lvlm.lengths(inputs)
     sira = lvlm.sira if lvlm.method == "sira" else dataclasses.replace(lvlm.sira, alpha=0.0)

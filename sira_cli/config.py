@@ -37,9 +37,11 @@ class SiraConfig:
             raise SettingsError("give k or k_fraction, not both")
         if self.k is not None and (not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 1):
             raise SettingsError(f"k must be a whole number of layers, at least 1; got {self.k!r}")
-        _check_range("k_fraction", self.k_fraction, 0.0, 1.0, open_ends=True)
-        _check_range("alpha", self.alpha, 0.0, math.inf)
-        _check_range("beta", self.beta, 0.0, 1.0)
+        if self.k_fraction is not None:
+            check_range("k_fraction", self.k_fraction, 0.0, 1.0, open_ends=True)
+        check_range("alpha", self.alpha, 0.0)
+        if self.beta is not None:
+            check_range("beta", self.beta, 0.0, 1.0)
         if self.beta == 0:
             raise SettingsError("beta must be above 0; leave it out to switch the cut-off off")
         if not isinstance(self.image_tokens, ImageTokens):
@@ -60,9 +62,12 @@ class SiraConfig:
         return k
 
 
-def _check_range(name: str, value: float | None, low: float, high: float, open_ends: bool = False) -> None:
-    if value is None and name != "alpha":
-        return
+def check_range(name: str, value: float, low: float, high: float = math.inf, open_ends: bool = False) -> None:
+    """Whether a setting is a number from `low` to `high`.
+
+    Raises:
+        SettingsError: it is not.
+    """
     wanted = f"{low:g} or more" if high == math.inf else f"between {low:g} and {high:g}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:  # nor NaN
         raise SettingsError(f"{name} must be a number {wanted}; got {value!r}")

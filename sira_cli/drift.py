@@ -27,6 +27,7 @@ from sira_cli.families import find_backbone
 from sira_cli.fork import Step, attach
 from sira_cli.images import one_line, open_picture
 from sira_cli.lvlm import Lvlm, PictureSource, refused
+from sira_cli.methods import check_two_streams
 from sira_cli.perturb import Perturbations, blur, shuffle_patches
 
 REFERENCES = ("cf", "blur", "shuffle")
@@ -72,8 +73,9 @@ def measure_drift(
     Raises:
         PictureError: the picture cannot be opened or processed, or has fewer pixels than patches; or the
             model's precision does not hold what it computes.
-        SettingsError: the prompt holds the model's placeholder for a picture.
+        SettingsError: the prompt holds the model's placeholder for a picture, or the method has no CF stream.
     """
+    check_two_streams(lvlm.method, "drift")
     how = perturbations or Perturbations()
     lvlm.check_prompt(prompt)
     picture = open_picture(source)

@@ -45,6 +45,8 @@ FAMILIES = (
 # The fork hands each late layer a 4-D mask; other implementations take none, or another kind.
 ATTENTION = ("sdpa", "eager")
 LAYER_TYPES = ("full_attention", "sliding_attention")
+# What a model keeps of a prompt beside the cache; a second pass over another prompt must put it back.
+POSITION_STATE = ("rope_deltas",)  # Qwen-VL: how far text positions lag behind, because an image takes few of them
 # Arguments of a decoder layer that carry one row per position, or keys and values from elsewhere, and
 # that the packed rows would not match.
 FOREIGN_LAYER_ARGUMENTS = {

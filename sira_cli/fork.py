@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import math
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +28,8 @@ from sira_cli.cache import Streams, known_streams, open_streams
 from sira_cli.config import SiraConfig
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError, UntestedModelWarning
 from sira_cli.families import FAMILIES, find_backbone
+from sira_cli.hooks import Removable, attached_hooks
 from sira_cli.masks import cf_mask, pack_rows, text_rows
-
-_attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -72,25 +70,9 @@ def attach(
         AttachError: the model is attached already.
     """
     fork = Fork(model, config or SiraConfig(), on_step)
-    if fork._norm in _attached:
-        raise AttachError("SIRA is attached to this model already: leave the first `with attach(...)` block first")
-    handles: list[torch.utils.hooks.RemovableHandle] = []
-    attention = ExitStack()
-    _attached.add(fork._norm)  # one a model, whatever wraps it
-    try:
-        handles.append(model.register_forward_pre_hook(fork._begin, with_kwargs=True))
-        handles.append(fork._late_layers[0].register_forward_pre_hook(fork._split, with_kwargs=True))
-        for layer in fork._late_layers:
-            handles.append(layer.register_forward_pre_hook(fork._run_both, with_kwargs=True))
-        attention.enter_context(two_streams([layer.self_attn for layer in fork._late_layers], fork._attention))
-        handles.append(fork._norm.register_forward_pre_hook(fork._join))
-        handles.append(model.register_forward_hook(fork._contrast))
+    with attached_hooks(fork._norm) as handles:
+        fork._hook(model, handles)
         yield fork
-    finally:
-        for handle in handles:
-            handle.remove()
-        attention.close()
-        _attached.discard(fork._norm)
 
 
 @dataclass
@@ -161,6 +143,16 @@ class Fork:
         self._norm = backbone.norm
         self._pass: _Pass | None = None  # only while the model runs
 
+    def _hook(self, model: nn.Module, handles: list[Removable]) -> None:
+        """Put the hooks on, each with its handle in `handles` at once."""
+        handles.append(model.register_forward_pre_hook(self._begin, with_kwargs=True))
+        handles.append(self._late_layers[0].register_forward_pre_hook(self._split, with_kwargs=True))
+        for layer in self._late_layers:
+            handles.append(layer.register_forward_pre_hook(self._run_both, with_kwargs=True))
+        handles.append(two_streams([layer.self_attn for layer in self._late_layers], self._attention))
+        handles.append(self._norm.register_forward_pre_hook(self._join))
+        handles.append(model.register_forward_hook(self._contrast))
+
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the model: find P_img in a prompt (Algorithm 1, input)."""
         input_ids = kwargs.get("input_ids", args[0] if args else None)
@@ -200,7 +192,14 @@ class Fork:
             raise ImageTokenError(
                 "the prompt ends with an image token, so the CF stream has no last row: put text after the image"
             )
-        return text_rows(self.image, valid)
+        return self._cf_rows(self.image, valid)
+
+    def _cf_rows(self, image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Which rows go on as the CF stream, and which of them are live: `[B, T]` each, from `[B, S]`."""
+        return text_rows(image, valid)
+
+    def _restrict(self, streams: Streams) -> None:
+        """Narrow down what the CF stream may see of its own rows: everything, for it holds no image."""
 
     def _split(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before layer b: append the CF stream's rows to h^b (Algorithm 1, lines 5-6 and 13-14)."""
@@ -219,6 +218,7 @@ class Fork:
         else:
             now.streams = known_streams(cache, self.boundary)
             now.streams.steps += 1
+        self._restrict(now.streams)
         return (pack_rows(hidden, now.cf_rows),), kwargs  # [B, q + T, d]
 
     def _run_both(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -16,12 +16,13 @@ from PIL import Image
 from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
-from sira_cli import presets
+from sira_cli import methods, presets
 from sira_cli._version import __version__
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, SiraError
 from sira_cli.fork import Fork, Step, attach
 from sira_cli.hub import Download, find_checkpoint
 from sira_cli.images import one_line, open_picture
+from sira_cli.methods.base import Method
 from sira_cli.presets import Preset
 from sira_cli.processors import chat_inputs, load_processor
 from sira_cli.results import Result, as_text, hash_of
@@ -46,13 +47,13 @@ class Answer:
 
 
 PictureSource = str | os.PathLike[str] | BinaryIO | Image.Image
-METHODS = ("sira", "greedy")
+BRANCH = "contrast_"  # before the names of the inputs that a contrast stream of its own gets
 
 
 def load(
     source: str | os.PathLike[str] | Preset,
     *,
-    method: str = "sira",
+    method: str | Method = "sira",
     device: str = "auto",
     quantization: str | None = None,
     offline: bool = False,
@@ -64,22 +65,24 @@ def load(
 
     Args:
         source: a preset (name, YAML file or `Preset`), a checkpoint folder, or a hub model id.
-        method: `sira`, or `greedy` for the model as it is.
+        method: `sira`, `greedy` for the model as it is, or another one of `sira_cli.methods.METHODS` to compare with.
         device: `auto` (cuda, else mps, else cpu), `cpu`, `cuda`, `cuda:1`, `mps`.
         quantization: `4bit` or `8bit` (extra `quant`).
         offline: never ask the hub; what is cached still works.
         trust_remote_code: run Python code that the checkpoint brings.
         on_download: told what will be fetched, and how large it is, before anything is.
         **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
-            top_p, seed, num_beams, dtype, attn_implementation, max_pixels, revision, prompt.
+            top_p, seed, num_beams, dtype, attn_implementation, max_pixels, revision, prompt. A method's own
+            settings (alpha and beta of most, noise_step of vcd, ...) override its defaults.
 
     Raises:
         SettingsError: a preset or a setting is wrong.
         ModelNotFoundError: the weights are not here, incomplete, or cannot be fetched.
         UnsupportedModelError: the model is one that SIRA cannot follow exactly.
     """
-    if method not in METHODS:
-        raise SettingsError(f"no method named {method!r}; available: {', '.join(METHODS)}")
+    method = methods.find(method) if isinstance(method, str) else method
+    own = {name: settings.pop(name) for name in tuple(settings) if method.owns(name)}
+    method = method.with_settings(**own)
     preset = (source if isinstance(source, Preset) else presets.resolve(os.fspath(source))).with_settings(**settings)
     if preset.revision != "main" and (model_folder := Path(preset.model).expanduser()).is_dir():
         raise SettingsError(f"revision {preset.revision!r} means nothing to a folder ({model_folder})")
@@ -125,26 +128,32 @@ class Lvlm:
     Attributes:
         model, processor: the Hugging Face objects.
         preset: every setting in force.
-        k, layers: K and L.
+        method, decoder: its name, and with its settings.
+        k, layers: K and L; K is 0 under a method that has none.
+        alpha: the method's contrast strength; 0 for one without.
         sira: the settings of the fork, with the model's image tokens.
         find_image: `[B, S]` input ids -> bool, P_img.
         vocabulary: the tokenizer, token by token.
     """
 
     def __init__(
-        self, model: Any, processor: Any, preset: Preset, method: str, revision: str, quantization: str | None
+        self, model: Any, processor: Any, preset: Preset, method: Method, revision: str, quantization: str | None
     ) -> None:
+        if method.one_text and preset.generation.num_beams > 1:
+            raise SettingsError(f"method {method.name} follows one text a picture: leave out num_beams")
         self.model = model
         self.processor = processor
         self.preset = preset
-        self.method = method
+        self.decoder = method
+        self.method = method.name
         self.revision = revision
         self.quantization = quantization
         image_tokens = preset.image_tokens.with_ids(processor.tokenizer)
         self.find_image = image_tokens.resolve(model.config).find
         self.sira = dataclasses.replace(preset.sira_config, image_tokens=image_tokens)
         fork = Fork(model, self.sira)  # a model that cannot be forked is refused now, not at the first picture
-        self.k, self.layers = fork.k, fork.layers
+        self.k, self.layers = fork.k if "k" in method.from_preset else 0, fork.layers
+        self.alpha: float = self.sira.alpha if method.name == "sira" else getattr(method, "alpha", 0.0)
         self.vocabulary = Vocabulary(processor.tokenizer)
         self._tokenizer_lock = threading.Lock()  # padding and decoding at once is an error in `tokenizers`
         self._end_tokens, pad = _end_and_pad_tokens(model, processor.tokenizer)
@@ -189,7 +198,7 @@ class Lvlm:
             raise
         except Exception as error:
             raise refused(picture.name, error) from error
-        answer = self.answer(inputs, on_text)[0]
+        answer = self.answer(inputs, on_text, task=task)[0]
         milliseconds = 1000 * (time.perf_counter() - started)
         return self.result(task, picture.name, picture.sha256, prompt, answer, milliseconds)
 
@@ -205,25 +214,40 @@ class Lvlm:
                 raise SettingsError(f"the prompt holds {placeholder}, this model's placeholder; leave it out")
 
     def prepare(self, images: Sequence[Image.Image], prompts: Sequence[str]) -> Any:
-        """B pictures and prompts as the model's inputs, left-padded, on the CPU. Safe in another thread."""
-        with self._tokenizer_lock:
-            return chat_inputs(self.processor, self.model.config.model_type, images, prompts)
+        """B pictures and prompts as the model's inputs, left-padded, on the CPU. Safe in another thread.
 
-    def answer(self, inputs: Any, on_text: Callable[[str], None] | None = None, *, words: bool = False) -> list[Answer]:
+        A method whose contrast stream is a pass of its own finds that stream's inputs among them, under names that
+        begin with `BRANCH`.
+        """
+        with self._tokenizer_lock:
+            inputs = chat_inputs(self.processor, self.model.config.model_type, images, prompts)
+            for name, value in self.decoder.branch_inputs(self, images, prompts, inputs).items():
+                inputs[BRANCH + name] = value
+        return inputs
+
+    def answer(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        words: bool = False,
+        task: str = "caption",
+    ) -> list[Answer]:
         """What the model says to each row of prepared inputs.
 
         Args:
             inputs: from `prepare`.
             on_text: as in `generate`.
             words: score the words (`WordScores`), instead of calling `on_text`.
+            task: `caption` or `ask`, which some methods treat differently.
 
         Raises:
-            SettingsError: `words` with beams.
+            SettingsError: `words` with beams, or with a method without both streams.
         """
         inputs = inputs.to(self.model.device, dtype=self.model.dtype)
         image_tokens, prompt_tokens = self.lengths(inputs)
         scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
-        tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None)
+        tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None, task=task)
         rows = [self.until_end(row) for row in tokens.tolist()]
         with self._tokenizer_lock:
             texts = self.processor.tokenizer.batch_decode(rows, skip_special_tokens=True)
@@ -261,6 +285,7 @@ class Lvlm:
         on_text: Callable[[str], None] | None = None,
         *,
         on_tokens: Callable[[list[int], Step], None] | None = None,
+        task: str = "caption",
     ) -> torch.Tensor:
         """Decode prepared inputs by the method and the settings in force; the global random state stays as it was.
 
@@ -269,9 +294,11 @@ class Lvlm:
             on_text: called with pieces of text as they are decoded (B = 1, not with beams).
             on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
                 `on_text`. With `greedy` the CF stream is computed too, and has no part in the choice.
+            task: as in `answer`.
 
         Raises:
-            SettingsError: `on_tokens` with beams, where a step does not belong to one text.
+            SettingsError: `on_tokens` with beams, where a step does not belong to one text, or with a method that has
+                no CF stream.
 
         Returns:
             Ids of the new tokens `[B, N]`, trailing end token included, shorter answers padded.
@@ -282,28 +309,31 @@ class Lvlm:
             sampling = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
         streamer: BaseStreamer | None = None
         steps: list[Step] = []
-        decoder: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        own = {name: value for name, value in inputs.items() if not name.startswith(BRANCH)}
         if on_tokens is not None:
+            methods.check_two_streams(self.method, "looking at both streams")
             if settings.num_beams > 1:
                 raise SettingsError("with several beams a step belongs to no single text: leave out --num-beams")
             streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop()))
         elif on_text is not None and settings.num_beams == 1:
             streamer = TextPieces(self.processor.tokenizer, on_text)
-        if self.method == "sira":
-            decoder = attach(self.model, self.sira, on_step=steps.append if on_tokens else None)
-        elif on_tokens is not None:
-            decoder = attach(self.model, dataclasses.replace(self.sira, alpha=0.0), on_step=steps.append)
+        if on_tokens is not None:
+            sira = self.sira if self.method == "sira" else dataclasses.replace(self.sira, alpha=0.0)
+            decoder: contextlib.AbstractContextManager[Any] = attach(self.model, sira, on_step=steps.append)
+        else:
+            branch = {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
+            decoder = self.decoder.for_task(task).attach(self.model, self.sira, own["input_ids"], branch)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
         with torch.random.fork_rng(cuda), decoder:
             torch.manual_seed(settings.seed)
             output = self.model.generate(
-                **inputs,
+                **own,
                 max_new_tokens=settings.max_new_tokens,
                 num_beams=settings.num_beams,
                 streamer=streamer,
                 **sampling,
             )
-        new: torch.Tensor = output[:, inputs["input_ids"].shape[1] :]
+        new: torch.Tensor = output[:, own["input_ids"].shape[1] :]
         return new
 
     def key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
@@ -316,7 +346,7 @@ class Lvlm:
             method=self.method,
             revision=self.revision,
             quantization=self.quantization,
-            preset=self.preset.decisive(),
+            preset=self.decoder.decisive(self.preset),
         )
 
     def result(
@@ -338,7 +368,7 @@ class Lvlm:
             method=self.method,
             k=self.k,
             layers=self.layers,
-            alpha=preset.sira.alpha,
+            alpha=self.alpha,
             max_new_tokens=preset.generation.max_new_tokens,
             temperature=preset.generation.temperature,
             seed=preset.generation.seed,

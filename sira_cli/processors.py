@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import AutoConfig, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 from transformers.processing_utils import ProcessorMixin
@@ -53,8 +54,15 @@ def load_processor(folder: Path, *, max_pixels: int | None = None, trust_remote_
     return processor
 
 
-def chat_inputs(processor: Any, model_type: str, images: Sequence[Any], prompts: Sequence[str]) -> Any:
+def chat_inputs(
+    processor: Any, model_type: str, images: Sequence[Any], prompts: Sequence[str], *, system: str = ""
+) -> Any:
     """Pictures, each with a text, as the model's inputs, in the checkpoint's chat format.
+
+    Args:
+        processor, model_type: the checkpoint's.
+        images, prompts: B of each.
+        system: the system's message instead of the template's own; in front of the prompts where there is none.
 
     Returns:
         A mapping of tensors for B rows, left-padded: `input_ids`, `attention_mask`, `pixel_values`, ...
@@ -68,14 +76,18 @@ def chat_inputs(processor: Any, model_type: str, images: Sequence[Any], prompts:
             raise UnsupportedModelError(
                 "the checkpoint has no chat template (chat_template.jinja), so its prompt format is unknown: add one"
             )
-        texts = [PROMPTS_WITHOUT_TEMPLATE[model_type].format(prompt=prompt) for prompt in prompts]
+        said = [f"{system} {prompt}" if system else prompt for prompt in prompts]
+        texts = [PROMPTS_WITHOUT_TEMPLATE[model_type].format(prompt=prompt) for prompt in said]
         return processor(images=[[image] for image in images], text=texts, padding=True, return_tensors="pt")
+    if system and not _takes_system_message(processor, template, system):
+        system, prompts = "", [f"{system} {prompt}" for prompt in prompts]
+    first = [{"role": "system", "content": [{"type": "text", "text": system}]}] if system else []
     contents = [
         [{"type": "image", "image": image}, {"type": "text", "text": prompt}]
         for image, prompt in zip(images, prompts, strict=True)
     ]
     return processor.apply_chat_template(
-        [[{"role": "user", "content": content}] for content in contents],
+        [[*first, {"role": "user", "content": content}] for content in contents],
         chat_template=template,
         add_generation_prompt=True,
         tokenize=True,
@@ -83,6 +95,18 @@ def chat_inputs(processor: Any, model_type: str, images: Sequence[Any], prompts:
         return_tensors="pt",
         processor_kwargs={"padding": True},
     )
+
+
+def _takes_system_message(processor: Any, template: str, system: str) -> bool:
+    """Whether a chat template renders a system's message; some leave it out, some refuse it."""
+    chat = [
+        {"role": "system", "content": [{"type": "text", "text": system}]},
+        {"role": "user", "content": [{"type": "text", "text": "?"}]},
+    ]
+    try:
+        return system in processor.apply_chat_template(chat, chat_template=template, tokenize=False)
+    except TemplateError:
+        return False
 
 
 def _processor_class(folder: Path) -> Any:

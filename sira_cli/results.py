@@ -16,6 +16,7 @@ class Result:
     Attributes:
         schema: `sira.caption/1` or `sira.ask/1`.
         key: hash over all that decides the text; equal keys mean equal work.
+        k, alpha: of the method; 0 where it has none.
         text: the answer; empty if the picture failed.
         finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from sira_cli.errors import SettingsError
+from sira_cli.methods import METHODS, find
+from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
     from sira_cli.lvlm import Lvlm
@@ -80,10 +82,11 @@ class ModelOptions:
 class DecodingOptions:
     """How the next token is picked. What is not given is the preset's."""
 
-    method: Annotated[str, typer.Option(help="Decoder: sira, greedy.")] = "sira"
-    k: Annotated[int | None, typer.Option(help="Layers after the fork, K. Default, here and below: the preset's.")] = (
-        None
-    )
+    method: Annotated[str, typer.Option(help=f"Decoder: {', '.join(METHODS)}.")] = "sira"
+    k: Annotated[
+        int | None,
+        typer.Option(help="Layers after the fork, K. Default, here and below: the preset's, or the method's."),
+    ] = None
     alpha: Annotated[float | None, typer.Option(help="Contrast strength.")] = None
     beta: Annotated[float | None, typer.Option(help="Plausibility cut-off, off in the paper.")] = None
     max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
@@ -150,8 +153,19 @@ class EngineOptions:
     ] = None
 
 
+def choose_method(decoding: DecodingOptions) -> Method:
+    """The decoder, with those of its settings that the options change.
+
+    Raises:
+        SettingsError: there is no such method, or it has not what is given for it.
+    """
+    given = {field.name: getattr(decoding, field.name) for field in fields(decoding)}
+    method = find(given.pop("method"))
+    return method.with_settings(**{name: value for name, value in given.items() if method.owns(name)})
+
+
 def choose_preset(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> Preset:
-    """The preset in force, with what the options change.
+    """The preset in force, with what the options change, but for what is the method's.
 
     Raises:
         SettingsError: --preset and --model together, or a value that is not valid.
@@ -165,14 +179,17 @@ def choose_preset(model: ModelOptions, decoding: DecodingOptions, **settings: An
         preset = presets.for_model(model.model)
     else:
         preset = presets.find(model.preset or os.environ.get("SIRA_PRESET") or presets.DEFAULT)
-    given = {field.name: getattr(decoding, field.name) for field in fields(decoding) if field.name != "method"}
+    method = find(decoding.method)
+    names = [field.name for field in fields(decoding) if field.name != "method" and not method.owns(field.name)]
+    given = {name: getattr(decoding, name) for name in names}
     preset = preset.with_settings(revision=model.revision, dtype=model.dtype, **given, **settings)
-    if preset.generation.temperature == 0 and (decoding.top_p is not None or decoding.seed is not None):
-        note("--top-p and --seed change nothing at temperature 0")
+    idle = decoding.top_p is not None or (decoding.seed is not None and not method.seeded)
+    if preset.generation.temperature == 0 and idle:
+        note(f"--top-p {'changes' if method.seeded else 'and --seed change'} nothing at temperature 0")
     return preset
 
 
-def load_model(preset: Preset, model: ModelOptions, method: str) -> Lvlm:
+def load_model(preset: Preset, model: ModelOptions, method: str | Method) -> Lvlm:
     """The model of a preset.
 
     Raises:
@@ -201,7 +218,7 @@ def load_model(preset: Preset, model: ModelOptions, method: str) -> Lvlm:
         return load(preset, **loading(model, method))
 
 
-def loading(model: ModelOptions, method: str) -> dict[str, Any]:
+def loading(model: ModelOptions, method: str | Method) -> dict[str, Any]:
     """The arguments of `sira_cli.load` but for the preset."""
     return {
         "method": method,

@@ -21,12 +21,15 @@ from sira_cli.cli.options import (
     ModelOptions,
     OutputOptions,
     SelectionOptions,
+    choose_method,
     choose_preset,
     load_model,
     loading,
 )
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.errors import PictureError, SettingsError, SiraError
+from sira_cli.methods import check_two_streams
+from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
     from sira_cli.batch import BatchRun, Item
@@ -68,6 +71,10 @@ def run_pictures(
     """
     set_verbosity(output.quiet, output.verbose)
     sources = chosen(paths, selection)
+    method = choose_method(decoding)
+    for option, wanted in (("--words", words), ("--choices", bool(choices))):
+        if wanted:
+            check_two_streams(method.name, option)
     preset = choose_preset(model, decoding, prompt=text if task == "caption" else None)
     prompt = preset.prompts.caption if task == "caption" else preset.prompts.ask.replace("{question}", text or "")
 
@@ -77,9 +84,11 @@ def run_pictures(
 
     if choices and (len(choices) < 2 or not all(choices)):
         raise SettingsError(f"--choices {','.join(choices)!r}: expected two or more answers, such as Yes,No")
+    if method.one_text and preset.generation.num_beams > 1:
+        raise SettingsError(f"--method {method.name} follows one text a picture: leave out --num-beams")
     if words and preset.generation.num_beams > 1:
         raise SettingsError("--words follows one text: leave out --num-beams")
-    settings = settings_of(task, prompt, preset, decoding.method, model.quantization)
+    settings = settings_of(task, prompt, preset, method, model.quantization)
     settings |= {"words": words, "choices": list(choices)}
     targets = Targets(task, sources, output)
     if engine.engine == Engine.RAY and (targets.to_stdout or STDIN in paths):
@@ -88,7 +97,7 @@ def run_pictures(
         targets.check(settings)
         run = _Run(targets, output, settings)
         asked = {"words": words, "choices": choices}
-        pictures = _engine(task, prompt, preset, model, decoding.method, engine, targets, run.on_text, asked)
+        pictures = _engine(task, prompt, preset, model, method, engine, targets, run.on_text, asked)
         if preset.model == BUNDLED:
             note("the bundled model knows drawn scenes only; photographs need another preset")
         failed = run.do(sources, pictures)
@@ -142,7 +151,7 @@ def _engine(
     prompt: str,
     preset: Preset,
     model: ModelOptions,
-    method: str,
+    method: Method,
     engine: EngineOptions,
     targets: Targets,
     on_text: Callable[[Item, str], None] | None,

@@ -12,6 +12,7 @@ from sira_cli.cli.options import OutputOptions
 from sira_cli.errors import SettingsError
 from sira_cli.files import cannot_write, replacing
 from sira_cli.ledger import Ledger, configuration_of
+from sira_cli.methods.base import Method
 from sira_cli.presets import Preset
 from sira_cli.remote import is_uri, public
 from sira_cli.results import Result, as_text
@@ -172,15 +173,15 @@ class Targets:
             self.ledger.close()
 
 
-def settings_of(task: str, prompt: str, preset: Preset, method: str, quantization: str | None) -> dict[str, Any]:
+def settings_of(task: str, prompt: str, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
     """Everything that decides the texts of a run, as its report holds it."""
     return {
         "task": task,
         "prompt": prompt,
-        "method": method,
+        "method": method.name,
         "quantization": quantization,
         "preset": preset.name,
-        **preset.decisive(),
+        **method.decisive(preset),
     }
 
 

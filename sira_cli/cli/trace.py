@@ -18,12 +18,14 @@ from sira_cli.cli.options import (
     ModelOptions,
     SelectionOptions,
     Verbose,
+    choose_method,
     choose_preset,
     load_model,
     with_options,
 )
 from sira_cli.cli.pictures import chosen
 from sira_cli.errors import PictureError, SettingsError, SiraError
+from sira_cli.methods import check_two_streams
 
 if TYPE_CHECKING:
     from sira_cli.lvlm import Lvlm
@@ -113,12 +115,14 @@ def trace(
         raise SettingsError("--force-from has its own prompts, or --prompt: leave out --question")
     if full_logits is not None and len(work) != 1:
         raise SettingsError(f"--full-logits is for one picture, here are {len(work)}")
+    method = choose_method(decoding)
+    check_two_streams(method.name, "sira trace")
     preset = choose_preset(model, decoding, prompt=prompt)
     if preset.generation.num_beams > 1:
         raise SettingsError("a trace follows one text: leave out --num-beams")
     sink = _Sink([one.source for one in work], output, output_dir, overwrite)
     _check_file("--full-logits", full_logits, overwrite)
-    lvlm = load_model(preset, model, decoding.method)
+    lvlm = load_model(preset, model, method)
     from sira_cli.presets import BUNDLED
     from sira_cli.trace.record import TraceOptions
 

@@ -164,7 +164,7 @@ def _columns(rows: list[dict[str, int]]) -> Counts:
 def _settings(lvlm: Any) -> dict[str, Any]:
     if lvlm.method == "greedy":
         return {}
-    return {"k": lvlm.k, "layers": lvlm.layers, "alpha": lvlm.preset.sira.alpha}
+    return {"k": lvlm.k, "layers": lvlm.layers, "alpha": lvlm.alpha}
 
 
 def _answers(lvlm: Any, pictures: list[Image.Image], asked: list[list[Question]]) -> list[list[str]]:

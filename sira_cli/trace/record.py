@@ -17,6 +17,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.fork import Step
 from sira_cli.images import Picture
 from sira_cli.lvlm import Lvlm
+from sira_cli.methods import check_two_streams
 from sira_cli.remote import is_uri, public
 from sira_cli.results import as_text
 from sira_cli.scoring import score
@@ -64,6 +65,7 @@ class Tracer:
     """The lines of one trace."""
 
     def __init__(self, lvlm: Lvlm, asked: Asked, options: TraceOptions, write: Callable[[Line], None]) -> None:
+        check_two_streams(lvlm.method, "a trace")
         self._lvlm, self._asked, self._options, self._write = lvlm, asked, options, write
         self._vocabulary = lvlm.vocabulary
         self._tracked = {word: self._vocabulary.encode_inside(word) for word in options.track}
@@ -131,7 +133,7 @@ class Tracer:
     @property
     def alpha(self) -> float:
         """That of the contrast column: 0 for a method without a contrast."""
-        return self._lvlm.sira.alpha if self._lvlm.method == "sira" else 0.0
+        return self._lvlm.alpha
 
     def token(self, token: int, step: Step) -> None:
         """The line of a token and the logits `[1, V]` that it was picked from."""

@@ -1,0 +1,95 @@
+"""`dola`: the last layer against an early one (Chuang et al. 2024, arXiv:2309.03883)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.config import SiraConfig
+from sira_cli.errors import SettingsError
+from sira_cli.methods.base import Method
+from sira_cli.methods.rules import plausible
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BUCKETS = ("low", "high")
+
+
+@dataclass(frozen=True)
+class Dola(Method):
+    """log P - log Q, then a cut-off; Q is the output head on the input h_l of that layer which differs most from P.
+
+    As in the version that came with transformers: no final norm before the head (the paper has it). The layer is
+    chosen for each row of a batch by itself. A repetition penalty of 1.2 is advised.
+
+    Args:
+        bucket: `low` picks among early layers (long texts), `high` among later ones (short answers).
+        relative_top: tokens with log P < max log P + ln relative_top are never chosen.
+    """
+
+    name = "dola"
+    bucket: str = "low"
+    relative_top: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bucket not in BUCKETS:
+            raise SettingsError(f"bucket of method dola must be {' or '.join(BUCKETS)}; got {self.bucket!r}")
+
+    @contextmanager
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
+        """Hooks on the candidate layers and on the model."""
+        import torch
+
+        from sira_cli.families import find_backbone
+        from sira_cli.hooks import attached_hooks
+
+        backbone = find_backbone(model)
+        head = model.get_output_embeddings()
+        tied = head.weight is model.get_input_embeddings().weight
+        early: dict[int, Tensor] = {}  # [B, d], last rows of the candidates
+
+        def keep(number: int, layer: Any, args: tuple[Any, ...]) -> None:
+            early[number] = args[0][:, -1]
+
+        def contrast(model: Any, args: Any, output: Any) -> Any:
+            rows, z = torch.stack(list(early.values())), output.logits[:, -1].float()  # [C, B, d], [B, V]
+            log_q = head(rows.to(head.weight.device)).float().log_softmax(dim=-1)  # [C, B, V]
+            output.logits = self.rule(z.log_softmax(dim=-1), log_q.to(z.device))[:, None]  # [B, 1, V]
+            return output
+
+        with attached_hooks(backbone.norm) as handles:
+            for number in self.candidates(len(backbone.layers), tied):
+                handles.append(backbone.layers[number].register_forward_pre_hook(partial(keep, number)))
+            handles.append(model.register_forward_hook(contrast))
+            yield
+
+    def candidates(self, layers: int, tied: bool) -> list[int]:
+        """Which layers' inputs are candidates in a model of L layers; `tied`: embeddings and head are one matrix.
+
+        Raises:
+            SettingsError: the model has too few layers.
+        """
+        start, middle = 2 * tied, layers // 2  # h_0 under a tied head predicts the token that it is
+        if layers > 40:
+            found = range(start, 20, 2) if self.bucket == "low" else range(layers - 20, layers, 2)
+        else:
+            found = range(start, middle, 2) if self.bucket == "low" else range(middle, layers, 2)
+        if not found:
+            raise SettingsError(f"method dola: {layers} layers are too few for the bucket {self.bucket!r}: take high")
+        return list(found)
+
+    def rule(self, log_p: Tensor, log_q: Tensor) -> Tensor:
+        """`[B, V]` and `[C, B, V]` -> `[B, V]`: the candidate with the largest Jensen-Shannon divergence counts."""
+        p, q = log_p.exp(), log_q.exp()
+        m = (p + q) / 2  # [C, B, V]
+        log_m = m.log()
+        # KL(M || P) and KL(M || Q): the order of arguments is the published code's
+        divergence = (m * (2 * log_m - log_p - log_q)).nan_to_num(0).sum(dim=-1) / 2  # [C, B]
+        best = divergence.argmax(dim=0)  # [B]
+        chosen = log_q.gather(0, best[None, :, None].expand(1, *log_p.shape))[0]  # [B, V]
+        return plausible(log_p - chosen, log_p, self.relative_top)

@@ -1,0 +1,38 @@
+"""`greedy+apc`: the cut-off of contrastive methods without their contrast, as a control for sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.config import SiraConfig
+from sira_cli.methods.base import Method
+from sira_cli.methods.rules import plausible
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class GreedyApc(Method):
+    """z without implausible tokens: only sampling, beams and logits processors can tell it from `greedy`."""
+
+    name = "greedy+apc"
+    beta: float = 0.1
+
+    @contextmanager
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
+        """An output hook."""
+        from sira_cli.families import find_backbone
+        from sira_cli.hooks import attached_hooks
+
+        def cut(model: Any, args: Any, output: Any) -> Any:
+            z = output.logits[:, -1].float()  # [B, V]
+            output.logits = plausible(z, z, self.beta)[:, None]  # [B, 1, V]
+            return output
+
+        with attached_hooks(find_backbone(model).norm) as handles:
+            handles.append(model.register_forward_hook(cut))
+            yield

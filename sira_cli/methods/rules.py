@@ -1,0 +1,20 @@
+"""What several methods do with the logits z of the full and z' of the contrast stream: `[B, V]`, float32."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def plausible(scores: Tensor, z: Tensor, beta: float) -> Tensor:
+    """`scores` without tokens whose z is below max z + ln beta (APC; Li et al. 2023, arXiv:2210.15097)."""
+    cut = z.max(dim=-1, keepdim=True).values + math.log(beta)  # [B, 1]
+    return scores.masked_fill(z < cut, -math.inf)
+
+
+def contrast(z: Tensor, z_contrast: Tensor, alpha: float) -> Tensor:
+    """(1 + alpha) z - alpha z'."""
+    return (1 + alpha) * z - alpha * z_contrast

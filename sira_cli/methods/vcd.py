@@ -1,0 +1,121 @@
+"""`vcd`: a contrast with a noised picture (Leng et al. 2024, arXiv:2311.16922)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.errors import SettingsError, UnsupportedModelError
+from sira_cli.methods.base import TwoPasses
+from sira_cli.methods.rules import contrast, plausible
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
+
+    from sira_cli.lvlm import Lvlm
+
+STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Vcd(TwoPasses):
+    """(1 + alpha) z - alpha z' with APC; z' of the picture behind `noise_step` steps of diffusion noise.
+
+    Args:
+        alpha: contrast strength.
+        beta: plausibility cut-off; the authors' script for POPE uses 0.2.
+        noise_step: 0..999.
+    """
+
+    name = "vcd"
+    seeded = True
+    alpha: float = 1.0
+    beta: float = 0.1
+    noise_step: int = 500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        step = self.noise_step
+        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < STEPS:
+            raise SettingsError(f"noise_step of method vcd must be a whole number, 0..{STEPS - 1}; got {step!r}")
+
+    def branch_inputs(
+        self, lvlm: Lvlm, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The same prompts with noised pictures."""
+        tokens = lvlm.find_image(inputs["input_ids"]).sum(dim=1)
+        copies = getattr(lvlm.model.config.vision_config, "temporal_patch_size", 1)
+        seed = lvlm.preset.generation.seed
+        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, seed)}
+
+    def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
+        """VCD's: contrast, then the cut-off."""
+        return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)
+
+
+def signal_share(step: int) -> float:
+    """The cumulative product of 1 - beta_i for i = 0..step, beta_i rising like a sigmoid from 1e-5 to 5e-3."""
+    share = 1.0
+    for i in range(step + 1):
+        beta = (5e-3 - 1e-5) / (1 + math.exp(6 - 12 * i / (STEPS - 1))) + 1e-5
+        share *= 1 - beta
+    return share
+
+
+def noised(inputs: Mapping[str, Tensor], image_tokens: Tensor, copies: int, step: int, seed: int) -> Tensor:
+    """x' = sqrt(a) x + sqrt(1 - a) e on normalised pixels, in float32; a = `signal_share(step)`.
+
+    Each picture draws its e from the seed alone, whatever else is in the batch. What only fills up a batch stays
+    as it is.
+
+    Args:
+        inputs: what the processor made of B prompts with one picture each.
+        image_tokens: `[B]` how many each prompt has.
+        copies: how often a patch of `pixel_values` holds the same moment (Qwen: temporal_patch_size); they agree.
+        step: 0..999.
+        seed: of e.
+    """
+    import torch
+
+    pixels = inputs["pixel_values"].float()
+    mixed, share = pixels.clone(), signal_share(step)
+    for picture in _pictures(inputs, pixels, image_tokens.tolist()):
+        generator = torch.Generator().manual_seed(seed)
+        for part in picture:
+            x = pixels[part]
+            if "image_grid_thw" in inputs:  # [patches, 3 * copies * side * side]
+                e = torch.randn(len(x), 3, 1, x.shape[1] // (3 * copies), generator=generator)
+                e = e.expand(-1, -1, copies, -1).reshape(x.shape)
+            else:
+                e = torch.randn(x.shape, generator=generator)
+            mixed[part] = math.sqrt(share) * x + math.sqrt(1 - share) * e
+    return mixed
+
+
+def _pictures(inputs: Mapping[str, Tensor], pixels: Tensor, image_tokens: list[int]) -> Iterator[list[Any]]:
+    """Where each prompt's picture lies in `pixels`: indices of its parts, without what fills up the batch."""
+    if "image_grid_thw" in inputs:  # rows of patches, one picture after the other
+        start = 0
+        for count in inputs["image_grid_thw"].prod(dim=-1).tolist():
+            yield [slice(start, start + count)]
+            start += count
+    elif pixels.ndim == 5:  # [B, tiles, 3, H, W]
+        for row in range(len(pixels)):
+            tiles = [tile for tile in range(pixels.shape[1]) if bool(pixels[row, tile].any())]
+            yield [(row, tile) for tile in tiles]
+    elif len(pixels) == len(image_tokens):  # [B, 3, H, W], in the upper left corner where sizes differ
+        sizes = inputs.get("image_sizes")
+        for row in range(len(pixels)):
+            height, width = pixels.shape[2:] if sizes is None else sizes[row].tolist()
+            yield [(row, slice(None), slice(height), slice(width))]
+    else:  # [tiles of all pictures, 3, H, W], each as many tokens
+        each = sum(image_tokens) // len(pixels)
+        if [count // each * each for count in image_tokens] != image_tokens:
+            raise UnsupportedModelError("method vcd cannot tell which pixels belong to which picture of a batch")
+        start = 0
+        for count in image_tokens:
+            yield [(tile,) for tile in range(start, start + count // each)]
+            start += count // each
