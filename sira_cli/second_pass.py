@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from sira_cli.errors import AttachError, UnsupportedModelError
+from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 from sira_cli.families import POSITION_STATE, find_backbone
 from sira_cli.hooks import attached_hooks
 
@@ -41,6 +41,7 @@ def second_pass(model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule:
         UnsupportedModelError: the model cannot be followed, or is called for something else than to continue
             `prompts`, one text each.
         AttachError: the model is attached already, or its cache was filled elsewhere.
+        SettingsError: `branch` is not complete.
     """
     backbone = find_backbone(model)
     passes = SecondPass(model, prompts, branch, rule)
@@ -58,6 +59,8 @@ class SecondPass:
     """
 
     def __init__(self, model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule) -> None:
+        if not {"input_ids", "attention_mask"} <= branch.keys():
+            raise SettingsError("the contrast branch has no input_ids and attention_mask: `Lvlm.prepare` makes them")
         self.cache: DynamicCache | None = None
         self.steps = 0
         self._model, self._prompts, self._branch, self._rule = model, prompts, dict(branch), rule

@@ -7,6 +7,7 @@ the batch's first row; logits processors are skipped; unknown settings vanish.
 from __future__ import annotations
 
 import functools
+import pickle
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -114,7 +115,7 @@ each_method = pytest.mark.parametrize(
 each_branch = pytest.mark.parametrize("method", [m for m in OTHERS if isinstance(m, TwoPasses)], ids=lambda m: m.name)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", list(tiny.FAMILIES))
 @each_method
 def test_equals_its_reference(method: Method, name: str):
     case = case_of(name)
@@ -136,6 +137,10 @@ def test_greedy_decoding_follows_the_method(method: Method):
         assert torch.allclose(scores[0][kept], plain[kept], atol=1e-3) == isinstance(method, GreedyApc)
         others += tokens.tolist() != generate(case.model, case.inputs).tolist()
     assert (others > len(FAMILIES) / 2) != isinstance(method, GreedyApc)
+
+
+def test_methods_travel_to_other_processes():
+    assert pickle.loads(pickle.dumps(METHODS)) == METHODS
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -270,6 +275,12 @@ def test_what_a_branch_cannot_follow_is_refused(method: TwoPasses, settings):
     case = case_of("LLaVA-1.5")
     with pytest.raises(UnsupportedModelError, match="beams, several returned sequences, use_cache=False"):
         decoded(method, case, **settings)
+
+
+def test_a_branch_without_inputs_is_refused():
+    case = case_of("LLaVA-1.5")
+    with pytest.raises(SettingsError, match=r"`Lvlm\.prepare` makes them"), attached(Vcd(), case, branch={"x": 1}):
+        pass
 
 
 def test_another_prompt_and_another_cache_are_refused():
