@@ -15,7 +15,7 @@ from PIL import Image
 from sira_cli import load, presets
 from sira_cli.choices import choose
 from sira_cli.drift import measure_drift
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.images import open_picture
 from sira_cli.lvlm import BRANCH
 from sira_cli.methods import METHODS
@@ -23,6 +23,7 @@ from sira_cli.methods.dola import Dola
 from sira_cli.methods.icd import ROLE
 from sira_cli.methods.vcd import Vcd, noised, signal_share
 from sira_cli.processors import chat_inputs
+from tests.checkpoints_other import WRITERS
 from tests.reference_methods import diffusion_share
 
 EXAMPLES = sorted(Path(__file__).parent.parent.glob("examples/*.png"))
@@ -248,6 +249,11 @@ def test_own_settings_and_configured_methods():
 def test_what_a_method_has_not_is_refused(method, settings, message):
     with pytest.raises(SettingsError, match=message):
         load("demo", method=method, **settings)
+
+
+def test_a_model_that_a_method_cannot_follow_is_refused_when_it_is_loaded(tmp_path):
+    with pytest.raises(UnsupportedModelError, match="sliding window"):
+        load(WRITERS["Gemma 3"](tmp_path / "gemma3"), method="sid", dtype="float32")
 
 
 @pytest.mark.parametrize(
