@@ -154,6 +154,9 @@ class Lvlm:
         fork = Fork(model, self.sira)  # a model that cannot be forked is refused now, not at the first picture
         self.k, self.layers = fork.k if "k" in method.from_preset else 0, fork.layers
         self.alpha: float = self.sira.alpha if method.name == "sira" else getattr(method, "alpha", 0.0)
+        if not method.one_text:
+            with method.attach(model, self.sira, torch.empty(0), {}):  # its own refusals too
+                pass
         self.vocabulary = Vocabulary(processor.tokenizer)
         self._tokenizer_lock = threading.Lock()  # padding and decoding at once is an error in `tokenizers`
         self._end_tokens, pad = _end_and_pad_tokens(model, processor.tokenizer)
