@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from sira_cli.demo import MODEL
 from sira_cli.demo.figures import Report
 from sira_cli.demo.word_scores import from_json, words_table
 from sira_cli.families import FAMILIES
+from sira_cli.methods import METHODS
 
 
 def help_text(*command: str) -> str:
@@ -25,6 +27,16 @@ def help_text(*command: str) -> str:
 def families_table() -> str:
     rows = ["| family | `model_type` | for example | note |", "|---|---|---|---|"]
     rows += [f"| {row.name} | `{row.model_type}` | `{row.example}` | {row.note} |" for row in FAMILIES]
+    return "\n".join(rows)
+
+
+def methods_table() -> str:
+    """Each method's first docstring line, and its own defaults."""
+    rows = ["| `--method` | | defaults |", "|---|---|---|"]
+    for name, method in METHODS.items():
+        what = sys.modules[type(method).__module__].__doc__.strip().splitlines()[0]
+        own = ", ".join(f"{field.name} {getattr(method, field.name)}" for field in dataclasses.fields(method))
+        rows.append(f"| `{name}` | {what.split(': ', 1)[1].rstrip('.')} | {own} |")
     return "\n".join(rows)
 
 

@@ -1,4 +1,4 @@
-"""`sira`: the fork (`sira_cli.fork`)."""
+"""`sira`: late layers that see no image beside those that do (`sira_cli.fork`), the default."""
 
 from __future__ import annotations
 
