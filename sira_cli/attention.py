@@ -92,7 +92,8 @@ def _attend(
         window = attention_mask.shape[-1]
         key, value = key[:, :, -window:], value[:, :, -window:]
     full, weights = attend(module, query[:, :, :q], key, value, attention_mask, **kwargs)
-    cf, _ = attend(module, query[:, :, q:], cf_keys, cf_values, split.cf_mask, **kwargs)
+    cf_mask = None if split.cf_mask is None else split.cf_mask.to(query.device)  # layers may be on several devices
+    cf, _ = attend(module, query[:, :, q:], cf_keys, cf_values, cf_mask, **kwargs)
     return torch.cat([full, cf], dim=1), weights
 
 

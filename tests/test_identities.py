@@ -156,6 +156,7 @@ def test_no_hook_remains_after_an_error_and_the_model_works_as_before(llava: tin
     with pytest.raises(ZeroDivisionError), attach(llava.model, on_step=fail):
         generate(llava.model, llava.inputs)
     assert hooks(llava.model) == before
+    assert all(layer.self_attn.config is llava.model.get_decoder().config for layer in llava.model.get_decoder().layers)
     assert torch.equal(generate(llava.model, llava.inputs), expected)
     generate_sira(llava.model, llava.inputs)  # and it can be attached again
 
