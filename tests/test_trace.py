@@ -262,6 +262,21 @@ def test_the_command_writes_what_the_library_does(sira, tmp_path, monkeypatch):
     assert Path("traces/a.trace.jsonl").stat().st_mtime_ns == before
 
 
+def test_a_trace_that_fails_on_the_way_is_tried_again(sira, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("sira_cli.trace.record.Tracer.end", lambda *_: 1 / 0)
+        for target in (["--output-dir", tmp_path / "traces"], ["-o", tmp_path / "all.jsonl"]):
+            code, _, err = sira("trace", EXAMPLES[0], "--preset", "demo", "--max-new-tokens", 2, *target)
+            assert (code, "division by zero" in err) == (3, True)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "all.jsonl"]
+    assert [json.loads(line)["type"] for line in (tmp_path / "all.jsonl").read_text().splitlines()] == [
+        *("run", "token", "token", "end")
+    ]
+    sira("trace", EXAMPLES[0], "--preset", "demo", "--max-new-tokens", 2, "--output-dir", tmp_path / "traces")
+    (written,) = (tmp_path / "traces").rglob("*.trace.jsonl")
+    assert json.loads(written.read_text().splitlines()[-1])["status"] == "ok"
+
+
 def test_captions_of_a_file_are_scored(sira, tmp_path):
     records = [
         {"file_name": EXAMPLES[0].name, "text": "There is a cat.", "prompt": "What is this?"},

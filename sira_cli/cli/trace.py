@@ -189,13 +189,13 @@ class _Run:
     def _generated(self, source: Source, asked: Asked) -> int:
         from sira_cli.trace.record import trace_generated
 
-        with self._sink.opened(source) as write:
-            try:
+        try:
+            with self._sink.opened(source) as write:
                 trace_generated(self._lvlm, asked, self._options, write)
-            except SiraError:
-                raise
-            except Exception as error:
-                return self._failed(asked, error)
+        except SiraError:
+            raise
+        except Exception as error:  # outside of the block, so that no half trace takes its place in a tree
+            return self._failed(asked, error)
         return 0
 
     def _forced(self, batch: list[tuple[Source, Asked]]) -> int:
