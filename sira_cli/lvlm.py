@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -158,7 +157,6 @@ class Lvlm:
             with method.attach(model, self.sira, torch.empty(0), {}):  # its own refusals too
                 pass
         self.vocabulary = Vocabulary(processor.tokenizer)
-        self._tokenizer_lock = threading.Lock()  # padding and decoding at once is an error in `tokenizers`
         self._end_tokens, pad = _end_and_pad_tokens(model, processor.tokenizer)
         # Algorithm 1 picks from z_cd alone, so nothing else that a checkpoint's generation_config.json
         # may hold (Qwen2.5-VL: a repetition penalty) takes part.
@@ -222,7 +220,7 @@ class Lvlm:
         A method whose contrast stream is a pass of its own finds that stream's inputs among them, under names that
         begin with `BRANCH`.
         """
-        with self._tokenizer_lock:
+        with self.vocabulary.lock:
             inputs = chat_inputs(self.processor, self.model.config.model_type, images, prompts)
             for name, value in self.decoder.branch_inputs(self, images, prompts, inputs).items():
                 inputs[BRANCH + name] = value
@@ -252,8 +250,7 @@ class Lvlm:
         scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
         tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None, task=task)
         rows = [self.until_end(row) for row in tokens.tolist()]
-        with self._tokenizer_lock:
-            texts = self.processor.tokenizer.batch_decode(rows, skip_special_tokens=True)
+        texts = [self.vocabulary.text(row) for row in rows]
         return [
             Answer(
                 text=text.strip(),
@@ -319,7 +316,7 @@ class Lvlm:
                 raise SettingsError("with several beams a step belongs to no single text: leave out --num-beams")
             streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop()))
         elif on_text is not None and settings.num_beams == 1:
-            streamer = TextPieces(self.processor.tokenizer, on_text)
+            streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
         if on_tokens is not None:
             sira = self.sira if self.method == "sira" else dataclasses.replace(self.sira, alpha=0.0)
             decoder: contextlib.AbstractContextManager[Any] = attach(self.model, sira, on_step=steps.append)

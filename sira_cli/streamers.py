@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -13,9 +14,19 @@ from transformers.generation.streamers import BaseStreamer
 class TextPieces(TextStreamer):
     """Hands decoded text on as soon as words are complete."""
 
-    def __init__(self, tokenizer: Any, on_text: Callable[[str], None]) -> None:
+    def __init__(self, tokenizer: Any, lock: AbstractContextManager[Any], on_text: Callable[[str], None]) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self._on_text = on_text
+        self._lock, self._on_text = lock, on_text
+
+    def put(self, value: torch.Tensor) -> None:
+        """Called by `generate` with the prompt, then with each token."""
+        with self._lock:
+            super().put(value)  # type: ignore[no-untyped-call] # not annotated upstream
+
+    def end(self) -> None:
+        """Called by `generate` at the end."""
+        with self._lock:
+            super().end()  # type: ignore[no-untyped-call]
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         """Called by `TextStreamer` with each finished piece."""

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoProcessor
 
 import sira_cli
+from sira_cli.choices import choose
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
 from sira_cli.images import open_picture
 from sira_cli.lvlm import Answer, Lvlm, load
@@ -282,6 +283,29 @@ def test_image_tokens_by_text_and_between_markers(qwen, qwen_folder, photos):
         preset = Preset.model_validate_json(json.dumps({"model": str(qwen_folder), "image_tokens": rule}))
         result = load(preset, max_new_tokens=8).caption(photos["coffee"])
         assert (result.text, result.image_tokens) == (expected.text, expected.image_tokens)
+
+
+def test_the_tokenizer_is_used_by_one_thread_at_a_time(monkeypatch):
+    """A batch is prepared while another one is decoded, and `tokenizers` cannot pad and decode at once."""
+    lvlm = load("demo", max_new_tokens=4)
+    backend, used = type(lvlm.processor.tokenizer), []
+
+    def locked(method):
+        def run(self, *args, **kwargs):
+            used.append((method.__name__, lvlm.vocabulary.lock.locked()))
+            return method(self, *args, **kwargs)
+
+        return run
+
+    for name in ("__call__", "encode", "decode"):
+        monkeypatch.setattr(backend, name, locked(getattr(backend, name)))
+    image = Image.new("RGB", (96, 96))
+    inputs = lvlm.prepare([image], ["Is there a cat?"])
+    lvlm.answer(inputs, words=True)
+    lvlm.answer(inputs, on_text=lambda text: None)
+    choose(lvlm, inputs, ["Yes", "No"])
+    assert {name for name, _ in used} == {"__call__", "encode", "decode"}
+    assert all(held for _, held in used)
 
 
 def test_the_presets_rule_reaches_the_decoder(qwen_folder, photos):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,14 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Vocabulary:
-    """A tokenizer, seen token by token."""
+    """A tokenizer, seen token by token.
+
+    Attributes:
+        lock: held by whoever uses the tokenizer; padding and decoding at once is an error in `tokenizers`.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
+        self.lock = threading.Lock()
         self._tokenizer = tokenizer
         self._special = {int(token) for token in tokenizer.all_special_ids}
         self._added = {int(token): str(added) for token, added in tokenizer.added_tokens_decoder.items()}
@@ -48,7 +54,8 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text that starts an answer."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        with self.lock:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def encode_after(self, prompt: Sequence[int], text: str) -> list[int]:
@@ -66,7 +73,8 @@ class Vocabulary:
 
     def text(self, tokens: Sequence[int]) -> str:
         """What they read together, without special ones."""
-        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        with self.lock:
+            text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
     def words(self, tokens: Sequence[int]) -> list[Word]:
