@@ -12,7 +12,6 @@ simply does not contain it: same numbers, fewer rows, and weights are read once 
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from sira_cli.errors import AttachError, ImageTokenError, SettingsError, Unsuppo
 from sira_cli.families import FAMILIES, find_backbone
 from sira_cli.hooks import Removable, attached_hooks
 from sira_cli.masks import cf_mask, pack_rows, text_rows
+from sira_cli.rules import contrast, plausible
 
 
 @dataclass(frozen=True)
@@ -250,14 +250,12 @@ class Fork:
         self._pass = None
         if not hasattr(output, "logits"):
             raise UnsupportedModelError("the model returned a tuple: call it with return_dict=True")
-        alpha = self.config.alpha
         z_full, z_cf = output.logits[:, -1].float().chunk(2)  # [B, V]
-        z_cd = (1 + alpha) * z_full - alpha * z_cf  # [B, V]
+        z_cd = contrast(z_full, z_cf, self.config.alpha)  # [B, V]
         if self._on_step is not None:
             self._on_step(Step(z_full, z_cf, z_cd))
         if self.config.beta is not None:
-            cut = z_full.max(dim=-1, keepdim=True).values + math.log(self.config.beta)  # [B, 1]
-            z_cd = z_cd.masked_fill(z_full < cut, -math.inf)
+            z_cd = plausible(z_cd, z_full, self.config.beta)
         output.logits = z_cd[:, None]  # [B, 1, V]
         return output
 

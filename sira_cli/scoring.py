@@ -19,6 +19,7 @@ from sira_cli.config import SiraConfig
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.families import find_backbone
 from sira_cli.fork import Step, attach
+from sira_cli.rules import contrast
 
 ROWS = 16  # of each stream through the head at once
 
@@ -58,7 +59,7 @@ def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Seq
     _check_head(_logits(model, normed[:, -1:]), torch.cat([last.full, last.cf])[:, None])
     for start in range(0, longest, ROWS):
         z_full, z_cf = _logits(model, normed[:, start : start + ROWS]).chunk(2)  # [B, ROWS, V]
-        z_cd = (1 + config.alpha) * z_full - config.alpha * z_cf
+        z_cd = contrast(z_full, z_cf, config.alpha)
         for row in range(z_full.shape[1]):
             yield Step(z_full[:, row], z_cf[:, row], z_cd[:, row])
 

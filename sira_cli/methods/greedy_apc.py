@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.config import SiraConfig
 from sira_cli.methods.base import Method
-from sira_cli.methods.rules import plausible
+from sira_cli.rules import plausible
 
 if TYPE_CHECKING:
     from torch import Tensor

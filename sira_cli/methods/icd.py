@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sira_cli.methods.base import TwoPasses
-from sira_cli.methods.rules import contrast, plausible
+from sira_cli.rules import contrast, plausible
 
 if TYPE_CHECKING:
     from PIL import Image

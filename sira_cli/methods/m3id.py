@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from sira_cli.config import check_range
 from sira_cli.methods.base import TwoPasses
-from sira_cli.methods.rules import plausible
 from sira_cli.methods.text_only import without_image
+from sira_cli.rules import plausible
 
 if TYPE_CHECKING:
     from PIL import Image

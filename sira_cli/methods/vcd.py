@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods.base import TwoPasses
-from sira_cli.methods.rules import contrast, plausible
+from sira_cli.rules import contrast, plausible
 
 if TYPE_CHECKING:
     from PIL import Image

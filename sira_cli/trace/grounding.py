@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sira_cli.fork import Step
+from sira_cli.rules import contrast
 from sira_cli.trace.tokens import Vocabulary
 
 
@@ -30,7 +31,7 @@ class WordScores:
     def add(self, tokens: Sequence[int], step: Step) -> None:
         """The next token of each text, and the logits `[B, V]` that it was picked from."""
         picked = torch.tensor(list(tokens), device=step.full.device)[:, None]
-        z_cd = (1 + self._alpha) * step.full - self._alpha * step.cf  # whatever method picked the token
+        z_cd = contrast(step.full, step.cf, self._alpha)  # whatever method picked the token
         delta = (step.full.gather(1, picked) - step.cf.gather(1, picked)).nan_to_num()
         logprob = z_cd.log_softmax(dim=-1).gather(1, picked)
         self._tokens.append(list(tokens))

@@ -1,4 +1,4 @@
-"""What several methods do with the logits z of the full and z' of the contrast stream: `[B, V]`, float32."""
+"""What decoders make of the logits z of the full and z' of the contrast stream, `[..., V]` in float32."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def contrast(z: Tensor, z_contrast: Tensor, alpha: float) -> Tensor:
+    """(1 + alpha) z - alpha z' (paper, Eq. 4)."""
+    return (1 + alpha) * z - alpha * z_contrast
+
+
 def plausible(scores: Tensor, z: Tensor, beta: float) -> Tensor:
     """`scores` without tokens whose z is below max z + ln beta (APC; Li et al. 2023, arXiv:2210.15097)."""
-    cut = z.max(dim=-1, keepdim=True).values + math.log(beta)  # [B, 1]
+    cut = z.max(dim=-1, keepdim=True).values + math.log(beta)  # [..., 1]
     return scores.masked_fill(z < cut, -math.inf)
-
-
-def contrast(z: Tensor, z_contrast: Tensor, alpha: float) -> Tensor:
-    """(1 + alpha) z - alpha z'."""
-    return (1 + alpha) * z - alpha * z_contrast
