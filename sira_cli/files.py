@@ -19,15 +19,32 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` when the block ends without an error.
 
     Readers see the old file or the new one, never a part of it, even if the process is killed.
+
+    Raises:
+        SiraError: it cannot be written.
     """
     temporary = path.with_name(f".sira-{os.getpid()}-{next(_numbers)}.tmp")
+    with writing(path):
+        try:
+            with temporary.open("xb") as file:
+                yield file
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A block that writes to `path`.
+
+    Raises:
+        SiraError: the system has something against it.
+    """
     try:
-        with temporary.open("xb") as file:
-            yield file
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def cannot_write(path: Path, error: OSError) -> SiraError:

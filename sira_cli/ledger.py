@@ -154,16 +154,13 @@ class Ledger:
         names = [name for name in self._lines if name not in ours] + names
         if self._superseded or names != list(self._lines):
             moved: dict[str, _Line] = {}
-            try:
-                with replacing(self.path) as file:
-                    for name in names:
-                        line = self._lines[name]
-                        moved[name] = dataclasses.replace(line, start=file.tell())
-                        file.write(self._read(line))
-                    file.flush()
-                    os.fsync(file.fileno())
-            except OSError as error:
-                raise cannot_write(self.path, error) from error
+            with replacing(self.path) as file:
+                for name in names:
+                    line = self._lines[name]
+                    moved[name] = dataclasses.replace(line, start=file.tell())
+                    file.write(self._read(line))
+                file.flush()
+                os.fsync(file.fileno())
             self._file.close()
             self._file = self.path.open("r+b", buffering=0)  # only to be read from now on: no lock
             self._lines, self._superseded = moved, False

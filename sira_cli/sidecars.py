@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sira_cli.errors import SettingsError
-from sira_cli.files import cannot_write, replacing
+from sira_cli.files import replacing, writing
 from sira_cli.images import endings, one_line
 from sira_cli.remote import is_uri
 from sira_cli.sources import STDIN, Source
@@ -76,12 +76,10 @@ class Sidecars:
         if self.keeps(source):
             return
         place = self.place(source)
-        try:
+        with writing(place):
             place.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(place) as file:
-                file.write(f"{text}\n".encode())
-        except OSError as error:
-            raise cannot_write(place, error) from error
+        with replacing(place) as file:
+            file.write(f"{text}\n".encode())
 
     def complete(self, source: Source, text: Callable[[], str]) -> None:
         """Write the text of an earlier run, if its file is missing.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.files import cannot_write, replacing
+from sira_cli.files import replacing
 from sira_cli.results import Result
 
 COLUMNS = [field.name for field in fields(Result)]
@@ -42,11 +42,8 @@ def write_table(records: Iterable[dict[str, Any]], path: Path) -> None:
     first = next(rows, {})
     columns = [name for name in COLUMNS if name in first or name not in NESTED]
     flat = (_flat(row) for row in chain([first] if first else [], rows))
-    try:
-        with replacing(path) as file:
-            write(flat, columns, file)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    with replacing(path) as file:
+        write(flat, columns, file)
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:

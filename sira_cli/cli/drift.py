@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sira_cli.cli.console import note, say, set_verbosity, verbosity
 from sira_cli.cli.options import (
     DecodingOptions,
+    Images,
     ModelOptions,
+    Question,
     SelectionOptions,
     Verbose,
     choose_preset,
@@ -37,13 +38,8 @@ ROWS = 16  # of layers in the table; more layers share rows
 @with_options(model=ModelOptions, selection=SelectionOptions)
 def drift(
     *,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="IMAGE", help="Pictures, folders, globs; - reads a picture from stdin.", show_default=False
-        ),
-    ] = None,
-    question: Annotated[str | None, typer.Option("-q", "--question", help="What to ask about each picture.")] = None,
+    paths: Images = None,
+    question: Question = None,
     prompt: Annotated[
         str | None, typer.Option("--prompt", help="The same without the preset's wording; default its caption prompt.")
     ] = None,
@@ -78,7 +74,6 @@ def drift(
         raise SettingsError("give --question or --prompt, not both")
     from sira_cli.drift_plot import check_format
     from sira_cli.perturb import Perturbations
-    from sira_cli.presets import BUNDLED
 
     perturbations = Perturbations(blur, patches, seed)
     for option, file in (("--output", output), ("--plot", plot)):
@@ -90,15 +85,14 @@ def drift(
         note(f"--shard {selection.shard} holds none of the pictures")
         return
     preset = choose_preset(model, DecodingOptions(k=k), prompt=prompt)
-    text = preset.prompts.caption if question is None else preset.prompts.ask.replace("{question}", question)
+    text = preset.prompts.caption if question is None else preset.prompts.asking(question)
     lvlm = load_model(preset, model, "sira")
-    if preset.model == BUNDLED:
-        note("the bundled model knows drawn scenes only; photographs need another preset")
     measured, failures = _measure(lvlm, sources, text, perturbations)
     if failures and len(sources) > 1:
         say(f"{len(failures)} of {len(sources)} pictures failed")
     if measured:
         from sira_cli.drift_report import DriftReport
+        from sira_cli.files import replacing
 
         report = DriftReport.of(lvlm, text, perturbations, measured, failures)
         if as_json:
@@ -106,7 +100,8 @@ def drift(
         else:
             _print(report)
         if output is not None:
-            _save(output, lambda file: file.write(report.to_json().encode() + b"\n"))
+            with replacing(output) as record:
+                record.write(report.to_json().encode() + b"\n")
         if plot is not None:
             _plot(report, plot)
     if failures:
@@ -190,17 +185,9 @@ def _shown(value: Estimate, digits: str) -> str:
 
 def _plot(report: DriftReport, path: Path) -> None:
     from sira_cli.drift_plot import draw
+    from sira_cli.files import replacing
 
     if verbosity() < 1:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its font cache
-    _save(path, lambda file: draw(report, file, path.suffix))
-
-
-def _save(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    from sira_cli.files import cannot_write, replacing
-
-    try:
-        with replacing(path) as file:
-            write(file)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    with replacing(path) as file:
+        draw(report, file, path.suffix)

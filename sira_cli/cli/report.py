@@ -26,15 +26,12 @@ def report(
     if output.is_dir() or not output.parent.is_dir():
         what = "is a folder" if output.is_dir() else f"{output.parent} is not a folder"
         raise SettingsError(f"-o {output}: {what}, expected a file in a folder that exists: -o FILE.html")
-    from sira_cli.files import cannot_write, replacing
+    from sira_cli.files import replacing
     from sira_cli.report.page import render
     from sira_cli.trace.read import read_traces
 
     found = [trace for path in traces for trace in read_traces(path)]
     page = render(found, title).encode("utf-8", "backslashreplace")
-    try:
-        with replacing(output) as file:
-            file.write(page)
-    except OSError as error:
-        raise cannot_write(output, error) from error
+    with replacing(output) as file:
+        file.write(page)
     note(f"{output}: {len(found)} trace{'s' * (len(found) > 1)}, {len(page) / 1e6:.1f} MB; open it in a browser")

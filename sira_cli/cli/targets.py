@@ -10,7 +10,7 @@ from typing import Any
 
 from sira_cli.cli.options import OutputOptions
 from sira_cli.errors import SettingsError
-from sira_cli.files import cannot_write, replacing
+from sira_cli.files import replacing, writing
 from sira_cli.ledger import Ledger, configuration_of
 from sira_cli.methods.base import Method
 from sira_cli.presets import Preset
@@ -53,7 +53,9 @@ class Targets:
             return
         path = output.output
         if path.is_dir() or not path.suffix:
-            path = _made(path) / ("captions.jsonl" if task == "caption" else "answers.jsonl")
+            with writing(path):
+                path.mkdir(parents=True, exist_ok=True)
+            path /= "captions.jsonl" if task == "caption" else "answers.jsonl"
         if path.suffix.lower() not in FORMATS:
             raise SettingsError(f"--output {path}: expected a name that ends in {', '.join(FORMATS)}")
         if path.suffix.lower() != ".jsonl":
@@ -161,11 +163,8 @@ class Targets:
         """
         if self.report is None:
             return
-        try:
-            with replacing(self.report) as file:
-                file.write(json.dumps(report, indent=2, ensure_ascii=False).encode() + b"\n")
-        except OSError as error:
-            raise cannot_write(self.report, error) from error
+        with replacing(self.report) as file:
+            file.write(json.dumps(report, indent=2, ensure_ascii=False).encode() + b"\n")
 
     def close(self) -> None:
         """Let go of the files."""
@@ -183,14 +182,6 @@ def settings_of(task: str, prompt: str, preset: Preset, method: Method, quantiza
         "preset": preset.name,
         **method.decisive(preset),
     }
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    return folder
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from sira_cli.files import cannot_write
+from sira_cli.files import writing
 
 _HEADER = 512  # bytes reserved; safetensors allows spaces behind the JSON
 
@@ -25,11 +25,9 @@ class LogitsFile:
         self._path = path
         self._tokens: list[int] = []
         self._vocabulary = 0
-        try:
+        with writing(path):
             self._file = path.open("wb")
             self._file.write(b" " * (8 + _HEADER))
-        except OSError as error:
-            raise cannot_write(path, error) from error
 
     def append(self, token: int, logits: Tensor) -> None:
         """One step: `[3, V]` in the order full, cf, contrast.
@@ -60,8 +58,6 @@ class LogitsFile:
             self._write(struct.pack("<Q", _HEADER) + json.dumps(header).encode().ljust(_HEADER))
 
     def _write(self, data: bytes) -> None:
-        try:
+        with writing(self._path):
             self._file.write(data)
             self._file.flush()
-        except OSError as error:
-            raise cannot_write(self._path, error) from error
