@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from sira_cli.config import SiraConfig
 from sira_cli.errors import SettingsError
 from sira_cli.lvlm import Answer, Lvlm
 from sira_cli.methods import check_two_streams
@@ -34,11 +32,10 @@ def choose(lvlm: Lvlm, inputs: Any, choices: Sequence[str]) -> list[Answer]:
     check_two_streams(lvlm.method, "choosing among given answers")
     inputs = inputs.to(lvlm.model.device, dtype=lvlm.model.dtype)
     image_tokens, prompt_tokens = lvlm.lengths(inputs)
-    sira = lvlm.sira if lvlm.method == "sira" else dataclasses.replace(lvlm.sira, alpha=0.0)
     tokens = [lvlm.vocabulary.encode_after(inputs["input_ids"][0].tolist(), choice) for choice in choices]
     if len(choices) < 2 or not all(tokens):
         raise SettingsError(f"choices {', '.join(choices)!r}: expected two or more answers, such as Yes,No")
-    sums = torch.stack([torch.stack(_logprobs(lvlm, sira, inputs, ids)) for ids in tokens])  # [C, 3, B]
+    sums = torch.stack([torch.stack(_logprobs(lvlm, inputs, ids)) for ids in tokens])  # [C, 3, B]
     shares = sums.softmax(dim=0)
     best = sums[:, 2].argmax(dim=0).tolist()
     return [
@@ -61,9 +58,11 @@ def choose(lvlm: Lvlm, inputs: Any, choices: Sequence[str]) -> list[Answer]:
     ]
 
 
-def _logprobs(lvlm: Lvlm, sira: SiraConfig, inputs: Any, tokens: list[int]) -> list[torch.Tensor]:
+def _logprobs(lvlm: Lvlm, inputs: Any, tokens: list[int]) -> list[torch.Tensor]:
     """Of one text after each of B prompts, in each of the three views: `[B]`."""
-    steps = list(zip(tokens, score(lvlm.model, sira, inputs, [tokens] * len(inputs["input_ids"])), strict=True))
+    steps = list(
+        zip(tokens, score(lvlm.model, lvlm.both_streams, inputs, [tokens] * len(inputs["input_ids"])), strict=True)
+    )
     return [
         sum((getattr(step, view).log_softmax(dim=-1)[:, token] for token, step in steps), torch.zeros(()))
         for view in VIEWS

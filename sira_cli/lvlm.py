@@ -131,6 +131,7 @@ class Lvlm:
         k, layers: K and L; K is 0 under a method that has none.
         alpha: the method's contrast strength; 0 for one without.
         sira: the settings of the fork, with the model's image tokens.
+        both_streams: the same for looking at both streams, with the method's alpha: greedy's contrast has none.
         find_image: `[B, S]` input ids -> bool, P_img.
         vocabulary: the tokenizer, token by token.
     """
@@ -153,7 +154,8 @@ class Lvlm:
         fork = Fork(model, self.sira)  # a model that cannot be forked is refused now, not at the first picture
         self.k, self.layers = fork.k if "k" in method.from_preset else 0, fork.layers
         self.alpha: float = self.sira.alpha if method.name == "sira" else getattr(method, "alpha", 0.0)
-        if not method.one_text:
+        self.both_streams = dataclasses.replace(self.sira, alpha=self.alpha)
+        if not method.one_text and not method.from_preset:
             with method.attach(model, self.sira, torch.empty(0), {}):  # its own refusals too
                 pass
         self.vocabulary = Vocabulary(processor.tokenizer)
@@ -179,7 +181,7 @@ class Lvlm:
 
     def ask(self, picture: PictureSource, question: str, *, on_text: Callable[[str], None] | None = None) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
-        return self.run("ask", picture, self.preset.prompts.ask.replace("{question}", question), on_text)
+        return self.run("ask", picture, self.preset.prompts.asking(question), on_text)
 
     def run(
         self, task: str, source: PictureSource, prompt: str, on_text: Callable[[str], None] | None = None
@@ -318,8 +320,9 @@ class Lvlm:
         elif on_text is not None and settings.num_beams == 1:
             streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
         if on_tokens is not None:
-            sira = self.sira if self.method == "sira" else dataclasses.replace(self.sira, alpha=0.0)
-            decoder: contextlib.AbstractContextManager[Any] = attach(self.model, sira, on_step=steps.append)
+            decoder: contextlib.AbstractContextManager[Any] = attach(
+                self.model, self.both_streams, on_step=steps.append
+            )
         else:
             branch = {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
             decoder = self.decoder.for_task(task).attach(self.model, self.sira, own["input_ids"], branch)

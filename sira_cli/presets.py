@@ -62,6 +62,10 @@ class Prompts(_Strict):
     caption: str = Field(default="Please describe this image in detail.", min_length=1)
     ask: str = "{question}"
 
+    def asking(self, question: str) -> str:
+        """The prompt of a question."""
+        return self.ask.replace("{question}", question)
+
     @field_validator("ask")
     @classmethod
     def _has_question(cls, value: str) -> str:

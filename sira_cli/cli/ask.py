@@ -12,6 +12,7 @@ from sira_cli.cli.options import (
     EngineOptions,
     ModelOptions,
     OutputOptions,
+    Paths,
     SelectionOptions,
     with_options,
 )
@@ -24,12 +25,7 @@ from sira_cli.errors import SettingsError
 )
 def ask(
     *,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="PATH", help="Pictures, folders, globs; - reads a picture from stdin.", show_default=False
-        ),
-    ] = None,
+    paths: Paths = None,
     question: Annotated[str, typer.Argument(help="One question about each picture.", show_default=False)],
     choices: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="The likeliest of these answers, with its probability.")

@@ -11,6 +11,7 @@ from sira_cli.cli.options import (
     EngineOptions,
     ModelOptions,
     OutputOptions,
+    Paths,
     SelectionOptions,
     with_options,
 )
@@ -22,12 +23,7 @@ from sira_cli.cli.pictures import run_pictures
 )
 def caption(
     *,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="PATH", help="Pictures, folders, globs; - reads a picture from stdin.", show_default=False
-        ),
-    ] = None,
+    paths: Paths = None,
     model: ModelOptions,
     decoding: DecodingOptions,
     selection: SelectionOptions,

@@ -57,6 +57,12 @@ Verbose = Annotated[
 ]
 
 
+_PICTURES = "Pictures, folders, globs; - reads a picture from stdin."
+Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
+Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
+Question = Annotated[str | None, typer.Option("-q", "--question", help="What to ask about each picture.")]
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model, and where it runs."""
@@ -215,7 +221,18 @@ def load_model(preset: Preset, model: ModelOptions, method: str | Method) -> Lvl
         from sira_cli.lvlm import load
 
         silence_transformers()
-        return load(preset, **loading(model, method))
+        lvlm = load(preset, **loading(model, method))
+    note_bundled(preset)
+    return lvlm
+
+
+def note_bundled(preset: Preset) -> None:
+    """What to know about the model that comes along."""
+    from sira_cli import presets
+    from sira_cli.cli.console import note
+
+    if preset.model == presets.BUNDLED:
+        note("the bundled model knows drawn scenes only; photographs need another preset")
 
 
 def loading(model: ModelOptions, method: str | Method) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from sira_cli.cli.options import (
     choose_preset,
     load_model,
     loading,
+    note_bundled,
 )
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.errors import PictureError, SettingsError, SiraError
@@ -76,10 +77,9 @@ def run_pictures(
         if wanted:
             check_two_streams(method.name, option)
     preset = choose_preset(model, decoding, prompt=text if task == "caption" else None)
-    prompt = preset.prompts.caption if task == "caption" else preset.prompts.ask.replace("{question}", text or "")
+    prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(text or "")
 
     from sira_cli.cli.targets import Targets, settings_of
-    from sira_cli.presets import BUNDLED
     from sira_cli.sources import STDIN
 
     if choices and (len(choices) < 2 or not all(choices)):
@@ -98,8 +98,6 @@ def run_pictures(
         run = _Run(targets, output, settings)
         asked = {"words": words, "choices": choices}
         pictures = _engine(task, prompt, preset, model, method, engine, targets, run.on_text, asked)
-        if preset.model == BUNDLED:
-            note("the bundled model knows drawn scenes only; photographs need another preset")
         failed = run.do(sources, pictures)
     finally:
         targets.close()
@@ -171,6 +169,7 @@ def _engine(
         work = Work(preset, loading(model, method), task, prompt, engine.batch_size, str(Path.cwd()), **asked)
         run = RayRun(work, workers=engine.workers, done=targets.done, quiet=verbosity() < 1)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own in place of ours
+    note_bundled(preset)
     return run
 
 

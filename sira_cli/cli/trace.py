@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.cli.console import note, say, set_verbosity, verbosity
+from sira_cli.cli.console import say, set_verbosity
 from sira_cli.cli.options import (
     DecodingOptions,
+    Images,
     ModelOptions,
+    Question,
     SelectionOptions,
     Verbose,
     choose_method,
@@ -24,16 +24,14 @@ from sira_cli.cli.options import (
     with_options,
 )
 from sira_cli.cli.pictures import chosen
+from sira_cli.cli.trace_target import Line, TraceTarget, check_file
 from sira_cli.errors import PictureError, SettingsError, SiraError
 from sira_cli.methods import check_two_streams
 
 if TYPE_CHECKING:
     from sira_cli.lvlm import Lvlm
-    from sira_cli.sidecars import Sidecars
     from sira_cli.sources import Source
     from sira_cli.trace.record import Asked, TraceOptions
-
-Line = dict[str, Any]
 
 
 def _print_schema(wanted: bool) -> None:
@@ -47,13 +45,8 @@ def _print_schema(wanted: bool) -> None:
 @with_options(model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions)
 def trace(
     *,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="IMAGE", help="Pictures, folders, globs; - reads a picture from stdin.", show_default=False
-        ),
-    ] = None,
-    question: Annotated[str | None, typer.Option("-q", "--question", help="What to ask about each picture.")] = None,
+    paths: Images = None,
+    question: Question = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="What to ask for; default the preset's.")] = None,
     force: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Score this text instead of generating one.")
@@ -120,16 +113,13 @@ def trace(
     preset = choose_preset(model, decoding, prompt=prompt)
     if preset.generation.num_beams > 1:
         raise SettingsError("a trace follows one text: leave out --num-beams")
-    sink = _Sink([one.source for one in work], output, output_dir, overwrite)
-    _check_file("--full-logits", full_logits, overwrite)
+    sink = TraceTarget([one.source for one in work], output, output_dir, overwrite)
+    check_file("--full-logits", full_logits, overwrite)
     lvlm = load_model(preset, model, method)
-    from sira_cli.presets import BUNDLED
     from sira_cli.trace.record import TraceOptions
 
-    if preset.model == BUNDLED:
-        note("the bundled model knows drawn scenes only; photographs need another preset")
     options = TraceOptions(top_k, tuple(word.strip() for word in track.split(",") if word.strip()), full_logits)
-    ask = None if question is None else preset.prompts.ask.replace("{question}", question)
+    ask = None if question is None else preset.prompts.asking(question)
     failed = _Run(lvlm, options, sink, batch_size, ask, prompt).do(work)
     if failed and len(work) > 1:
         say(f"{failed} of {len(work)} pictures failed")
@@ -150,7 +140,7 @@ class _Run:
     """The pictures one after the other, texts to be scored in batches."""
 
     def __init__(
-        self, lvlm: Lvlm, options: TraceOptions, sink: _Sink, batch_size: int, ask: str | None, prompt: str | None
+        self, lvlm: Lvlm, options: TraceOptions, sink: TraceTarget, batch_size: int, ask: str | None, prompt: str | None
     ) -> None:
         self._lvlm, self._options, self._sink = lvlm, options, sink
         self._batch_size, self._ask, self._prompt = batch_size, ask, prompt
@@ -228,106 +218,6 @@ class _Run:
         return 1
 
 
-class _Sink:
-    """Where the lines go: stdout, a file for all, a file for each picture, or a strip on the terminal."""
-
-    def __init__(self, sources: list[Source], output: Path | None, output_dir: Path | None, overwrite: bool) -> None:
-        _check_file("--output", output, overwrite)
-        self._output, self._overwrite = output, overwrite
-        self._legend = True
-        self._sidecars: Sidecars | None = None
-        if output_dir is not None:
-            from sira_cli.sidecars import Sidecars
-
-            self._sidecars = Sidecars(sources, extension=".trace.jsonl", output_dir=output_dir, overwrite=overwrite)
-        if output is not None:
-            output.unlink(missing_ok=True)
-        self._strip = output is None and output_dir is None and sys.stdout.isatty()
-
-    def name(self, source: Source) -> str:
-        """A picture's name in its trace: relative to the file."""
-        import os
-
-        from sira_cli.remote import is_uri, public
-        from sira_cli.sources import STDIN
-
-        file = self._output if self._sidecars is None else self._sidecars.place(source)
-        if is_uri(source.path):
-            return public(source.path)
-        if file is None or source.path == STDIN:
-            return source.path
-        return Path(os.path.relpath(Path(source.path).absolute(), file.parent.resolve())).as_posix()
-
-    def has(self, source: Source) -> bool:
-        """Whether an earlier run has written this trace to its end."""
-        return self._sidecars is not None and self._sidecars.keeps(source)
-
-    @contextmanager
-    def opened(self, source: Source | None) -> Iterator[Callable[[Line], None]]:
-        """What writes the lines of one trace; of no picture: to stdout, or the file for all.
-
-        Raises:
-            SiraError: they cannot be written.
-        """
-        from sira_cli.files import cannot_write, replacing
-
-        if self._strip and source is not None:
-            lines: list[Line] = []
-            yield lines.append
-            self._show(source, lines)
-            return
-        if self._output is None and self._sidecars is None:
-            yield lambda line: print(_json(line), flush=True)
-            return
-        path = self._output or self._place(source)
-        try:
-            # A file for all grows line by line; one of many appears when it is complete.
-            with self._output.open("ab") if self._output is not None else replacing(path) as file:
-
-                def write(line: Line) -> None:
-                    file.write(_json(line).encode() + b"\n")
-                    file.flush()
-
-                yield write
-        except OSError as error:
-            raise cannot_write(path, error) from error
-
-    def error(self, message: str) -> None:
-        """A picture without a trace; in a tree it has no file, and is tried again."""
-        if self._sidecars is None and not self._strip:
-            end = {"type": "end", "status": "error", "error": message, "text": "", "finish_reason": "error"}
-            counts = {"output_tokens": 0, "duration_ms": 0.0, "words": [], "tracked": []}
-            with self.opened(None) as write:
-                write(end | counts)
-
-    def _place(self, source: Source | None) -> Path:
-        assert self._sidecars is not None
-        assert source is not None
-        place = self._sidecars.place(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        return place
-
-    def _show(self, source: Source, lines: list[Line]) -> None:
-        from sira_cli.cli.strip import print_candidates, print_words
-        from sira_cli.images import one_line
-
-        print(f"{one_line(source.path)}:")
-        print_words(lines[-1]["text"], lines[-1]["words"], legend=self._legend)
-        self._legend = False
-        if verbosity() >= 1:
-            print_candidates([line for line in lines if line["type"] == "token"])
-
-
-def _check_file(option: str, file: Path | None, overwrite: bool) -> None:
-    """Before the model is loaded."""
-    if file is None:
-        return
-    if file.is_dir() or not file.parent.is_dir():
-        raise SettingsError(f"{option} {file}: expected a file in a folder that exists")
-    if file.exists() and not overwrite:
-        raise SettingsError(f"{option} {file}: exists: give another, or --overwrite")
-
-
 def _forced_from(path: Path) -> list[_Work]:
     """Texts and pictures of a file of records; failed records are left out.
 
@@ -355,7 +245,3 @@ def _forced_from(path: Path) -> list[_Work]:
     if not work:
         raise SettingsError(f"--force-from {path}: holds no texts")
     return work
-
-
-def _json(line: Line) -> str:
-    return json.dumps(line, ensure_ascii=False, allow_nan=False)

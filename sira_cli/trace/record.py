@@ -61,6 +61,24 @@ class Asked:
     text: str | None = None
 
 
+_END: Line = {
+    "type": "end",
+    "status": "error",
+    "error": "",
+    "text": "",
+    "finish_reason": "error",
+    "output_tokens": 0,
+    "duration_ms": 0.0,
+    "words": [],
+    "tracked": [],
+}
+
+
+def failed(error: str) -> Line:
+    """The end line of a picture that failed."""
+    return _END | {"error": error}
+
+
 class Tracer:
     """The lines of one trace."""
 
@@ -107,7 +125,7 @@ class Tracer:
                 "method": lvlm.method,
                 "k": lvlm.k,
                 "layers": lvlm.layers,
-                "alpha": self.alpha,
+                "alpha": lvlm.alpha,
                 "beta": preset.sira.beta,
                 "max_new_tokens": preset.generation.max_new_tokens,
                 "temperature": preset.generation.temperature,
@@ -129,11 +147,6 @@ class Tracer:
                 },
             }
         )
-
-    @property
-    def alpha(self) -> float:
-        """That of the contrast column: 0 for a method without a contrast."""
-        return self._lvlm.alpha
 
     def token(self, token: int, step: Step) -> None:
         """The line of a token and the logits `[1, V]` that it was picked from."""
@@ -160,14 +173,12 @@ class Tracer:
         if self._logits is not None:
             self._logits.append(token, views.logits)
 
-    def end(self, finish_reason: str, error: str = "") -> Line:
+    def end(self, finish_reason: str) -> Line:
         """The last line."""
         if self._logits is not None:
             self._logits.close()
-        line = {
-            "type": "end",
-            "status": "error" if error else "ok",
-            "error": error,
+        line = _END | {
+            "status": "ok",
             "text": self._vocabulary.text(self._tokens).strip(),
             "finish_reason": finish_reason,
             "output_tokens": len(self._tokens),
@@ -230,9 +241,8 @@ def trace_forced(
     texts = [lvlm.vocabulary.encode_after(prompt, one.text or "") for prompt, one in zip(prompts, asked, strict=True)]
     for row, tracer in enumerate(tracers):
         tracer.run(inputs["input_ids"][row : row + 1], inputs["attention_mask"][row : row + 1])
-    config = dataclasses.replace(lvlm.sira, alpha=tracers[0].alpha)
     longest = max(map(len, texts))
-    for number, step in enumerate(score(lvlm.model, config, inputs, texts)):
+    for number, step in enumerate(score(lvlm.model, lvlm.both_streams, inputs, texts)):
         for row, (tracer, tokens) in enumerate(zip(tracers, texts, strict=True)):
             position = number - (longest - len(tokens))
             if position >= 0:
