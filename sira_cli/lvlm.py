@@ -311,21 +311,15 @@ class Lvlm:
             sampling = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
         streamer: BaseStreamer | None = None
         steps: list[Step] = []
-        own = {name: value for name, value in inputs.items() if not name.startswith(BRANCH)}
+        own, decoder = self.decoding(inputs, task)
         if on_tokens is not None:
             methods.check_two_streams(self.method, "looking at both streams")
             if settings.num_beams > 1:
                 raise SettingsError("with several beams a step belongs to no single text: leave out --num-beams")
             streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop()))
+            decoder = attach(self.model, self.both_streams, on_step=steps.append)
         elif on_text is not None and settings.num_beams == 1:
             streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
-        if on_tokens is not None:
-            decoder: contextlib.AbstractContextManager[Any] = attach(
-                self.model, self.both_streams, on_step=steps.append
-            )
-        else:
-            branch = {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
-            decoder = self.decoder.for_task(task).attach(self.model, self.sira, own["input_ids"], branch)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
         with torch.random.fork_rng(cuda), decoder:
             torch.manual_seed(settings.seed)
@@ -338,6 +332,14 @@ class Lvlm:
             )
         new: torch.Tensor = output[:, own["input_ids"].shape[1] :]
         return new
+
+    def decoding(
+        self, inputs: Any, task: str = "caption"
+    ) -> tuple[dict[str, torch.Tensor], contextlib.AbstractContextManager[Any]]:
+        """What `model.generate` gets of prepared inputs, and the context in which it follows the method."""
+        own = {name: value for name, value in inputs.items() if not name.startswith(BRANCH)}
+        branch = {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
+        return own, self.decoder.for_task(task).attach(self.model, self.sira, own["input_ids"], branch)
 
     def key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
         """A hash over everything that decides a picture's text: equal keys mean equal work."""

@@ -1,0 +1,12 @@
+"""What a decoder costs: time, memory and cache beside greedy, measured in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SHAPES = Path(__file__).parent / "shapes"
+
+
+def shape_names() -> list[str]:
+    """The real models whose shapes come along; each is a preset's name too."""
+    return sorted(path.stem for path in SHAPES.glob("*.yaml"))

@@ -1,0 +1,148 @@
+"""Medians, spreads and ratios to greedy of what was measured, and their record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+from sira_cli._version import __version__
+from sira_cli.bench.measure import Timing
+
+BASELINE = "greedy"
+# Seconds of a request on Qwen2.5-VL over those of standard decoding (paper, Appendix B, Table "Comparison of
+# inference efficiency").
+PAPER = {
+    "greedy": {32: 1.0, 64: 1.0, 128: 1.0},
+    "vcd": {32: 2.1, 64: 2.1, 128: 2.1},
+    "sira": {32: 1.4, 64: 1.5, 128: 1.5},
+}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with the least and the largest value."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """From at least one value."""
+        return cls(median(values), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure of one method.
+
+    Attributes:
+        seconds: over the runs.
+        ratio: to greedy's; each run's own, which it shares a round with, so that a drifting machine favours none.
+    """
+
+    seconds: Spread
+    ratio: Spread
+
+    @classmethod
+    def of(cls, runs: Sequence[Timing], greedy: Sequence[Timing], figure: Callable[[Timing], float]) -> Measure:
+        """`runs[i]` and `greedy[i]` are of the same round."""
+        own, base = [figure(run) for run in runs], [figure(run) for run in greedy]
+        return cls(Spread.of(own), Spread.of([a / b for a, b in zip(own, base, strict=True)]))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method at a batch size.
+
+    Attributes:
+        method: its name.
+        batch: B.
+        prompt_tokens, image_tokens: of all B prompts.
+        prefill: from the image encoder to the first token; of a method with two passes, both.
+        step: between two tokens of a text; a run's figure is the median of its steps. None: there is one token only.
+        requests: by number of new tokens, the whole request.
+        tokens_per_second: of all B texts, while decoding.
+        cache_bytes: keys and values of all streams at the end.
+        peak_bytes: most memory during a request, weights included.
+        paper: by number of new tokens, the paper's ratio.
+    """
+
+    method: str
+    batch: int
+    prompt_tokens: int
+    image_tokens: int
+    prefill: Measure
+    step: Measure | None
+    requests: dict[int, Measure]
+    tokens_per_second: float | None
+    cache_bytes: int
+    peak_bytes: int | None
+    paper: dict[int, float]
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        sizes: tuple[int, int, int],
+        runs: Sequence[Timing],
+        greedy: Sequence[Timing],
+        lengths: Sequence[int],
+    ) -> Row:
+        """From the runs of a method and those of greedy, round by round; `sizes` are B, prompt and image tokens.
+
+        A request of fewer tokens is the beginning of the longest one, so each run serves all lengths.
+        """
+        batch, prompt_tokens, image_tokens = sizes
+        step = Measure.of(runs, greedy, lambda run: median(run.steps)) if runs[0].steps else None
+        return cls(
+            method=method,
+            batch=batch,
+            prompt_tokens=prompt_tokens,
+            image_tokens=image_tokens,
+            prefill=Measure.of(runs, greedy, lambda run: run.prefill),
+            step=step,
+            requests={
+                length: Measure.of(runs, greedy, lambda run, last=length - 1: run.tokens[last])  # type: ignore[misc]
+                for length in lengths
+            },
+            tokens_per_second=None if step is None else batch / step.seconds.median,
+            cache_bytes=runs[0].cache_bytes,
+            peak_bytes=max((run.peak_bytes for run in runs if run.peak_bytes is not None), default=None),
+            paper={length: ratio for length, ratio in PAPER.get(method, {}).items() if length in lengths},
+        )
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """What was measured, on what.
+
+    Attributes:
+        model: preset or model; `weights` are random or the model's.
+        parameters: number of weights.
+        device: the chip.
+        k, layers, alpha: of SIRA.
+        runs: measured rounds, after one that only warms up.
+        rows: greedy's of a batch size come first.
+    """
+
+    model: str
+    weights: str
+    parameters: int
+    dtype: str
+    attention: str
+    device: str
+    torch: str
+    transformers: str
+    k: int
+    layers: int
+    alpha: float
+    lengths: tuple[int, ...]
+    runs: int
+    rows: tuple[Row, ...]
+
+    def to_json(self) -> str:
+        """One JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
+        return json.dumps({"schema": "sira.bench/1", **asdict(self), "sira_version": __version__}, allow_nan=False)

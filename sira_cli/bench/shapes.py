@@ -1,0 +1,114 @@
+"""Models of a real one's shape with random weights: what a decoder costs does not depend on the weights' values.
+
+A shape file holds the sizes that the real checkpoint's config.json holds, and its processor's settings. The tokenizer
+is made here: every byte is a token, and the special tokens have their real ids.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
+from transformers.initialization import no_init_weights
+
+from sira_cli.bench import SHAPES, shape_names
+from sira_cli.errors import SettingsError
+from sira_cli.lvlm import Lvlm
+from sira_cli.methods.base import Method
+from sira_cli.presets import Preset
+from sira_cli.processors import load_processor
+from sira_cli.weights import pick_device
+
+SCALE = 0.02  # standard deviation of the weights, as models are initialised
+
+
+def read(name: str) -> dict[str, Any]:
+    """A shape file's content.
+
+    Raises:
+        SettingsError: there is none of that name.
+    """
+    if name not in shape_names():
+        raise SettingsError(f"no shape named {name!r}; there are {', '.join(shape_names())}")
+    content: dict[str, Any] = yaml.safe_load((SHAPES / f"{name}.yaml").read_text(encoding="utf-8"))
+    return content
+
+
+def load_shape(preset: Preset, method: Method, device: str = "auto") -> Lvlm:
+    """A model of the shape of the preset's name, with random weights.
+
+    Args:
+        preset: K, alpha, limits of pictures, precision (`auto`: bfloat16) and attention.
+        method: the decoder.
+        device: as for `sira_cli.load`.
+
+    Raises:
+        SettingsError: there is no such shape, or no such device.
+    """
+    shape = read(preset.name)
+    dtype = torch.bfloat16 if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
+    attention = preset.load.attn_implementation
+    model = random_model(
+        shape,
+        dtype=dtype,
+        device=torch.device(pick_device(device)),
+        attention="sdpa" if attention == "auto" else attention,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        write_processor(shape, Path(folder))
+        processor = load_processor(Path(folder), max_pixels=preset.image.max_pixels)
+    return Lvlm(model, processor, preset, method, "random", None)
+
+
+def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.device, attention: str) -> Any:
+    """The model, ready to generate."""
+    config = AutoConfig.for_model(**shape["config"])
+    with no_init_weights(), device:
+        model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=attention)
+    generator = torch.Generator(device).manual_seed(0)
+    numbers = torch.randn(2**20 + 1, generator=generator, device=device).mul_(SCALE).to(dtype)
+    for name, parameter in model.named_parameters():
+        _fill(parameter.data, numbers, norm=parameter.ndim == 1 and name.endswith("weight"))
+    model.generation_config.eos_token_id = shape["tokens"][shape["end"]]
+    return model.eval()
+
+
+def _fill(weights: Tensor, numbers: Tensor, norm: bool) -> None:
+    """Random numbers again and again: a minute faster than drawing billions of them."""
+    if norm:
+        weights.fill_(1)
+        return
+    flat = weights.view(-1)
+    for start in range(0, len(flat), len(numbers)):
+        part = flat[start : start + len(numbers)]
+        part.copy_(numbers[: len(part)])
+
+
+def write_processor(shape: dict[str, Any], folder: Path) -> None:
+    """A checkpoint's files but for its weights."""
+    tokens: dict[str, int] = shape["tokens"]
+    first = max((token for token in tokens.values() if token < 256), default=-1) + 1
+    letters = {letter: first + number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab={**letters, **tokens}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
+    saved = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=shape["end"], pad_token=shape["end"])
+    saved.save_pretrained(folder)
+    template = {"chat_template": shape["chat_template"]} if "chat_template" in shape else {}
+    contents = {
+        "config.json": shape["config"],
+        "preprocessor_config.json": shape["preprocessor"],
+        "processor_config.json": shape.get("processor", {}),
+        "chat_template.json": template,
+    }
+    for name, content in contents.items():
+        if content:
+            (folder / name).write_text(json.dumps(content), encoding="utf-8")

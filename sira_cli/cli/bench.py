@@ -1,0 +1,165 @@
+"""`sira bench`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sira_cli.bench import shape_names
+from sira_cli.cli.console import set_verbosity, waiting
+from sira_cli.cli.options import DecodingOptions, ModelOptions, Verbose, choose_preset, load_model, with_options
+from sira_cli.cli.progress import Progress
+from sira_cli.errors import SettingsError
+from sira_cli.methods import find
+
+if TYPE_CHECKING:
+    from sira_cli.bench.report import BenchReport, Measure, Row
+    from sira_cli.lvlm import Lvlm
+    from sira_cli.presets import Preset
+
+
+@with_options(model=ModelOptions)
+def bench(
+    *,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help=f"Random weights in a real model's shape, no download: {', '.join(shape_names())}."
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(metavar="NAME,...", help="Decoders beside greedy.")] = "sira,vcd",
+    k: Annotated[int | None, typer.Option(help="Layers after the fork, K; default the preset's.")] = None,
+    max_new_tokens: Annotated[str, typer.Option(metavar="N,...", help="Lengths of an answer.")] = "32,64,128",
+    batch_size: Annotated[str, typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes.")] = "1",
+    image_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Size of the pictures, where a model has no fixed one.")
+    ] = 600,
+    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Rounds, after one that only warms up.")] = 5,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="JSON, as --json.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False,
+    verbose: Verbose = 0,
+    model: ModelOptions,
+) -> None:
+    """Measure what decoders cost beside greedy, on the same pictures and in turn.
+
+    Prefill is the time from the image encoder to the first token, a step that between two tokens, a request the
+    whole. Ratios are to greedy's time in the same round; the spread is from the least to the largest. Texts do not
+    end before the last length. It checks that caches are as long as the method's streams have to be.
+    """
+    set_verbosity(quiet, verbose)
+    methods = [name.strip() for name in method.split(",") if name.strip()]
+    for name in methods:
+        find(name)
+    lengths = _numbers("--max-new-tokens", max_new_tokens)
+    batches = _numbers("--batch-size", batch_size)
+    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+        raise SettingsError(f"--output {output}: expected a file in a folder that exists")
+    lvlm = _loaded(shape, model, k)
+    from sira_cli.bench.run import bench as measure_all
+
+    requests = (runs + 1) * len(batches) * len({"greedy", *methods})
+    with Progress.shown("requests", requests) as progress:
+        report = measure_all(
+            lvlm,
+            methods,
+            lengths=lengths,
+            batches=batches,
+            runs=runs,
+            image_tokens=image_tokens,
+            on_request=progress.advance,
+        )
+    if output is not None:
+        from sira_cli.files import replacing
+
+        with replacing(output) as file:
+            file.write(report.to_json().encode() + b"\n")
+    if as_json:
+        print(report.to_json())
+    else:
+        print_report(report)
+
+
+def _numbers(option: str, given: str) -> list[int]:
+    """`1,8` as numbers, in order.
+
+    Raises:
+        SettingsError: it is something else.
+    """
+    parts = [part.strip() for part in given.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise SettingsError(f"{option} {given!r}: expected whole numbers from 1 on, such as 1,8")
+    return sorted({int(part) for part in parts})
+
+
+def _loaded(shape: str | None, model: ModelOptions, k: int | None) -> Lvlm:
+    if shape is None:
+        return load_model(choose_preset(model, DecodingOptions(k=k)), model, "sira")
+    if model.preset is not None or model.model is not None or model.quantization is not None:
+        raise SettingsError("--shape brings its own model: leave out --preset, --model and --quantization")
+    with waiting(f"making random weights of {shape}"):
+        from sira_cli import presets
+        from sira_cli.bench.shapes import load_shape, read
+
+        read(shape)  # a name that is none
+        preset: Preset = presets.read(presets.SHIPPED / f"{shape}.yaml").with_settings(dtype=model.dtype, k=k)
+        return load_shape(preset, find("sira"), model.device)
+
+
+def print_report(report: BenchReport) -> None:
+    """A table per batch size, of phases and of whole requests."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    out = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    weights = "random weights" if report.weights == "random" else "its own weights"
+    out.print(
+        f"{report.model}, {weights}, {report.parameters / 1e9:.2f} B parameters, {report.dtype}, {report.attention}\n"
+        f"{report.device}; torch {report.torch}, transformers {report.transformers}\n"
+        f"SIRA: K = {report.k} of {report.layers} layers, alpha = {report.alpha:g}; "
+        f"{report.runs} round{'s' * (report.runs > 1)}, methods in turn"
+    )
+    for batch in dict.fromkeys(row.batch for row in report.rows):
+        rows = [row for row in report.rows if row.batch == batch]
+        each = "" if batch == 1 else " in all, of mixed sizes"
+        title = f"batch {batch}: {rows[0].prompt_tokens} prompt tokens, {rows[0].image_tokens} of them image{each}"
+        table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
+        table.add_column("")
+        for name in ("prefill", "step", "tokens/s", "cache", "peak memory"):
+            table.add_column(name, justify="right")
+        for row in rows:
+            table.add_row(row.method, _shown(row.prefill), _shown(row.step), *_sizes(row))
+        out.print(table)
+        table = Table(box=SIMPLE_HEAD)
+        table.add_column("whole request")
+        for length in report.lengths:
+            table.add_column(f"{length} token{'s' * (length > 1)}", justify="right")
+            if any(length in row.paper for row in rows):
+                table.add_column("paper", justify="right")
+        for row in rows:
+            cells = []
+            for length in report.lengths:
+                cells.append(_shown(row.requests[length]))
+                if any(length in other.paper for other in rows):
+                    cells.append(f"x{row.paper[length]:.1f}" if length in row.paper else "")
+            table.add_row(row.method, *cells)
+        out.print(table)
+
+
+def _shown(measure: Measure | None) -> str:
+    """Milliseconds and the ratio to greedy with its spread."""
+    if measure is None:
+        return "-"
+    ratio = measure.ratio
+    spread = "" if ratio.low == ratio.high else f" ({ratio.low:.2f}..{ratio.high:.2f})"
+    return f"{1e3 * measure.seconds.median:,.1f} ms  x{ratio.median:.3f}{spread}"
+
+
+def _sizes(row: Row) -> list[str]:
+    speed = "-" if row.tokens_per_second is None else f"{row.tokens_per_second:.1f}"
+    peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f} GB"
+    return [speed, f"{row.cache_bytes / 1e6:.1f} MB", peak]
