@@ -18,7 +18,6 @@ from transformers import GenerationConfig
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
-from sira_cli.cache import LateLayer
 from sira_cli.errors import SiraError
 from sira_cli.fork import Fork
 from sira_cli.lvlm import BRANCH, Lvlm
@@ -114,7 +113,7 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
     if isinstance(decoding, Fork):
         kept = inputs["attention_mask"].bool()  # [B, S]
         if lvlm.method != "sid":  # which keeps image rows, and masks them
-            kept &= ~lvlm.find_image(inputs["input_ids"])
+            kept = kept & ~lvlm.find_image(inputs["input_ids"])
         text = int(kept.sum(dim=1).max())
         expected[decoding.boundary :] = [(prompt + new, text + new)] * decoding.k
     wanted = [expected]
@@ -184,7 +183,7 @@ class _Clock(BaseStreamer):
 
 
 def _cf_rows(layer: Any) -> int:
-    return int(layer.cf.get_seq_length()) if isinstance(layer, LateLayer) else 0
+    return int(layer.cf.get_seq_length()) if hasattr(layer, "cf") else 0
 
 
 def _wait(device: torch.device) -> None:
