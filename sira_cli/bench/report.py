@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
+from pydantic import TypeAdapter
+
 from sira_cli._version import __version__
 from sira_cli.bench.measure import Timing
 
@@ -146,3 +148,9 @@ class BenchReport:
     def to_json(self) -> str:
         """One JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
         return json.dumps({"schema": "sira.bench/1", **asdict(self), "sira_version": __version__}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> BenchReport:
+        """The inverse of `to_json`."""
+        record: TypeAdapter[BenchReport] = TypeAdapter(cls)
+        return record.validate_json(text)
