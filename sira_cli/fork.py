@@ -110,6 +110,8 @@ class _Pass:
 class Fork:
     """The two streams of one model. Made by `attach`; its methods are the hooks, in the order they run.
 
+    Where a decoding step is compiled, the hooks inside the model are a part of its graph, those around it are not.
+
     Attributes:
         config: the settings.
         k, layers, boundary: K, L and b = L - K.
@@ -154,6 +156,7 @@ class Fork:
         handles.append(self._norm.register_forward_pre_hook(self._join))
         handles.append(model.register_forward_hook(self._contrast))
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated upstream
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the model: find P_img in a prompt (Algorithm 1, input)."""
         input_ids = kwargs.get("input_ids", args[0] if args else None)
@@ -250,6 +253,7 @@ class Fork:
         h_full, h_cf = hidden[:, q - self.keep : q], hidden[:, -self.keep :]  # [B, keep, d]
         return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, keep, d]
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated upstream
     def _contrast(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """After the model: z_cd = (1 + alpha) z_full - alpha z_cf, in float32 (Eq. 4)."""
         self._pass = None
