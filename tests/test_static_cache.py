@@ -102,7 +102,7 @@ def test_one_graph_serves_all_steps_of_all_prompts(make, prompts):
         with torch.compiler.set_stance("fail_on_recompile" if number else "default"), attach(model, SiraConfig(k=3)):
             tokens = generate(model, prompt, **arguments)
         assert torch.equal(tokens, generate_sira(model, prompt, max_new_tokens=STEPS)[0])
-    assert counters["stats"]["unique_graphs"] >= 2  # the model and the contrast: it was compiled indeed
+    assert counters["stats"]["unique_graphs"]  # it was compiled indeed
     # Plain decoding and the fork never take each other's graph, though hooks are no guards in torch.
     plain = StaticCache(model.config, 128)
     settings = {"max_new_tokens": STEPS, "eos_token_id": None}
