@@ -107,14 +107,15 @@ def test_a_cache_is_used_again_until_it_is_too_small(llava: tiny.Tiny):
     assert cache(2, 30, 8) is not cache(1, 30, 8)
 
 
-def test_larger_caches_end_up_in_one_graph_for_all_sizes(llava: tiny.Tiny, no_compiler_needed):
-    steps = CompiledSteps(llava.model)
+def test_larger_caches_end_up_in_one_graph_for_all_sizes(no_compiler_needed):
+    case, config = small(), SiraConfig(k=1)
+    steps = CompiledSteps(case.model)
     for number, new_tokens in enumerate([8, 300, 600, 900]):
         arguments = {**steps.arguments(1, 30, new_tokens), "max_new_tokens": 6}
         stance = "default" if number < 2 else "fail_on_recompile"
-        with torch.compiler.set_stance(stance), attach(llava.model, SiraConfig(k=3)):
-            tokens = generate(llava.model, llava.inputs, **arguments)
-        assert torch.equal(tokens, generate_sira(llava.model, llava.inputs)[0])
+        with torch.compiler.set_stance(stance), attach(case.model, config):
+            tokens = generate(case.model, case.inputs, **arguments)
+        assert torch.equal(tokens, generate_sira(case.model, case.inputs, config)[0])
 
 
 @IMPORTS_INDUCTOR
