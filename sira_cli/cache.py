@@ -148,7 +148,7 @@ def is_prompt(cache: Cache | None, boundary: int, q: int) -> bool:
     if cache is None:
         return True
     if q == 1 and len(cache.layers) > boundary and isinstance(cache.layers[boundary], StaticLateLayer):
-        return False  # not asked: static layers count in a tensor, which a compiled step must not read
+        return False  # not asked: static layers count in a tensor, and to read it is to wait for the GPU
     return int(cache.get_seq_length()) == 0
 
 

@@ -54,7 +54,7 @@ def attach(
     Only hooks are used, and the late layers' attention modules meanwhile have a config of their own; at the end all is
     as before, also after an error. A plain forward returns the contrast of the last row, `[B, 1, V]`. Hidden states
     that `generate` may return hold the rows of both streams in the late layers, and after the last one
-    `[2B, 1, d]`; attentions are those of the full stream. One thread at a time.
+    `[2B, 1, d]`; attentions are those of the full stream. The cache may be a static one. One thread at a time.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.
