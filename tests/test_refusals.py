@@ -159,10 +159,11 @@ def test_a_prompt_that_ends_with_the_image(llava: tiny.Tiny):
     refused(llava, ImageTokenError, "ends with an image token", input_ids=ids, attention_mask=torch.ones_like(ids))
 
 
-def test_right_padding(llava: tiny.Tiny):
+@pytest.mark.parametrize("changes", [{}, {"cache_implementation": "static"}])
+def test_right_padding(llava: tiny.Tiny, changes):
     mask = llava.inputs["attention_mask"].clone()
     mask[:, -2:] = 0
-    refused(llava, ImageTokenError, "pad them on the left", attention_mask=mask)
+    refused(llava, ImageTokenError, "pad them on the left", attention_mask=mask, **changes)
 
 
 def test_a_cache_filled_outside(llava: tiny.Tiny):
