@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, StaticCache
 
 from sira_cli.errors import AttachError, UnsupportedModelError
+from sira_cli.static_cache import Slots, StaticLateLayer, open_slots
 
 
 @dataclass
@@ -39,6 +40,22 @@ class Streams:
     def full_rows(self) -> int:
         """Rows of the full stream so far."""
         return self.prompt + self.steps
+
+    def count(self) -> None:
+        """One decoding step more."""
+        self.steps += 1
+
+    def newest(self) -> Tensor:
+        """`[B, 1]` position of the newest row."""
+        return self.positions()[:, -1:]
+
+    def rows_before(self, q: int) -> int | Tensor:
+        """Rows of the full stream before its newest q."""
+        return self.full_rows - q
+
+    def first_column(self, kv: int) -> int | Tensor:
+        """Position of the first of the model's kv mask columns: 0 but for a sliding window's."""
+        return max(self.full_rows - kv, 0)
 
     def positions(self) -> Tensor:
         """`[B, T + steps]` position of each row of the CF stream."""
@@ -108,9 +125,12 @@ def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Strea
     """Make layers b..L-1 of an empty `cache`, if there is one, ready for both streams of a new prompt.
 
     Raises:
-        UnsupportedModelError: the cache is not one that grows by the rows it is given.
+        UnsupportedModelError: the cache neither grows by the rows it is given nor has them all from the start.
     """
     if cache is None:
+        return
+    if isinstance(cache, StaticCache):
+        open_slots(cache, boundary, layers, streams)
         return
     if not isinstance(cache, DynamicCache) or cache.offloading:
         name = "an offloaded cache" if isinstance(cache, DynamicCache) else type(cache).__name__
@@ -123,13 +143,24 @@ def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Strea
     cache.layers[boundary:layers] = [LateLayer(streams) for _ in range(boundary, layers)]
 
 
-def known_streams(cache: Cache | None, boundary: int) -> Streams:
+def is_prompt(cache: Cache | None, boundary: int, q: int) -> bool:
+    """Whether q rows are the first ones of their cache."""
+    if cache is None:
+        return True
+    if q == 1 and len(cache.layers) > boundary and isinstance(cache.layers[boundary], StaticLateLayer):
+        return False  # not asked: static layers count in a tensor, and to read it is to wait for the GPU
+    return int(cache.get_seq_length()) == 0
+
+
+def known_streams(cache: Cache | None, boundary: int) -> Streams | Slots:
     """The streams of a cache that already holds a prompt.
 
     Raises:
         AttachError: no fork has filled it.
     """
     late = cache.layers[boundary] if cache is not None else None
+    if isinstance(late, StaticLateLayer):
+        return late.slots
     if not isinstance(late, LateLayer):
         raise AttachError(
             "past_key_values was filled outside this `with attach(...)` block, so it holds no CF stream: "

@@ -39,12 +39,19 @@ FAMILIES = (
     Family("SmolVLM", "smolvlm", "HuggingFaceTB/SmolVLM2-2.2B-Instruct"),
     Family("Gemma 3", "gemma3", "google/gemma-3-4b-it"),
     Family("PaliGemma", "paligemma", "google/paligemma-3b-mix-224"),
-    Family("PaliGemma 2", "paligemma", "google/paligemma2-3b-mix-224", "eager attention (soft-capped scores)"),
+    Family(
+        "PaliGemma 2",
+        "paligemma",
+        "google/paligemma2-3b-mix-224",
+        "eager attention (soft caps); no `--compile`",
+    ),
 )
 
 # The fork hands each late layer a 4-D mask; other implementations take none, or another kind.
 ATTENTION = ("sdpa", "eager")
 LAYER_TYPES = ("full_attention", "sliding_attention")
+# Model and text stack with which transformers itself cannot use a static cache, and why.
+NO_STATIC_CACHE = {("paligemma", "gemma2"): "its static caches come with masks of two kinds, and it takes one"}
 # What a model keeps of a prompt beside the cache; a second pass over another prompt must put it back.
 POSITION_STATE = ("rope_deltas",)  # Qwen-VL: how far text positions lag behind, because an image takes few of them
 # Arguments of a decoder layer that carry one row per position, or keys and values from elsewhere, and
@@ -119,6 +126,20 @@ def find_backbone(model: Any) -> Backbone:
     deepstack = getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ()
     tested = config.model_type in {family.model_type for family in FAMILIES}
     return Backbone(layers, norm, max(1, len(deepstack)), tested)
+
+
+def check_static_cache(model: Any) -> None:
+    """Whether transformers can decode `model` with a static cache.
+
+    Raises:
+        UnsupportedModelError: it cannot, with or without a fork.
+    """
+    reason = NO_STATIC_CACHE.get((model.config.model_type, model.config.get_text_config(decoder=True).model_type))
+    if reason is not None:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has no static caches in transformers ({reason}): "
+            "leave out cache_implementation and compile"
+        )
 
 
 def _refusal(name: str, reason: str) -> UnsupportedModelError:

@@ -20,16 +20,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, StaticCache
 
 from sira_cli.attention import Split, two_streams
-from sira_cli.cache import Streams, known_streams, open_streams
+from sira_cli.cache import Streams, is_prompt, known_streams, open_streams
 from sira_cli.config import SiraConfig
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError, UntestedModelWarning
-from sira_cli.families import FAMILIES, find_backbone
+from sira_cli.families import FAMILIES, check_static_cache, find_backbone
 from sira_cli.hooks import Removable, attached_hooks
-from sira_cli.masks import cf_mask, pack_rows, text_rows
+from sira_cli.masks import cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.rules import contrast, plausible
+from sira_cli.static_cache import Slots
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def attach(
     Only hooks are used, and the late layers' attention modules meanwhile have a config of their own; at the end all is
     as before, also after an error. A plain forward returns the contrast of the last row, `[B, 1, V]`. Hidden states
     that `generate` may return hold the rows of both streams in the late layers, and after the last one
-    `[2B, 1, d]`; attentions are those of the full stream. One thread at a time.
+    `[2B, 1, d]`; attentions are those of the full stream. The cache may be a static one. One thread at a time.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.
@@ -84,20 +85,20 @@ class _Pass:
         cf_rows: `[B, T]` which of them go on as the CF stream; None in a decoding step: its one row.
         live: `[B, T]` False at rows that only fill up; None: there are none.
         streams: of the request, with this pass's rows, from layer b on.
-        packed: position embeddings as the model gave them and as they were packed; masks and those of the CF stream.
+        packed: tensors as the model gave them, and what was made of them: cosines and sines of positions, masks.
     """
 
     q: int
     cf_rows: Tensor | None
     live: Tensor | None
-    streams: Streams = field(init=False)
-    packed: list[tuple[Any, Any]] = field(default_factory=list)
+    streams: Streams | Slots = field(init=False)
+    packed: list[tuple[Tensor | None, Any]] = field(default_factory=list)
 
     def newest(self) -> Tensor:
         """`[B, T]` positions of this pass's rows of the CF stream."""
-        return self.streams.positions()[:, -1:] if self.cf_rows is None else self.cf_rows
+        return self.streams.newest() if self.cf_rows is None else self.cf_rows
 
-    def once(self, source: Any, pack: Callable[[], Any]) -> Any:
+    def once(self, source: Tensor | None, pack: Callable[[], Any]) -> Any:
         """What `pack` makes of `source`: layers share masks and embeddings, so each is packed once."""
         for known, packed in self.packed:
             if known is source:
@@ -108,6 +109,8 @@ class _Pass:
 
 class Fork:
     """The two streams of one model. Made by `attach`; its methods are the hooks, in the order they run.
+
+    Where a decoding step is compiled, the hooks inside the model are a part of its graph, those around it are not.
 
     Attributes:
         config: the settings.
@@ -153,6 +156,7 @@ class Fork:
         handles.append(self._norm.register_forward_pre_hook(self._join))
         handles.append(model.register_forward_hook(self._contrast))
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated upstream
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the model: find P_img in a prompt (Algorithm 1, input)."""
         input_ids = kwargs.get("input_ids", args[0] if args else None)
@@ -162,13 +166,15 @@ class Fork:
                 "pass input_ids instead of inputs_embeds"
             )
         cache: Cache | None = kwargs.get("past_key_values")
-        seen = cache.get_seq_length() if cache is not None else 0
         q = input_ids.shape[1]
-        if seen == 0:
+        if is_prompt(cache, self.boundary, q):
+            if isinstance(cache, StaticCache):
+                self._check_static(model)
             self._pass = _Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
         elif q == 1:
             self._pass = _Pass(q, None, None)
         else:
+            seen = int(cache.get_seq_length()) if cache is not None else 0
             raise UnsupportedModelError(
                 f"{q} new tokens arrived on a cache that already holds {seen}: chunked prefill, assisted "
                 "generation and continued conversations are not supported. Pass the whole prompt, without "
@@ -177,14 +183,12 @@ class Fork:
 
     def _read_prompt(self, input_ids: Tensor, attention_mask: Any) -> tuple[Tensor, Tensor]:
         """Rows of the CF stream: `input_ids [B, S]` -> `[B, T]` and which of them are live."""
-        valid = torch.ones_like(input_ids, dtype=torch.bool)
-        if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
-            if attention_mask.shape != input_ids.shape:
-                raise UnsupportedModelError(
-                    f"the attention mask covers {attention_mask.shape[1]} positions but {input_ids.shape[1]} "
-                    "arrived: chunked prefill is not supported, leave out prefill_chunk_size"
-                )
-            valid = attention_mask.bool()
+        valid = valid_rows(attention_mask, input_ids)  # [B, S]
+        if valid.shape != input_ids.shape:
+            raise UnsupportedModelError(
+                f"the attention mask covers {valid.shape[1]} positions but {input_ids.shape[1]} "
+                "arrived: chunked prefill is not supported, leave out prefill_chunk_size"
+            )
         self.image = self._find_image(input_ids)  # [B, S]
         if not bool(valid[:, -1].all()):
             raise ImageTokenError("the prompts are padded on the right: pad them on the left to generate")
@@ -198,7 +202,11 @@ class Fork:
         """Which rows go on as the CF stream, and which of them are live: `[B, T]` each, from `[B, S]`."""
         return text_rows(image, valid)
 
-    def _restrict(self, streams: Streams) -> None:
+    def _check_static(self, model: nn.Module) -> None:
+        """Refuse static caches where they cannot be followed."""
+        check_static_cache(model)
+
+    def _restrict(self, streams: Streams | Slots) -> None:
         """Narrow down what the CF stream may see of its own rows: everything, for it holds no image."""
 
     def _split(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -217,7 +225,7 @@ class Fork:
             open_streams(cache, self.boundary, self.layers, now.streams)
         else:
             now.streams = known_streams(cache, self.boundary)
-            now.streams.steps += 1
+            now.streams.count()
         self._restrict(now.streams)
         return (pack_rows(hidden, now.cf_rows),), kwargs  # [B, q + T, d]
 
@@ -229,7 +237,7 @@ class Fork:
         now, rotary = self._running(), kwargs["position_embeddings"]
         return args, {
             **kwargs,
-            "position_embeddings": now.once(rotary, lambda: tuple(pack_rows(part, now.cf_rows) for part in rotary)),
+            "position_embeddings": now.once(rotary[0], lambda: tuple(pack_rows(part, now.cf_rows) for part in rotary)),
         }
 
     def _attention(self, mask: Tensor | None) -> Split:
@@ -245,6 +253,7 @@ class Fork:
         h_full, h_cf = hidden[:, q - self.keep : q], hidden[:, -self.keep :]  # [B, keep, d]
         return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, keep, d]
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated upstream
     def _contrast(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """After the model: z_cd = (1 + alpha) z_full - alpha z_cf, in float32 (Eq. 4)."""
         self._pass = None

@@ -17,6 +17,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from sira_cli import methods, presets
 from sira_cli._version import __version__
+from sira_cli.compiled import CompiledSteps, compiler_errors
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, SiraError
 from sira_cli.fork import Fork, Step, attach
 from sira_cli.hub import Download, find_checkpoint
@@ -57,6 +58,7 @@ def load(
     quantization: str | None = None,
     offline: bool = False,
     trust_remote_code: bool = False,
+    compile: bool = False,  # noqa: A002 (as torch and transformers call it)
     on_download: Callable[[Download], None] | None = None,
     **settings: Any,
 ) -> Lvlm:
@@ -69,6 +71,8 @@ def load(
         quantization: `4bit` or `8bit` (extra `quant`).
         offline: never ask the hub; what is cached still works.
         trust_remote_code: run Python code that the checkpoint brings.
+        compile: decode with a static cache and a compiled step (sira and greedy, no beams): slow to begin with, then
+            faster, with the same texts up to rounding. Needs a C++ compiler.
         on_download: told what will be fetched, and how large it is, before anything is.
         **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
             top_p, seed, num_beams, dtype, attn_implementation, max_pixels, revision, prompt. A method's own
@@ -85,6 +89,8 @@ def load(
     preset = (source if isinstance(source, Preset) else presets.resolve(os.fspath(source))).with_settings(**settings)
     if preset.revision != "main" and (model_folder := Path(preset.model).expanduser()).is_dir():
         raise SettingsError(f"revision {preset.revision!r} means nothing to a folder ({model_folder})")
+    if compile:
+        methods.check_compile(method.name, preset.generation.num_beams)
     placement = pick_device(device)
     quantized = quantization_config(quantization)
     model_name = preset.model
@@ -118,7 +124,8 @@ def load(
     except LOAD_ERRORS as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelNotFoundError(f"the model in {checkpoint.folder} cannot be loaded: {reason[0]}") from error
-    return Lvlm(model, processor, preset, method, checkpoint.revision, quantization)
+    compiled = CompiledSteps(model) if compile else None
+    return Lvlm(model, processor, preset, method, checkpoint.revision, quantization, compiled)
 
 
 class Lvlm:
@@ -134,10 +141,18 @@ class Lvlm:
         both_streams: the same for looking at both streams, with the method's alpha: greedy's contrast has none.
         find_image: `[B, S]` input ids -> bool, P_img.
         vocabulary: the tokenizer, token by token.
+        compiled: what compiles the decoding steps; None: nothing does.
     """
 
     def __init__(
-        self, model: Any, processor: Any, preset: Preset, method: Method, revision: str, quantization: str | None
+        self,
+        model: Any,
+        processor: Any,
+        preset: Preset,
+        method: Method,
+        revision: str,
+        quantization: str | None,
+        compiled: CompiledSteps | None = None,
     ) -> None:
         if method.one_text and preset.generation.num_beams > 1:
             raise SettingsError(f"method {method.name} follows one text a picture: leave out num_beams")
@@ -158,6 +173,7 @@ class Lvlm:
         if not method.one_text and not method.from_preset:
             with method.attach(model, self.sira, torch.empty(0), {}):  # its own refusals too
                 pass
+        self.compiled = compiled
         self.vocabulary = Vocabulary(processor.tokenizer)
         self._end_tokens, pad = _end_and_pad_tokens(model, processor.tokenizer)
         # Algorithm 1 picks from z_cd alone, so nothing else that a checkpoint's generation_config.json
@@ -245,7 +261,7 @@ class Lvlm:
             task: `caption` or `ask`, which some methods treat differently.
 
         Raises:
-            SettingsError: `words` with beams, or with a method without both streams.
+            SettingsError: `words` with beams, or with a method without both streams, or compiled.
         """
         inputs = inputs.to(self.model.device, dtype=self.model.dtype)
         image_tokens, prompt_tokens = self.lengths(inputs)
@@ -300,7 +316,7 @@ class Lvlm:
 
         Raises:
             SettingsError: `on_tokens` with beams, where a step does not belong to one text, or with a method that has
-                no CF stream.
+                no CF stream, or compiled; or the decoding step cannot be compiled on this machine.
 
         Returns:
             Ids of the new tokens `[B, N]`, trailing end token included, shorter answers padded.
@@ -314,6 +330,8 @@ class Lvlm:
         own, decoder = self.decoding(inputs, task)
         if on_tokens is not None:
             methods.check_two_streams(self.method, "looking at both streams")
+            if self.compiled is not None:
+                methods.check_compile(self.method, settings.num_beams, "a trace or a score of words")
             if settings.num_beams > 1:
                 raise SettingsError("with several beams a step belongs to no single text: leave out --num-beams")
             streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop()))
@@ -321,7 +339,13 @@ class Lvlm:
         elif on_text is not None and settings.num_beams == 1:
             streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
-        with torch.random.fork_rng(cuda), decoder:
+        compiling: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        compiled: dict[str, Any] = {}
+        if self.compiled is not None:
+            compiling = compiler_errors()
+            batch, prompt = own["input_ids"].shape
+            compiled = self.compiled.arguments(batch, prompt, settings.max_new_tokens)
+        with torch.random.fork_rng(cuda), compiling, decoder:
             torch.manual_seed(settings.seed)
             output = self.model.generate(
                 **own,
@@ -329,6 +353,7 @@ class Lvlm:
                 num_beams=settings.num_beams,
                 streamer=streamer,
                 **sampling,
+                **compiled,
             )
         new: torch.Tensor = output[:, own["input_ids"].shape[1] :]
         return new

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sira_cli.cache import Streams
+from sira_cli.static_cache import Slots
 
 
 def text_rows(image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,6 +35,24 @@ def text_rows(image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(live, rows, image.shape[1] - 1), live
 
 
+def valid_rows(mask: object, input_ids: Tensor) -> Tensor:
+    """`[B, S]` bool, False at padding, from what a model got as the attention mask of a prompt.
+
+    Args:
+        mask: None, or `[B, S]`, or of a static cache the masks `[B or 1, 1, S, kv]`, one or a dict of them: a position
+            that is no padding sees itself.
+        input_ids: `[B, S]`.
+    """
+    if isinstance(mask, dict):
+        mask = next(iter(mask.values()), None)
+    if not isinstance(mask, Tensor):
+        return torch.ones_like(input_ids, dtype=torch.bool)
+    if mask.ndim == 4:
+        own = mask[:, 0].diagonal(dim1=1, dim2=2)  # [B or 1, S]
+        mask = own if own.dtype == torch.bool else own == 0
+    return mask.bool().expand(len(input_ids), -1)
+
+
 def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
     """The rows of both streams: `[B or 1, q, d]` -> `[B, q + T, d]`.
 
@@ -48,12 +67,12 @@ def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
     return torch.cat([rows, rows.gather(1, index)], dim=1)
 
 
-def cf_mask(model_mask: Tensor | None, streams: Streams, rows: Tensor) -> Tensor | None:
+def cf_mask(model_mask: Tensor | None, streams: Streams | Slots, rows: Tensor) -> Tensor | None:
     """The CF stream's own mask: what the model's mask says about the positions of its rows.
 
     Args:
         model_mask: the layer's own mask: None (causal, nothing padded), bool or additive float
-            `[B or 1, H, q, kv]`, whose last row and column belong to the newest position.
+            `[B or 1, H, q, kv]`, whose last row belongs to the newest position.
         streams: with the newest rows already counted.
         rows: `[B, R]` positions of the newest rows, the queries.
 
@@ -70,13 +89,13 @@ def cf_mask(model_mask: Tensor | None, streams: Streams, rows: Tensor) -> Tensor
 
     batch, (heads, q, kv) = len(rows), model_mask.shape[1:]
     positions = streams.positions()  # [B, N]
-    row = rows - (streams.full_rows - q)  # [B, R] row of the model's mask
-    column = positions - (streams.full_rows - kv)  # [B, N] its column; < 0: outside a sliding window
+    row = rows - streams.rows_before(q)  # [B, R] row of the model's mask
+    column = positions - streams.first_column(kv)  # [B, N] its column
+    index = column.clamp(0, kv - 1)  # [B, N]
     picked = model_mask.to(rows.device).expand(batch, heads, q, kv)
     picked = picked.gather(2, row[:, None, :, None].expand(batch, heads, rows.shape[1], kv))
-    index = column.clamp(min=0)[:, None, None, :]
-    picked = picked.gather(3, index.expand(batch, heads, rows.shape[1], positions.shape[1]))
-    visible = column >= 0 if seen is None else (column >= 0) & seen  # [B, N]
+    picked = picked.gather(3, index[:, None, None, :].expand(batch, heads, rows.shape[1], positions.shape[1]))
+    visible = index == column if seen is None else (index == column) & seen  # [B, N]; not outside a sliding window
     if picked.dtype == torch.bool:
         return picked & visible[:, None, None, :]
     return picked.masked_fill(~visible[:, None, None, :], torch.finfo(picked.dtype).min)

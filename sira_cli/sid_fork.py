@@ -26,6 +26,7 @@ from sira_cli.fork import Fork, Step
 from sira_cli.hooks import Removable, attached_hooks
 from sira_cli.image_tokens import ImageTokens
 from sira_cli.masks import text_rows
+from sira_cli.static_cache import Slots
 
 BOUNDARY = 2
 
@@ -130,9 +131,13 @@ class _SidFork(Fork):
             config._attn_implementation, self._again = implementation, False
         return weights
 
-    def _restrict(self, streams: Streams) -> None:
+    def _check_static(self, model: nn.Module) -> None:
+        raise UnsupportedModelError("method sid needs a cache that grows: leave out cache_implementation")
+
+    def _restrict(self, streams: Streams | Slots) -> None:
         """The contrast stream's image rows are visible if they are chosen, for the rows under way."""
         assert self.image is not None
+        assert isinstance(streams, Streams)
         rows = streams.rows  # [B, T], every row of the prompt but padding
         image, chosen = (each.to(rows.device).gather(1, rows) for each in (self.image, self._chosen))
         if (live := self._running().live) is not None:  # a prompt

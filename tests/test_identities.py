@@ -75,7 +75,7 @@ def gemma_prompts() -> list[dict[str, torch.Tensor]]:
     return prompts
 
 
-@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize(("k", "cache"), [(1, None), (3, None), (5, None), (3, "static")])
 @pytest.mark.parametrize(
     ("make", "prompts"),
     [
@@ -86,9 +86,9 @@ def gemma_prompts() -> list[dict[str, torch.Tensor]]:
     ],
     ids=["llava", "llava-eager", "qwen2.5-vl", "gemma3"],
 )
-def test_a_left_padded_batch_equals_its_single_runs(make, prompts, k):
+def test_a_left_padded_batch_equals_its_single_runs(make, prompts, k, cache):
     model, singles = make().model, prompts()
-    batch, batch_steps = generate_sira(model, left_pad(singles), SiraConfig(k=k))
+    batch, batch_steps = generate_sira(model, left_pad(singles), SiraConfig(k=k), cache_implementation=cache)
     for row, single in enumerate(singles):
         tokens, steps = generate_sira(model, single, SiraConfig(k=k))
         assert batch[row].tolist() == tokens[0].tolist()

@@ -18,6 +18,8 @@ from sira_cli.errors import (
     UntestedModelWarning,
 )
 from sira_cli.fork import attach
+from sira_cli.image_tokens import ImageTokens
+from sira_cli.sid_fork import attach_sid
 from tests import tiny
 from tests.helpers import generate, hooks
 
@@ -157,10 +159,11 @@ def test_a_prompt_that_ends_with_the_image(llava: tiny.Tiny):
     refused(llava, ImageTokenError, "ends with an image token", input_ids=ids, attention_mask=torch.ones_like(ids))
 
 
-def test_right_padding(llava: tiny.Tiny):
+@pytest.mark.parametrize("changes", [{}, {"cache_implementation": "static"}])
+def test_right_padding(llava: tiny.Tiny, changes):
     mask = llava.inputs["attention_mask"].clone()
     mask[:, -2:] = 0
-    refused(llava, ImageTokenError, "pad them on the left", attention_mask=mask)
+    refused(llava, ImageTokenError, "pad them on the left", attention_mask=mask, **changes)
 
 
 def test_a_cache_filled_outside(llava: tiny.Tiny):
@@ -190,8 +193,48 @@ def test_a_continued_conversation(llava: tiny.Tiny):
             llava.model(input_ids=torch.tensor([[5, 6, 7]]), past_key_values=cache)
 
 
-def test_static_caches(llava: tiny.Tiny):
-    refused(llava, UnsupportedModelError, "StaticCache", cache_implementation="static")
+def test_static_caches_that_transformers_does_not_have():
+    refused(tiny.paligemma(2), UnsupportedModelError, "no static caches", cache_implementation="static")
+
+
+def test_static_caches_with_foreign_layers(llava: tiny.Tiny):
+    cache = hf.StaticCache(llava.model.config, 64)
+    cache.layers[-1] = type("PackedLayer", (hf.cache_utils.StaticLayer,), {})(64)
+    before = list(cache.layers)
+    refused(llava, UnsupportedModelError, "PackedLayer", past_key_values=cache)
+    assert cache.layers == before
+
+
+def test_static_caches_without_an_end():
+    case = tiny.gemma3()
+    cache = hf.StaticCache(case.model.config, 64)
+    cache.layers = [hf.cache_utils.StaticSlidingWindowLayer(64, 12) for _ in cache.layers]
+    refused(case, UnsupportedModelError, "does not say how long", past_key_values=cache)
+
+
+def test_sid_with_a_static_cache(llava: tiny.Tiny):
+    with (
+        pytest.raises(UnsupportedModelError, match="sid needs a cache that grows"),
+        attach_sid(llava.model, ImageTokens(), alpha=0.5, beta=0.1, visible=4),
+    ):
+        generate(llava.model, llava.inputs, cache_implementation="static")
+
+
+def test_a_static_cache_taken_outside(llava: tiny.Tiny):
+    cache = hf.StaticCache(llava.model.config, 64)
+    with attach(llava.model):
+        generate(llava.model, llava.inputs, past_key_values=cache)
+        with pytest.raises(UnsupportedModelError, match="continued conversations"):
+            llava.model(input_ids=torch.tensor([[5, 6, 7]]), past_key_values=cache)
+    with pytest.raises(AttachError, match="cannot be used outside"):
+        llava.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+
+
+def test_a_static_cache_filled_outside(llava: tiny.Tiny):
+    cache = hf.StaticCache(llava.model.config, 64)
+    llava.model(**llava.inputs, past_key_values=cache)
+    with pytest.raises(AttachError, match="filled outside"), attach(llava.model):
+        llava.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
 
 
 def test_quantized_layers(llava: tiny.Tiny):

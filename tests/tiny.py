@@ -237,12 +237,12 @@ def idefics(name: str = "Idefics3") -> Tiny:
     return Tiny(model, with_mask(prompt(), pixel_values=pixels(1, 1, 3, 32, 32)))
 
 
-def gemma3() -> Tiny:
+def gemma3(window: int = 12) -> Tiny:
     sliding, full = "sliding_attention", "full_attention"
     text = {
         **TEXT,
         "head_dim": 16,
-        "sliding_window": 12,  # shorter than the image, so that windows matter
+        "sliding_window": window,  # shorter than the image, so that windows matter
         "layer_types": [sliding, sliding, full, sliding, sliding, full],
         "query_pre_attn_scalar": 16,
     }

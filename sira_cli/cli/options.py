@@ -148,7 +148,7 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How many pictures are worked on at once, and where."""
+    """How many pictures are worked on at once, where, and how fast."""
 
     batch_size: Annotated[
         int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Pictures decoded together.")
@@ -157,6 +157,9 @@ class EngineOptions:
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Of Ray; default one a GPU, without any one.")
     ] = None
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile decoding steps: a slow start, then faster (sira, greedy).")
+    ] = False
 
 
 def choose_method(decoding: DecodingOptions) -> Method:
@@ -195,8 +198,8 @@ def choose_preset(model: ModelOptions, decoding: DecodingOptions, **settings: An
     return preset
 
 
-def load_model(preset: Preset, model: ModelOptions, method: str | Method) -> Lvlm:
-    """The model of a preset.
+def load_model(preset: Preset, model: ModelOptions, method: str | Method, compiled: bool = False) -> Lvlm:
+    """The model of a preset; `compiled`: its decoding steps are.
 
     Raises:
         SettingsError: a value that is not valid.
@@ -221,7 +224,7 @@ def load_model(preset: Preset, model: ModelOptions, method: str | Method) -> Lvl
         from sira_cli.lvlm import load
 
         silence_transformers()
-        lvlm = load(preset, **loading(model, method))
+        lvlm = load(preset, **loading(model, method, compiled))
     note_bundled(preset)
     return lvlm
 
@@ -235,7 +238,7 @@ def note_bundled(preset: Preset) -> None:
         note("the bundled model knows drawn scenes only; photographs need another preset")
 
 
-def loading(model: ModelOptions, method: str | Method) -> dict[str, Any]:
+def loading(model: ModelOptions, method: str | Method, compiled: bool = False) -> dict[str, Any]:
     """The arguments of `sira_cli.load` but for the preset."""
     return {
         "method": method,
@@ -243,6 +246,7 @@ def loading(model: ModelOptions, method: str | Method) -> dict[str, Any]:
         "quantization": model.quantization,
         "offline": model.offline,
         "trust_remote_code": model.trust_remote_code,
+        "compile": compiled,
     }
 
 

@@ -29,7 +29,7 @@ from sira_cli.cli.options import (
 )
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.errors import PictureError, SettingsError, SiraError
-from sira_cli.methods import check_two_streams
+from sira_cli.methods import check_compile, check_two_streams
 from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def run_pictures(
         raise SettingsError(f"--method {method.name} follows one text a picture: leave out --num-beams")
     if words and preset.generation.num_beams > 1:
         raise SettingsError("--words follows one text: leave out --num-beams")
+    if engine.compile:
+        check_compile(method.name, preset.generation.num_beams, "--words" if words else "--choices" if choices else "")
     settings = settings_of(task, prompt, preset, method, model.quantization)
     settings |= {"words": words, "choices": list(choices)}
     targets = Targets(task, sources, output)
@@ -159,14 +161,16 @@ def _engine(
     if engine.engine == Engine.LOCAL:
         if engine.workers is not None:
             raise SettingsError("--workers is for --engine ray")
-        lvlm = load_model(preset, model, method)
+        lvlm = load_model(preset, model, method, engine.compile)
         from sira_cli.batch import BatchRun
 
         return BatchRun(lvlm, task, prompt, batch_size=engine.batch_size, done=targets.done, on_text=on_text, **asked)
     with waiting("starting Ray"):
         from sira_cli.ray_run import RayRun, Work
 
-        work = Work(preset, loading(model, method), task, prompt, engine.batch_size, str(Path.cwd()), **asked)
+        work = Work(
+            preset, loading(model, method, engine.compile), task, prompt, engine.batch_size, str(Path.cwd()), **asked
+        )
         run = RayRun(work, workers=engine.workers, done=targets.done, quiet=verbosity() < 1)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own in place of ours
     note_bundled(preset)

@@ -20,6 +20,7 @@ from sira_cli.methods.vcd import Vcd
 METHODS: dict[str, Method] = {
     method.name: method for method in (Sira(), Greedy(), GreedyApc(), TextOnly(), Vcd(), Icd(), M3id(), Sid(), Dola())
 }
+COMPILED = ("sira", "greedy")  # those whose decoding steps can be compiled
 TWO_STREAMS = ("sira", "greedy")  # those under which both streams of the fork can be looked at
 
 
@@ -42,3 +43,17 @@ def check_two_streams(method: str, what: str) -> None:
     """
     if method not in TWO_STREAMS:
         raise SettingsError(f"{what} needs method {' or '.join(TWO_STREAMS)}, not {method}")
+
+
+def check_compile(method: str, num_beams: int, what: str = "") -> None:
+    """Whether decoding steps can be compiled, with `what` besides.
+
+    Raises:
+        SettingsError: they cannot.
+    """
+    if method not in COMPILED:
+        raise SettingsError(f"compiled steps need method {' or '.join(COMPILED)}, not {method}: leave out compile")
+    if num_beams > 1:
+        raise SettingsError("compiled steps follow one text a picture: leave out compile, or the beams")
+    if what:
+        raise SettingsError(f"{what} cannot look into compiled steps: leave out compile")
