@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from transformers import CompileConfig
@@ -59,12 +59,13 @@ class CompiledSteps:
 
 
 @contextmanager
-def compiler_errors() -> Iterator[None]:
-    """What the compiler has against this machine or model, as an error in the settings."""
+def compiler_errors(decoder: AbstractContextManager[Any]) -> Iterator[Any]:
+    """The context `decoder`, with what the compiler has against this machine or model as an error in the settings."""
     from torch._dynamo.exc import TorchDynamoException
 
     try:
-        yield
+        with decoder as decoding:
+            yield decoding
     except TorchDynamoException as error:
         reason = next((line for line in map(str.strip, str(error).splitlines()) if line), type(error).__name__)
         raise SettingsError(

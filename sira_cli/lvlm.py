@@ -327,7 +327,7 @@ class Lvlm:
             sampling = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
         streamer: BaseStreamer | None = None
         steps: list[Step] = []
-        own, decoder = self.decoding(inputs, task)
+        own, decoder = self.decoding(inputs, settings.max_new_tokens, task)
         if on_tokens is not None:
             methods.check_two_streams(self.method, "looking at both streams")
             if self.compiled is not None:
@@ -339,13 +339,7 @@ class Lvlm:
         elif on_text is not None and settings.num_beams == 1:
             streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
-        compiling: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        compiled: dict[str, Any] = {}
-        if self.compiled is not None:
-            compiling = compiler_errors()
-            batch, prompt = own["input_ids"].shape
-            compiled = self.compiled.arguments(batch, prompt, settings.max_new_tokens)
-        with torch.random.fork_rng(cuda), compiling, decoder:
+        with torch.random.fork_rng(cuda), decoder:
             torch.manual_seed(settings.seed)
             output = self.model.generate(
                 **own,
@@ -353,18 +347,24 @@ class Lvlm:
                 num_beams=settings.num_beams,
                 streamer=streamer,
                 **sampling,
-                **compiled,
             )
         new: torch.Tensor = output[:, own["input_ids"].shape[1] :]
         return new
 
     def decoding(
-        self, inputs: Any, task: str = "caption"
-    ) -> tuple[dict[str, torch.Tensor], contextlib.AbstractContextManager[Any]]:
-        """What `model.generate` gets of prepared inputs, and the context in which it follows the method."""
+        self, inputs: Any, new_tokens: int, task: str = "caption"
+    ) -> tuple[dict[str, Any], contextlib.AbstractContextManager[Any]]:
+        """What `model.generate` gets of prepared inputs, and the context in which it follows the method.
+
+        With compiled steps an empty cache is among it, with room for so many new tokens, and good until the next call.
+        """
         own = {name: value for name, value in inputs.items() if not name.startswith(BRANCH)}
         branch = {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
-        return own, self.decoder.for_task(task).attach(self.model, self.sira, own["input_ids"], branch)
+        decoder = self.decoder.for_task(task).attach(self.model, self.sira, own["input_ids"], branch)
+        if self.compiled is None:
+            return own, decoder
+        batch, prompt = own["input_ids"].shape
+        return own | self.compiled.arguments(batch, prompt, new_tokens), compiler_errors(decoder)
 
     def key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
         """A hash over everything that decides a picture's text: equal keys mean equal work."""

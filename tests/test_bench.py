@@ -19,7 +19,7 @@ from sira_cli import bench as package
 from sira_cli import methods, presets
 from sira_cli.bench import shape_names, shapes
 from sira_cli.bench.measure import Timing, cache_bytes, check_caches, measure, pictures, prompts
-from sira_cli.bench.report import Row
+from sira_cli.bench.report import BenchReport, Decoder, Row
 from sira_cli.bench.run import bench
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.lvlm import Lvlm
@@ -196,7 +196,7 @@ def test_a_bench_of_the_wrong_decoder_is_noticed(qwen: Lvlm):
         with pytest.raises(SiraError, match="method vcd"):
             check_caches(vcd, both, passes, wrong, 3)
 
-    _, decoder = qwen.decoding(inputs)
+    _, decoder = qwen.decoding(inputs, 3)
     with decoder as fork:
         early, text = [layer(prompt + 2)] * 2, prompt - image
         check_caches(qwen, inputs, fork, [cache(*early, *[layer(prompt + 2, text + 2)] * 2)], 3)
@@ -217,7 +217,9 @@ def test_the_size_of_a_cache_is_that_of_its_tensors(qwen: Lvlm):
 def test_figures_by_hand():
     greedy = [Timing(1.0, (3.0, 4.0, 6.0), 100, 7), Timing(1.0, (5.0, 6.0, 7.0), 100, 9)]
     sira = [Timing(2.0, (5.0, 7.0, 9.0), 110, 8), Timing(1.0, (5.0, 6.0, 9.0), 110, None)]
-    row = Row.of("sira", (4, 50, 30), sira, greedy, [1, 3])
+    names = Decoder("greedy"), Decoder("sira")
+    runs = dict(zip(names, [greedy, sira], strict=True))
+    row = Row.of(names[1], names[0], (4, 50, 30), runs, [1, 3])
     # Prefill: 3 and 4 s beside 2 and 4 s.
     assert dataclasses.astuple(row.prefill) == ((3.5, 3.0, 4.0), (1.25, 1.0, 1.5))
     # Steps: medians 2 and 2 s beside 1.5 and 1 s.
@@ -229,17 +231,18 @@ def test_figures_by_hand():
     assert dataclasses.astuple(row.requests[3].ratio) == pytest.approx(((1.5 + 9 / 7) / 2, 9 / 7, 1.5))
     assert (row.cache_bytes, row.peak_bytes) == (110, 8)
     assert row.paper == {}
-    assert Row.of("sira", (4, 50, 30), sira, greedy, [1]).step is not None
-    single = [Timing(1.0, (3.0,), 100, None)]
-    row = Row.of("vcd", (1, 50, 30), single, single, [1])
+    assert (row.method, row.compiled, row.baseline) == ("sira", False, "greedy")
+    single = {names[0]: [Timing(1.0, (3.0,), 100, None)]}
+    row = Row.of(names[0], names[0], (1, 50, 30), single, [1])
     assert row.step is row.tokens_per_second is None
 
 
 def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypatch: pytest.MonkeyPatch):
     order = []
 
-    def recorded(lvlm: Lvlm, inputs, tokens: int) -> Timing:
-        order.append((lvlm.method, len(inputs["input_ids"]), tokens))
+    def recorded(lvlm: Lvlm, inputs, tokens: int, room: int) -> Timing:
+        order.append((f"{lvlm.method}{' compiled' * (lvlm.compiled is not None)}", len(inputs["input_ids"]), tokens))
+        assert room == 64
         return Timing(1.0, tuple(2.0 + number for number in range(tokens)), 1, None)
 
     monkeypatch.setattr("sira_cli.bench.run.measure", recorded)
@@ -250,6 +253,16 @@ def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypa
     assert [(row.method, row.batch) for row in report.rows[:3]] == [("greedy", 1), ("sira", 1), ("vcd", 1)]
     assert report.rows[1].paper == {32: 1.4, 64: 1.5}
     assert (report.k, report.layers, report.weights) == (2, 4, "random")
+    assert BenchReport.from_json(report.to_json()) == report
+
+    order.clear()
+    report = bench(qwen, ["vcd", "sira"], lengths=[64], batches=[1], runs=1, image_tokens=20, compile=True)
+    assert [name for name, _, _ in order] == ["greedy", "vcd", "sira", "greedy compiled", "sira compiled"] * 2
+    assert [(row.method, row.compiled, row.baseline) for row in report.rows[3:]] == [
+        ("greedy", True, "greedy"),
+        ("sira", True, "greedy"),
+        ("sira", True, "compiled greedy"),
+    ]
 
 
 # --- the command
@@ -269,7 +282,7 @@ def test_bench_prints_a_table_and_writes_json(sira, tmp_path: Path):
     assert record["rows"][1]["paper"] == {"32": 1.4}
     assert record["rows"][0]["image_tokens"] == 64
     lines = out.splitlines()
-    assert lines[0].startswith("demo, its own weights, 0.01 B parameters, float32, sdpa")
+    assert lines[0].startswith("demo, its own weights, 0.01 B parameters, float32, sdpa attention")
     step = record["rows"][1]["step"]
     assert f"{1e3 * step['seconds']['median']:,.1f} ms  x{step['ratio']['median']:.3f}" in out
     assert "x1.4" in out

@@ -15,13 +15,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.errors import SiraError
 from sira_cli.fork import Fork
 from sira_cli.lvlm import BRANCH, Lvlm
 from sira_cli.second_pass import SecondPass
+from sira_cli.static_cache import StaticLateLayer
 
 SHARES = (1.0, 0.75, 0.5, 0.9, 0.6, 0.8, 0.7, 1.0)  # of the image tokens asked for, in a batch of mixed sizes
 
@@ -73,26 +74,28 @@ def prompts(prompt: str, count: int) -> list[str]:
     return [prompt + f" {prompt}" * (number % 3) for number in range(count)]
 
 
-def measure(lvlm: Lvlm, inputs: Any, tokens: int) -> Timing:
+def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Timing:
     """Time one request of `tokens` new tokens for each of B prompts.
 
     Args:
         lvlm: the model under a method.
         inputs: from its `prepare`, on the model's device and in its precision.
         tokens: at least 1; nothing ends a text before.
+        room: new tokens that a static cache has room for, if more: another room would be another graph.
 
     Raises:
         SiraError: what ran is not what should be measured: another number of tokens, or caches of other lengths.
     """
     model = lvlm.model
-    own, decoder = lvlm.decoding(inputs)
-    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    own, decoder = lvlm.decoding(inputs, room or tokens)
+    own.setdefault("past_key_values", DynamicCache(config=model.config.get_text_config(decoder=True)))
+    cache = own["past_key_values"]
     no_token = model.config.get_text_config(decoder=True).vocab_size  # so that nothing ends a text
     generation = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=no_token)
     gc.collect()
     _forget_peak(model.device)
     with decoder as decoding, _Clock(model).running() as clock:
-        output = model.generate(**own, past_key_values=cache, generation_config=generation, streamer=clock)
+        output = model.generate(**own, generation_config=generation, streamer=clock)
     made = output.shape[1] - own["input_ids"].shape[1]
     if made != tokens or len(clock.tokens) != tokens:
         raise SiraError(f"method {lvlm.method} made {made} tokens ({len(clock.tokens)} seen), expected {tokens}")
@@ -119,7 +122,7 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
     wanted = [expected]
     if isinstance(decoding, SecondPass):
         wanted.append([(inputs[f"{BRANCH}input_ids"].shape[1] + new, 0)] * lvlm.layers)
-    found = [[(layer.get_seq_length(), _cf_rows(layer)) for layer in cache.layers] for cache in caches]
+    found = [[(int(layer.get_seq_length()), _cf_rows(layer)) for layer in cache.layers] for cache in caches]
     if found != wanted:
         raise SiraError(
             f"method {lvlm.method}: rows of (full, CF) per cache and layer are {found}, expected {wanted}: "
@@ -127,10 +130,10 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
         )
 
 
-def cache_bytes(cache: Cache) -> int:
-    """Of keys and values, all layers and streams."""
-    layers: list[Any] = [part for layer in cache.layers for part in (layer, getattr(layer, "cf", None)) if part]
-    return sum(tensor.numel() * tensor.element_size() for layer in layers for tensor in (layer.keys, layer.values))
+def cache_bytes(cache: Any) -> int:
+    """Of keys and values, all layers and streams; of a static cache also those of tokens that did not come."""
+    streams = [stream for layer in cache.layers for stream in _streams(layer)]
+    return sum(tensor.numel() * tensor.element_size() for stream in streams for tensor in (stream.keys, stream.values))
 
 
 def device_name(device: torch.device) -> str:
@@ -184,6 +187,12 @@ class _Clock(BaseStreamer):
 
 def _cf_rows(layer: Any) -> int:
     return int(layer.cf.get_seq_length()) if hasattr(layer, "cf") else 0
+
+
+def _streams(layer: Any) -> list[Any]:
+    """The layers that hold the keys and values of each stream."""
+    full = layer.full if isinstance(layer, StaticLateLayer) else layer
+    return [full, layer.cf] if hasattr(layer, "cf") else [full]
 
 
 def _wait(device: torch.device) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
 from sira_cli._version import __version__
 from sira_cli.bench.measure import Timing
 
-BASELINE = "greedy"
 # Seconds of a request on Qwen2.5-VL over those of standard decoding (paper, Appendix B, Table "Comparison of
 # inference efficiency").
 PAPER = {
@@ -42,17 +42,27 @@ class Measure:
 
     Attributes:
         seconds: over the runs.
-        ratio: to greedy's; each run's own, which it shares a round with, so that a drifting machine favours none.
+        ratio: to the baseline's; each run's own, which it shares a round with, so that a drifting machine favours none.
     """
 
     seconds: Spread
     ratio: Spread
 
     @classmethod
-    def of(cls, runs: Sequence[Timing], greedy: Sequence[Timing], figure: Callable[[Timing], float]) -> Measure:
-        """`runs[i]` and `greedy[i]` are of the same round."""
-        own, base = [figure(run) for run in runs], [figure(run) for run in greedy]
+    def of(cls, runs: Sequence[Timing], baseline: Sequence[Timing], figure: Callable[[Timing], float]) -> Measure:
+        """`runs[i]` and `baseline[i]` are of the same round."""
+        own, base = [figure(run) for run in runs], [figure(run) for run in baseline]
         return cls(Spread.of(own), Spread.of([a / b for a, b in zip(own, base, strict=True)]))
+
+
+class Decoder(NamedTuple):
+    """A method, and whether its decoding steps are compiled."""
+
+    method: str
+    compiled: bool = False
+
+    def __str__(self) -> str:
+        return f"compiled {self.method}" if self.compiled else self.method
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,8 @@ class Row:
 
     Attributes:
         method: its name.
+        compiled: whether its decoding steps are.
+        baseline: what the ratios are to: `greedy`, or `compiled greedy`.
         batch: B.
         prompt_tokens, image_tokens: of all B prompts.
         prefill: from the image encoder to the first token; of a method with two passes, both.
@@ -73,6 +85,8 @@ class Row:
     """
 
     method: str
+    compiled: bool
+    baseline: str
     batch: int
     prompt_tokens: int
     image_tokens: int
@@ -87,33 +101,34 @@ class Row:
     @classmethod
     def of(
         cls,
-        method: str,
+        decoder: Decoder,
+        baseline: Decoder,
         sizes: tuple[int, int, int],
-        runs: Sequence[Timing],
-        greedy: Sequence[Timing],
+        runs: Mapping[Decoder, Sequence[Timing]],
         lengths: Sequence[int],
     ) -> Row:
-        """From the runs of a method and those of greedy, round by round; `sizes` are B, prompt and image tokens.
+        """From the runs of all decoders, round by round; `sizes` are B, prompt and image tokens.
 
         A request of fewer tokens is the beginning of the longest one, so each run serves all lengths.
         """
+        own, base = runs[decoder], runs[baseline]
         batch, prompt_tokens, image_tokens = sizes
-        step = Measure.of(runs, greedy, lambda run: median(run.steps)) if runs[0].steps else None
+        step = Measure.of(own, base, lambda run: median(run.steps)) if own[0].steps else None
+        paper = PAPER.get(decoder.method, {}) if not decoder.compiled else {}
         return cls(
-            method=method,
+            method=decoder.method,
+            compiled=decoder.compiled,
+            baseline=str(baseline),
             batch=batch,
             prompt_tokens=prompt_tokens,
             image_tokens=image_tokens,
-            prefill=Measure.of(runs, greedy, lambda run: run.prefill),
+            prefill=Measure.of(own, base, lambda run: run.prefill),
             step=step,
-            requests={
-                length: Measure.of(runs, greedy, lambda run, last=length - 1: run.tokens[last])  # type: ignore[misc]
-                for length in lengths
-            },
+            requests={length: Measure.of(own, base, _until(length)) for length in lengths},
             tokens_per_second=None if step is None else batch / step.seconds.median,
-            cache_bytes=runs[0].cache_bytes,
-            peak_bytes=max((run.peak_bytes for run in runs if run.peak_bytes is not None), default=None),
-            paper={length: ratio for length, ratio in PAPER.get(method, {}).items() if length in lengths},
+            cache_bytes=own[0].cache_bytes,
+            peak_bytes=max((run.peak_bytes for run in own if run.peak_bytes is not None), default=None),
+            paper={length: ratio for length, ratio in paper.items() if length in lengths},
         )
 
 
@@ -127,7 +142,7 @@ class BenchReport:
         device: the chip.
         k, layers, alpha: of SIRA.
         runs: measured rounds, after one that only warms up.
-        rows: greedy's of a batch size come first.
+        rows: by batch size; greedy's come first.
     """
 
     model: str
@@ -154,3 +169,7 @@ class BenchReport:
         """The inverse of `to_json`."""
         record: TypeAdapter[BenchReport] = TypeAdapter(cls)
         return record.validate_json(text)
+
+
+def _until(length: int) -> Callable[[Timing], float]:
+    return lambda run: run.tokens[length - 1]

@@ -8,11 +8,13 @@ import torch
 import transformers
 
 from sira_cli.bench.measure import Timing, device_name, measure, pictures, prompts
-from sira_cli.bench.report import BASELINE, BenchReport, Row
+from sira_cli.bench.report import BenchReport, Decoder, Row
+from sira_cli.compiled import CompiledSteps
 from sira_cli.lvlm import Lvlm
-from sira_cli.methods import find
+from sira_cli.methods import COMPILED, find
 
-WARM_UP = 2  # tokens
+WARM_UP = 4  # tokens
+GREEDY = Decoder("greedy")
 
 
 def bench(
@@ -23,6 +25,7 @@ def bench(
     batches: Sequence[int],
     runs: int,
     image_tokens: int,
+    compile: bool = False,  # noqa: A002 (as in `load`)
     on_request: Callable[[], None] = lambda: None,
 ) -> BenchReport:
     """Time requests of every method on the same model and the same pictures: A B A B ..., each round in the same order.
@@ -34,37 +37,38 @@ def bench(
         batches: batch sizes; pictures and prompts of a batch differ in size.
         runs: measured rounds.
         image_tokens: of the largest picture, where the model lets pictures have their own size.
+        compile: measure SIRA and greedy with compiled steps, too.
         on_request: called after each request.
 
     Raises:
         SiraError: what ran is not what should be measured.
+        SettingsError: steps cannot be compiled here.
     """
-    # They share the model; only their hooks differ, which are on it while a request runs.
-    names = [BASELINE, *(name for name in methods if name != BASELINE)]
-    decoders = {
-        name: Lvlm(lvlm.model, lvlm.processor, lvlm.preset, find(name), lvlm.revision, lvlm.quantization)
-        for name in names
-    }
-    rows = []
+    compared = decoders(methods, compile)
+    lvlms = {decoder: _under(lvlm, decoder) for decoder in compared}
+    rows: list[Row] = []
     for batch in batches:
         images = pictures(lvlm.processor, image_tokens, batch)
         asked = prompts(lvlm.preset.prompts.caption, batch)
         inputs = {
-            name: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
-            for name, one in decoders.items()
+            decoder: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
+            for decoder, one in lvlms.items()
         }
-        seen: dict[str, list[Timing]] = {name: [] for name in names}
+        seen: dict[Decoder, list[Timing]] = {decoder: [] for decoder in compared}
         for number in range(runs + 1):
-            for name, one in decoders.items():
-                timing = measure(one, inputs[name], max(lengths) if number else min(WARM_UP, max(lengths)))
+            for decoder, one in lvlms.items():
+                tokens = max(lengths) if number else min(WARM_UP, max(lengths))
+                timing = measure(one, inputs[decoder], tokens, room=max(lengths))
                 if number:
-                    seen[name].append(timing)
+                    seen[decoder].append(timing)
                 on_request()
-        image, prompt = map(sum, lvlm.lengths(inputs[BASELINE]))
-        rows += [Row.of(name, (batch, prompt, image), seen[name], seen[BASELINE], lengths) for name in names]
+        image, prompt = map(sum, lvlm.lengths(inputs[GREEDY]))
+        pairs = [(decoder, GREEDY) for decoder in compared]
+        pairs += [(one, Decoder("greedy", True)) for one in compared if one.compiled and one.method != "greedy"]
+        rows += [Row.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
     return BenchReport(
         model=lvlm.preset.name or lvlm.preset.model,
-        weights="random" if lvlm.revision == "random" else "the model's",
+        weights="random" if lvlm.revision == "random" else "its own",
         parameters=sum(parameter.numel() for parameter in lvlm.model.parameters()),
         dtype=str(lvlm.model.dtype).removeprefix("torch."),
         attention=lvlm.model.config._attn_implementation,
@@ -77,4 +81,18 @@ def bench(
         lengths=tuple(lengths),
         runs=runs,
         rows=tuple(rows),
+    )
+
+
+def decoders(methods: Sequence[str], compile: bool) -> list[Decoder]:  # noqa: A002
+    """What is measured, greedy first."""
+    names = dict.fromkeys(["greedy", *methods])
+    return [Decoder(name) for name in names] + [Decoder(name, True) for name in names if compile and name in COMPILED]
+
+
+def _under(lvlm: Lvlm, decoder: Decoder) -> Lvlm:
+    """The same model: only hooks differ, which are on it while a request runs."""
+    compiled = CompiledSteps(lvlm.model) if decoder.compiled else None
+    return Lvlm(
+        lvlm.model, lvlm.processor, lvlm.preset, find(decoder.method), lvlm.revision, lvlm.quantization, compiled
     )

@@ -38,6 +38,9 @@ def bench(
         int, typer.Option(min=1, metavar="N", help="Size of the pictures, where a model has no fixed one.")
     ] = 600,
     runs: Annotated[int, typer.Option(min=1, metavar="N", help="Rounds, after one that only warms up.")] = 5,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Greedy and SIRA with compiled decoding steps, too.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="JSON, as --json.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False,
@@ -60,8 +63,9 @@ def bench(
         raise SettingsError(f"--output {output}: expected a file in a folder that exists")
     lvlm = _loaded(shape, model, k)
     from sira_cli.bench.run import bench as measure_all
+    from sira_cli.bench.run import decoders
 
-    requests = (runs + 1) * len(batches) * len({"greedy", *methods})
+    requests = (runs + 1) * len(batches) * len(decoders(methods, compiled))
     with Progress.shown("requests", requests) as progress:
         report = measure_all(
             lvlm,
@@ -70,6 +74,7 @@ def bench(
             batches=batches,
             runs=runs,
             image_tokens=image_tokens,
+            compile=compiled,
             on_request=progress.advance,
         )
     if output is not None:
@@ -116,9 +121,9 @@ def print_report(report: BenchReport) -> None:
     from rich.table import Table
 
     out = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
-    weights = "random weights" if report.weights == "random" else "its own weights"
     out.print(
-        f"{report.model}, {weights}, {report.parameters / 1e9:.2f} B parameters, {report.dtype}, {report.attention}\n"
+        f"{report.model}, {report.weights} weights, {report.parameters / 1e9:.2f} B parameters, {report.dtype}, "
+        f"{report.attention} attention\n"
         f"{report.device}; torch {report.torch}, transformers {report.transformers}\n"
         f"SIRA: K = {report.k} of {report.layers} layers, alpha = {report.alpha:g}; "
         f"{report.runs} round{'s' * (report.runs > 1)}, methods in turn"
@@ -132,7 +137,7 @@ def print_report(report: BenchReport) -> None:
         for name in ("prefill", "step", "tokens/s", "cache", "peak memory"):
             table.add_column(name, justify="right")
         for row in rows:
-            table.add_row(row.method, _shown(row.prefill), _shown(row.step), *_sizes(row))
+            table.add_row(_name(row), _shown(row.prefill), _shown(row.step), *_sizes(row))
         out.print(table)
         table = Table(box=SIMPLE_HEAD)
         table.add_column("whole request")
@@ -146,8 +151,13 @@ def print_report(report: BenchReport) -> None:
                 cells.append(_shown(row.requests[length]))
                 if any(length in other.paper for other in rows):
                     cells.append(f"x{row.paper[length]:.1f}" if length in row.paper else "")
-            table.add_row(row.method, *cells)
+            table.add_row(_name(row), *cells)
         out.print(table)
+
+
+def _name(row: Row) -> str:
+    name = f"compiled {row.method}" if row.compiled else row.method
+    return name if row.baseline == "greedy" else f"... to {row.baseline}"
 
 
 def _shown(measure: Measure | None) -> str:
