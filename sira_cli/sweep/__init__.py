@@ -4,7 +4,8 @@
 |---|---|
 | `forks.py` | one prefill: the full stream once, the CF streams of every K beside it |
 | `benchmark.py` | yes/no questions: POPE's files, or the bundled validation scenes |
-| `grid.py` | the values of K and alpha, and every answer of the grid |
+| `cells.py` | the values of K and alpha |
+| `grid.py` | every answer of the grid |
 | `units.py` | what is finished, in a file that a killed run goes on with |
 | `report.py` | figures with intervals, and the record |
 | `best.py` | which setting is the best: rules that were fixed beforehand |
