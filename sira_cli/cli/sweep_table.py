@@ -55,12 +55,12 @@ def _remarks(report: SweepReport) -> list[str]:
     from sira_cli.sweep import best
 
     chosen, name = report.row(report.best), report.best.name
-    about = [
-        f"{report.questions:,} questions about {report.pictures:,} pictures; L = {report.layers}; in percent, ± half a "
-        "95 % interval over pictures.",
-        "yes: answers that POPE's rule takes for yes; neither: how many answers are neither yes nor no.",
+    remarks = [
+        f"{report.questions:,} questions about {report.pictures:,} pictures; in percent, ± half a 95 % interval",
+        "yes: answers that POPE's rule takes for yes; neither: how many answers are neither yes nor no",
     ]
-    if chosen is None:
-        return [*about, f"best: {name}, as no setting fulfils the rule: {report.rule}"]
-    verdict = best.verdict(chosen.differences[report.by])
-    return [*about, f"best: {name}: {report.by} {chosen.figures[report.by]}, {verdict}", f"picked: {report.rule}"]
+    if chosen is not None:
+        figure, difference = chosen.figures[report.by], chosen.differences[report.by]
+        name += f": {report.by} {figure}, {best.verdict(difference)}"
+    how = "no setting fulfils the rule" if report.by_default else "picked by the rule"
+    return [*remarks, f"best: {name}", f"{how}: {report.rule}"]

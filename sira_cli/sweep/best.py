@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from sira_cli.demo.figures import Figure
 from sira_cli.sweep.cells import GREEDY, Cell
 
-PAPER_ALPHA = 0.5  # with K = L/2: the paper's, on both of its models
 CAPTIONS_RULE = (
     "of the settings whose coverage is at most one point below greedy's, whose adversarial accuracy is not below it "
     "and whose CHAIRi is, the one with the least CHAIRi; where there is none, the paper's K = L/2 and alpha = 0.5"
@@ -21,8 +20,8 @@ def by_score(figures: Figures, name: str) -> Cell:
     return max(cells, key=lambda cell: round(figures[cell][name].value, 9))  # the first of equal ones
 
 
-def by_captions(figures: Figures, layers: int) -> Cell:
-    """The setting that CAPTIONS_RULE picks, for a model of L layers."""
+def by_captions(figures: Figures) -> Cell | None:
+    """The setting that CAPTIONS_RULE picks; None: no one fulfils it, and the paper's setting takes its place."""
     greedy = figures[GREEDY]
     fit = [
         cell
@@ -32,8 +31,12 @@ def by_captions(figures: Figures, layers: int) -> Cell:
         and figures[cell]["adversarial accuracy"].value >= greedy["adversarial accuracy"].value
         and figures[cell]["CHAIRi"].value < greedy["CHAIRi"].value
     ]
-    paper = Cell(layers // 2, PAPER_ALPHA)
-    return min(fit, key=lambda cell: figures[cell]["CHAIRi"].value, default=paper)
+    return min(fit, key=lambda cell: figures[cell]["CHAIRi"].value, default=None)
+
+
+def paper(layers: int) -> Cell:
+    """The paper's setting on both of its models, for one of L layers."""
+    return Cell(layers // 2, 0.5)
 
 
 def verdict(difference: Figure) -> str:

@@ -56,7 +56,8 @@ class SweepReport:
         captions: whether captions were measured, too.
         score: `accuracy` or `F1`: of answers, what is looked at.
         rule: how the best setting is picked.
-        best: it; under the rule for captions it may not be in the grid.
+        best: it.
+        by_default: no setting fulfils the rule, so `best` is the paper's, which may not be in the grid.
         rows: greedy's first, then by K and alpha.
     """
 
@@ -74,6 +75,7 @@ class SweepReport:
     score: str
     rule: str
     best: Cell
+    by_default: bool
     rows: tuple[Row, ...]
 
     @classmethod
@@ -119,6 +121,7 @@ class SweepReport:
             for number, cell in enumerate(cells)
         )
         figures = {cell: row.figures for cell, row in zip(cells, rows, strict=True)}
+        chosen = best.by_captions(figures) if captions else best.by_score(figures, f"mean {score}")
         return cls(
             preset=lvlm.preset.name,
             model=lvlm.preset.model,
@@ -133,7 +136,8 @@ class SweepReport:
             failures=tuple(failures),
             score=score,
             rule=best.rule(captions, score),
-            best=best.by_captions(figures, lvlm.layers) if captions else best.by_score(figures, f"mean {score}"),
+            best=chosen or best.paper(lvlm.layers),
+            by_default=chosen is None,
             rows=rows,
         )
 
@@ -171,11 +175,9 @@ def _caption_counts(scenes: Sequence[Scene], grid: Grid, units: Units, cell: Cel
     return columns([caption_counts(of, units[caption_unit(of, cell.k)][number]) for of in scenes])
 
 
-def from_json(text: str) -> tuple[dict[str, Any], dict[Cell, dict[str, Figure]]]:
-    """A record of `to_json`, and its figures by setting."""
-    record: dict[str, Any] = json.loads(text)
-    figures = {
+def figures_of(record: dict[str, Any]) -> dict[Cell, dict[str, Figure]]:
+    """The figures by setting, from a record of `to_json`."""
+    return {
         Cell(row["k"], row["alpha"]): {name: Figure(**figure) for name, figure in row["figures"].items()}
         for row in record["rows"]
     }
-    return record, figures
