@@ -24,7 +24,7 @@ from sira_cli.demo.language import mentions, yes_no_question
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS
 from sira_cli.sweep.best import by_captions, paper
-from sira_cli.sweep.report import figures_of
+from sira_cli.sweep.report import SweepReport
 
 SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -141,9 +141,9 @@ def test_the_card_is_what_the_figures_give(methods):
 
 
 def test_k_and_alpha_are_what_the_rule_picks_on_validation_scenes(methods):
-    choice = json.loads((MODEL / "choice.json").read_text())
-    cell = by_captions(figures_of(choice)) or paper(methods["sira"].layers)
-    assert cell == (methods["sira"].k, methods["sira"].preset.sira.alpha) == tuple(choice["best"].values())
+    choice = SweepReport.from_json(json.loads((MODEL / "choice.json").read_text()))
+    cell = by_captions(choice.figures) or paper(choice.layers)
+    assert cell == choice.best == (methods["sira"].k, methods["sira"].preset.sira.alpha)
 
 
 def test_demo_shows_scenes_with_marked_hallucinations(tmp_path):

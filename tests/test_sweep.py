@@ -24,7 +24,7 @@ from sira_cli.sweep import benchmark, best, grid
 from sira_cli.sweep.benchmark import Asked, Benchmark
 from sira_cli.sweep.cells import GREEDY, Cell, Grid, parse_alphas, parse_ks, spread
 from sira_cli.sweep.plot import draw
-from sira_cli.sweep.report import Failure, SweepReport, figures_of
+from sira_cli.sweep.report import Failure, SweepReport
 from sira_cli.sweep.units import Units
 
 NOTE = "sira: the bundled model knows drawn scenes only; photographs need another preset\n"
@@ -275,7 +275,8 @@ def test_figures_by_hand():
     assert half.differences["mean accuracy"].value == pytest.approx(100 - (100 / 3 + 25) / 2)
     assert (report.best, report.by, report.by_default) == (Cell(3, 0.5), "mean accuracy", False)
     assert json.loads(report.to_json())["best"] == {"k": 3, "alpha": 0.5}
-    assert figures_of(json.loads(report.to_json()))[Cell(3, 1.0)] == one.figures
+    assert SweepReport.from_json(json.loads(report.to_json())) == report
+    assert report.figures[Cell(3, 1.0)] == one.figures
     with pytest.raises(PictureError, match="no question could be answered"):
         made_up({}, questions, GRID)
 
@@ -534,11 +535,12 @@ def test_captions(sira, loaded, lvlm, tmp_path):
     scenes = [held_out(seed) for seed in VALIDATION_SEEDS[:2]]
     deciders = {cell.name: under(lvlm, cell, max_new_tokens=10) for cell in cells}
     expected = measure(deciders, scenes, Questions(50))
-    for cell, figures in figures_of(record).items():
+    measured = SweepReport.from_json(record).figures
+    for cell, figures in measured.items():
         for name in ("CHAIRs", "CHAIRi", "coverage", "words"):
             assert figures[name] == expected.figures[cell.name][name], (cell, name)
     assert (code, record["captions"], record["rule"]) == (0, True, best.CAPTIONS_RULE)
-    picked = best.by_captions(figures_of(record))
+    picked = best.by_captions(measured)
     assert (record["best"], record["by_default"]) == ((picked or Cell(4, 0.5))._asdict(), picked is None)
     code, out, err = sira("sweep", *options)
     assert (code, err) == (0, "")

@@ -25,7 +25,7 @@ from sira_cli.demo.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
 from sira_cli.demo.word_scores import from_json, measure_words, words_table
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.sweep.best import by_captions
-from sira_cli.sweep.report import figures_of
+from sira_cli.sweep.report import SweepReport
 
 CHOICE = ("CHAIRs", "CHAIRi", "coverage", "words", "random accuracy", "adversarial accuracy", "adversarial yes")
 CARD = """\
@@ -118,7 +118,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
     report = Report.from_json(figures)
     recipe = training["recipe"]
     scenes = max(recipe["vision_scenes"], recipe["language_scenes"])
-    grid = figures_of(choice)
+    grid = SweepReport.from_json(choice).figures
     rows = [["K", "alpha", *CHOICE]]
     rows += [
         [str(k or "-"), f"{alpha:g}", *(f"{row[name].value:.1f}" for name in CHOICE)]

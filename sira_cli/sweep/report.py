@@ -141,6 +141,23 @@ class SweepReport:
             rows=rows,
         )
 
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> SweepReport:
+        """The inverse of `to_json`, once that is read."""
+        fields = {name: value for name, value in record.items() if name not in ("schema", "sira_version")}
+        rows = tuple(
+            Row(**{**row, **{part: _figures(row[part]) for part in ("figures", "differences")}})
+            for row in record["rows"]
+        )
+        failures = tuple(Failure(**failure) for failure in record["failures"])
+        best = Cell(**record["best"])
+        return cls(**{**fields, "splits": tuple(record["splits"]), "failures": failures, "best": best, "rows": rows})
+
+    @property
+    def figures(self) -> dict[Cell, dict[str, Figure]]:
+        """Of every setting."""
+        return {Cell(row.k, row.alpha): row.figures for row in self.rows}
+
     def row(self, cell: Cell) -> Row | None:
         """Of a setting; None if it is not in the grid."""
         return next((row for row in self.rows if (row.k, row.alpha) == cell), None)
@@ -161,6 +178,10 @@ class SweepReport:
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
+def _figures(values: dict[str, Any]) -> dict[str, Figure]:
+    return {name: Figure(**figure) for name, figure in values.items()}
+
+
 def _counts(splits: Sequence[str], answered: Sequence[tuple[Asked, list[str]]], cell: int) -> Counts:
     """POPE's counts of one cell by picture: `[N]` each."""
     by_picture: dict[str, list[tuple[bool, Sequence[str], str]]] = {}
@@ -173,11 +194,3 @@ def _caption_counts(scenes: Sequence[Scene], grid: Grid, units: Units, cell: Cel
     """CHAIR's counts of one cell by scene."""
     number = 0 if cell == GREEDY else grid.alphas.index(cell.alpha)
     return columns([caption_counts(of, units[caption_unit(of, cell.k)][number]) for of in scenes])
-
-
-def figures_of(record: dict[str, Any]) -> dict[Cell, dict[str, Figure]]:
-    """The figures by setting, from a record of `to_json`."""
-    return {
-        Cell(row["k"], row["alpha"]): {name: Figure(**figure) for name, figure in row["figures"].items()}
-        for row in record["rows"]
-    }
