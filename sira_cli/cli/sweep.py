@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from sira_cli.sweep.report import Failure, SweepReport
     from sira_cli.sweep.units import Units
 
-SUFFIX = " Please answer this question with one word."  # as in VCD's setting of POPE
 SCENE_BATCH = 32
 
 
@@ -123,11 +122,9 @@ def sweep(
         failures = _measure(lvlm, benchmark, grid, units, size, captions)
         from sira_cli.sweep.report import SweepReport
 
-        report = (
-            SweepReport.of(lvlm, benchmark, grid, units, captions=captions, score=by.value, failures=failures)
-            if len(units)
-            else None
-        )
+        report = None
+        if len(units):
+            report = SweepReport.of(lvlm, benchmark, grid, units, captions=captions, score=by.value, failures=failures)
     except KeyboardInterrupt:
         if output is None:
             raise
@@ -136,7 +133,10 @@ def sweep(
     finally:
         units.close()
     if report is not None:
-        print(report.to_json()) if as_json else print_report(report)
+        if as_json:
+            print(report.to_json())
+        else:
+            print_report(report)
         if plot is not None:
             _plot(report, plot)
         if write_preset is not None:
@@ -169,13 +169,14 @@ def _benchmark(
         raise SettingsError(
             "give POPE's question files with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
         )
+    from sira_cli.demo.language import ONE_WORD  # as in VCD's setting of POPE
     from sira_cli.sweep import benchmark
 
     if images is None:
         return benchmark.scenes(limit, suffix or "")
     if not images.is_dir():
         raise SettingsError(f"--images {images}: is not a folder")
-    found = benchmark.files(paths, images, limit, SUFFIX if suffix is None else suffix)
+    found = benchmark.files(paths, images, limit, ONE_WORD if suffix is None else suffix)
     pictures = found.pictures
     if not any(os.path.lexists(images / name) for name in pictures):
         others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)

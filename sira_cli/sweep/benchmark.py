@@ -64,7 +64,7 @@ class Benchmark:
         return {
             "splits": list(self.splits),
             "questions": len(self.questions),
-            "questions' sha256": hash_of(questions=[asdict(asked) for asked in self.questions]),
+            "questions_sha256": hash_of(questions=[asdict(asked) for asked in self.questions]),
         }
 
 
