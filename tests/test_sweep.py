@@ -129,6 +129,13 @@ def test_a_batch_that_fails_is_tried_in_halves(lvlm, monkeypatch):
     )
     assert sizes == [6, 3, 1, 2, 1, 1, 3, 1, 2]  # the fourth fails and is tried in halves
     assert failures == []
+    sizes[:] = [0, 0, 0]
+    alone = picked(questions, [0])
+    grid.answer_questions(
+        lvlm, alone, GRID, Units(), 1, lambda *a, **b: None, lambda *failure: failures.append(failure)
+    )
+    (picture,) = questions.pictures
+    assert failures == [(picture, f"{picture}: RuntimeError: out of memory")]
     assert [units[grid.answer_unit(number)] for number in range(6)] == [
         expected[grid.answer_unit(number)] for number in range(6)
     ]

@@ -97,19 +97,21 @@ def _first_words(
         return {}
     prompts = [lvlm.preset.prompts.asking(asked.text) for _, asked, _ in batch]
     try:
-        tokens = first_tokens(lvlm, grid, lvlm.prepare([image for _, _, image in batch], prompts))
+        tokens = first_tokens(lvlm, grid, lvlm.prepare([image for _, _, image in batch], prompts)).tolist()
     except SiraError:
         raise
     except Exception as error:
-        if len(batch) == 1:
-            reason = (str(error).strip().splitlines() or [""])[0]
-            on_failure(batch[0][1].picture, f"{one_line(batch[0][1].picture)}: {type(error).__name__}: {reason}")
-            return {}
-        middle = len(batch) // 2
-        halves = batch[:middle], batch[middle:]
-        return {number: row for half in halves for number, row in _first_words(lvlm, grid, half, on_failure).items()}
-    text = functools.cache(lambda token: lvlm.vocabulary.text([token]).strip())
-    return {number: [text(token) for token in row] for (number, _, _), row in zip(batch, tokens.tolist(), strict=True)}
+        failure = error.with_traceback(None)  # which holds on to the memory of the failed try
+    else:
+        text = functools.cache(lambda token: lvlm.vocabulary.text([token]).strip())
+        return {number: [text(token) for token in row] for (number, _, _), row in zip(batch, tokens, strict=True)}
+    if len(batch) == 1:
+        picture, reason = batch[0][1].picture, (str(failure).strip().splitlines() or [""])[0]
+        on_failure(picture, f"{one_line(picture)}: {type(failure).__name__}: {reason}")
+        return {}
+    middle = len(batch) // 2
+    halves = batch[:middle], batch[middle:]
+    return {number: row for half in halves for number, row in _first_words(lvlm, grid, half, on_failure).items()}
 
 
 def caption_scenes(
