@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import json
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from sira_cli.sweep.benchmark import Asked, Benchmark
 from sira_cli.sweep.cells import GREEDY, Cell, Grid, parse_alphas, parse_ks, spread
 from sira_cli.sweep.plot import draw
 from sira_cli.sweep.report import Failure, SweepReport
-from sira_cli.sweep.units import Units
+from sira_cli.sweep.units import Units, decisive
 
 NOTE = "sira: the bundled model knows drawn scenes only; photographs need another preset\n"
 GRID = Grid((1, 4, 7), (0.5, 2.0))
@@ -356,6 +357,9 @@ def test_units_are_kept(tmp_path):
     again.check({"k": [1], "unknown": 1})
     with pytest.raises(SettingsError, match=r"k is \[1\] there and \[2\] now; alpha is \[0.5\] there and \[1\] now"):
         again.check({"k": [2], "alpha": [1]})
+    with pytest.raises(SettingsError, match=r"alpha is \[0.5\] there and \[2\] now"):
+        again.begin({"k": [1], "alpha": [2]})
+    assert path.read_bytes().endswith(b'"tex')
     again.begin({"k": [1], "alpha": [0.5]})
     assert path.read_bytes() == whole
     again.close()
@@ -363,6 +367,20 @@ def test_units_are_kept(tmp_path):
     anew.begin({"k": [2]})
     anew.close()
     assert json.loads(path.read_text()) == {"schema": "sira.sweep.units/1", "settings": {"k": [2]}}
+
+
+def test_what_decides_a_sweep():
+    demo, questions = presets.find("demo"), benchmark.scenes(1)
+    settings = decisive(demo, questions, (0.5,), captions=False)
+    assert settings == decisive(demo.with_settings(k=3, alpha=2, max_new_tokens=7), questions, (0.5,), captions=False)
+    others = [
+        decisive(demo.with_settings(beta=0.1), questions, (0.5,), captions=False),
+        decisive(demo, benchmark.scenes(1, " Say it."), (0.5,), captions=False),
+        decisive(demo.with_settings(max_new_tokens=7), questions, (0.5,), captions=True),
+        decisive(demo.with_settings(prompt="What?"), questions, (0.5,), captions=True),
+        decisive(demo, questions, (0.5,), captions=True),
+    ]
+    assert all(one != other for one, other in itertools.combinations([settings, *others], 2))
 
 
 @pytest.mark.parametrize("content", [b"", b'{"sch', b'{"schema": "sira.sweep.units/1", "set'])
@@ -531,7 +549,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, tmp_path, mon
     assert (code, len(json.loads(out)["rows"])) == (0, 2)
 
 
-def test_captions(sira, loaded, lvlm, tmp_path):
+def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
     """Against what is measured with a decoder for each setting."""
     preset = tmp_path / "short.yaml"
     preset.write_text("model: bundled\ngeneration: {max_new_tokens: 10}\nload: {dtype: float32}\n")
@@ -549,8 +567,14 @@ def test_captions(sira, loaded, lvlm, tmp_path):
     assert (code, record["captions"], record["rule"]) == (0, True, best.CAPTIONS_RULE)
     picked = best.by_captions(measured)
     assert (record["best"], record["by_default"]) == ((picked or Cell(4, 0.5))._asdict(), picked is None)
+
+    lines = (tmp_path / "units.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "units.jsonl").write_bytes(b"".join(lines[:-1]))
+    said, answer = [], Lvlm.answer
+    monkeypatch.setattr(Lvlm, "answer", lambda *given: said.extend(answer(*given)) or said[-1:])
     code, out, err = sira("sweep", *options)
-    assert (code, err) == (0, "")
+    assert (code, err, len(said)) == (0, "", 2)  # the last scene's, at both alphas
+    assert (tmp_path / "units.jsonl").read_bytes() == b"".join(lines)
     assert "CHAIRi" in out
     assert f"best: {(picked or Cell(4, 0.5)).name}" in out
 

@@ -16,9 +16,9 @@ def print_report(report: SweepReport) -> None:
     from rich.table import Table
 
     out = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
-    table = Table(box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for head in _head(report):
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", overflow="fold")
     for number, row in enumerate(report.rows):
         following = report.rows[number + 1 :][:1]
         chosen = (row.k, row.alpha) == report.best
