@@ -552,18 +552,19 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, tmp_path, mon
 def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
     """Against what is measured with a decoder for each setting."""
     preset = tmp_path / "short.yaml"
-    preset.write_text("model: bundled\ngeneration: {max_new_tokens: 10}\nload: {dtype: float32}\n")
-    options = ("--captions", "--limit", 2, "--k", 7, "--alpha", "0.5,2", "-p", preset, "-o", tmp_path / "units.jsonl")
+    preset.write_text("model: bundled\ngeneration: {max_new_tokens: 14}\nload: {dtype: float32}\n")
+    options = ("--captions", "--limit", 2, "--k", 7, "--alpha", "0.5,8", "-p", preset, "-o", tmp_path / "units.jsonl")
     code, out, _ = sira("sweep", *options, "--json")
     record = json.loads(out)
-    cells = [GREEDY, Cell(7, 0.5), Cell(7, 2.0)]
+    cells = [GREEDY, Cell(7, 0.5), Cell(7, 8.0)]
     scenes = [held_out(seed) for seed in VALIDATION_SEEDS[:2]]
-    deciders = {cell.name: under(lvlm, cell, max_new_tokens=10) for cell in cells}
+    deciders = {cell.name: under(lvlm, cell, max_new_tokens=14) for cell in cells}
     expected = measure(deciders, scenes, Questions(50))
     measured = SweepReport.from_json(record).figures
     for cell, figures in measured.items():
         for name in ("CHAIRs", "CHAIRi", "coverage", "words"):
             assert figures[name] == expected.figures[cell.name][name], (cell, name)
+    assert measured[cells[1]]["coverage"] != measured[cells[2]]["coverage"]  # else equal figures would prove little
     assert (code, record["captions"], record["rule"]) == (0, True, best.CAPTIONS_RULE)
     picked = best.by_captions(measured)
     assert (record["best"], record["by_default"]) == ((picked or Cell(4, 0.5))._asdict(), picked is None)
