@@ -425,6 +425,7 @@ def pope(tmp_path) -> Path:
         for asked in Questions(50).about(held_out(seed))[1:5]
     ]
     about.insert(3, ("missing.png", "dog", True))
+    about.insert(4, ("missing.png", "cat", False))
     about.insert(7, ("bad.png", "dog", True))
     rows = [question(image, f"Is there a {name}?", "yes" if there else "no") for image, name, there in about]
     (tmp_path / "popular.json").write_text("\n".join(rows))
@@ -650,7 +651,7 @@ def test_the_figure(ending):
 def test_the_figure_takes_the_nearest_setting_of_the_grid():
     """Where no setting fulfils the rule for captions, the paper's need not be in the grid."""
     questions = [Asked("a", "?", True, ("adversarial",))]
-    report = made_up({0: ["Yes"] * 5}, questions, Grid((5, 7), (1.0, 2.0)))
+    report = made_up({0: ["Yes"] * 7}, questions, Grid((1, 5, 7), (1.0, 2.0)))
     drawn = []
     for cell in (best.paper(8), Cell(5, 1.0)):
         file = io.BytesIO()
