@@ -653,8 +653,8 @@ def test_the_figure_takes_the_nearest_setting_of_the_grid():
     questions = [Asked("a", "?", True, ("adversarial",))]
     report = made_up({0: ["Yes"] * 7}, questions, Grid((1, 5, 7), (1.0, 2.0)))
     drawn = []
-    for cell in (best.paper(8), Cell(5, 1.0)):
+    for cell in (best.paper(8), Cell(5, 1.0), Cell(1, 1.0)):
         file = io.BytesIO()
         draw(replace(report, best=cell), file, ".png")
         drawn.append(file.getvalue())
-    assert drawn[0] == drawn[1]
+    assert drawn[0] == drawn[1] != drawn[2]
