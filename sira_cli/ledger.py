@@ -60,10 +60,7 @@ class Ledger:
         self._superseded = False
         self._configuration: dict[str, Any] = {}
         self._overwrite = overwrite
-        try:
-            self._file = _open_locked(path)
-        except OSError as error:
-            raise SiraError(f"{path}: cannot be opened for writing: {error.strerror}: give another --output") from error
+        self._file = open_locked(path)
         self._end = 0
         if not overwrite:
             try:
@@ -86,16 +83,7 @@ class Ledger:
             SettingsError: they differ; the message says in what.
         """
         there = self._configuration if there is None else there
-        differences = [
-            f"{name} is {there[name]!r} there and {value!r} now"
-            for name, value in now.items()
-            if name in there and there[name] != value
-        ]
-        if differences:
-            raise SettingsError(
-                f"{self.path}: holds records of another configuration: {'; '.join(differences)}: "
-                "give another --output, or --overwrite to start anew"
-            )
+        check_same(self.path, now, there)
 
     def begin(self) -> None:
         """Make ready to append: drop a torn last line, or with `overwrite` everything."""
@@ -116,14 +104,7 @@ class Ledger:
             SiraError: it cannot be written (no space left); the file holds what it held before.
         """
         line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        try:
-            self._file.seek(self._end)
-            rest = memoryview(line)
-            while rest:  # on a full disk a first write may be short and the next one fail
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            self._file.truncate(self._end)
-            raise cannot_write(self.path, error) from error
+        append_whole(self.path, self._file, self._end, line)
         self._note(record, self._end, len(line))
         self._end += len(line)
 
@@ -211,18 +192,60 @@ def configuration_of(result: Result) -> dict[str, Any]:
     return {name: value for name, value in result.to_record().items() if name in CONFIGURATION}
 
 
-def _open_locked(path: Path) -> Any:
-    """The file, opened for reading and writing without a buffer, and locked against other processes."""
-    while True:
-        path.touch()
-        file = path.open("r+b", buffering=0)
-        if not lock_descriptor(file.fileno(), blocking=False):
-            file.close()
-            raise SettingsError(f"{path}: another process writes to it: wait for its end, or give another --output")
-        try:
-            current = path.stat().st_ino
-        except FileNotFoundError:
-            current = None
-        if current == os.fstat(file.fileno()).st_ino:
-            return file
-        file.close()  # another process put a new file in its place before we had the lock
+def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    """Whether what is made now belongs into a file; only settings that are in both are compared.
+
+    Raises:
+        SettingsError: they differ; the message says in what.
+    """
+    differences = [
+        f"{name} is {there[name]!r} there and {value!r} now"
+        for name, value in now.items()
+        if name in there and there[name] != value
+    ]
+    if differences:
+        raise SettingsError(
+            f"{path}: holds records of another configuration: {'; '.join(differences)}: "
+            "give another --output, or --overwrite to start anew"
+        )
+
+
+def append_whole(path: Path, file: Any, end: int, data: bytes) -> None:
+    """Write behind `end`, all or nothing; the data are on their way to the disk when this returns.
+
+    Raises:
+        SiraError: it cannot be written (no space left); the file holds what it held before.
+    """
+    try:
+        file.seek(end)
+        rest = memoryview(data)
+        while rest:  # on a full disk a first write may be short and the next one fail
+            rest = rest[file.write(rest) :]
+    except OSError as error:
+        file.truncate(end)
+        raise cannot_write(path, error) from error
+
+
+def open_locked(path: Path) -> Any:
+    """The file, opened for reading and writing without a buffer, and locked against other processes.
+
+    Raises:
+        SettingsError: another process writes to it.
+        SiraError: it cannot be opened.
+    """
+    try:
+        while True:
+            path.touch()
+            file = path.open("r+b", buffering=0)
+            if not lock_descriptor(file.fileno(), blocking=False):
+                file.close()
+                raise SettingsError(f"{path}: another process writes to it: wait for its end, or give another --output")
+            try:
+                current = path.stat().st_ino
+            except FileNotFoundError:
+                current = None
+            if current == os.fstat(file.fileno()).st_ino:
+                return file
+            file.close()  # another process put a new file in its place before we had the lock
+    except OSError as error:
+        raise SiraError(f"{path}: cannot be opened for writing: {error.strerror}: give another --output") from error

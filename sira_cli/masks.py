@@ -62,9 +62,13 @@ def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
     """
     if cf_rows is None:
         return torch.cat([rows, rows], dim=1)
-    rows = rows.expand(len(cf_rows), -1, -1)
+    return torch.cat([rows.expand(len(cf_rows), -1, -1), take_rows(rows, cf_rows)], dim=1)
+
+
+def take_rows(rows: Tensor, cf_rows: Tensor) -> Tensor:
+    """The rows of the CF stream alone: `[B or 1, q, d]`, `[B, T]` -> `[B, T, d]`."""
     index = cf_rows.to(rows.device)[:, :, None].expand(-1, -1, rows.shape[2])
-    return torch.cat([rows, rows.gather(1, index)], dim=1)
+    return rows.expand(len(cf_rows), -1, -1).gather(1, index)
 
 
 def cf_mask(model_mask: Tensor | None, streams: Streams | Slots, rows: Tensor) -> Tensor | None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import subprocess
 import sys
 
 from sira_cli import presets
+from sira_cli.cli.sweep_table import print_report
 from sira_cli.demo import MODEL
 from sira_cli.demo.figures import Report
 from sira_cli.demo.word_scores import from_json, words_table
 from sira_cli.families import FAMILIES
 from sira_cli.methods import METHODS
+from sira_cli.sweep.report import SweepReport
 
 
 def help_text(*command: str) -> str:
@@ -52,6 +56,15 @@ def presets_table() -> str:
 def word_figures() -> str:
     """What the same command measured about the scores of words."""
     return words_table(from_json(_figures()["words"]))
+
+
+def sweep_output() -> str:
+    """What the sweep printed that chose the bundled model's K and alpha."""
+    record = json.loads((MODEL / "choice.json").read_text(encoding="utf-8"))
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        print_report(SweepReport.from_json(record))
+    lines = [line.rstrip() for line in shown.getvalue().splitlines()]
+    return "\n".join(["```", *lines, "```"])
 
 
 def _figures() -> dict:

@@ -17,12 +17,14 @@ import transformers as hf
 from PIL import Image
 from safetensors import safe_open
 
-from sira_cli.demo import MODEL, card, choose
+from sira_cli.demo import MODEL, card
 from sira_cli.demo.evaluate import Questions, _answers, _say, hallucinated, held_out, load_methods, measure
 from sira_cli.demo.figures import SPLITS, Report
 from sira_cli.demo.language import mentions, yes_no_question
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS
+from sira_cli.sweep.best import by_captions, paper
+from sira_cli.sweep.report import SweepReport
 
 SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -139,18 +141,9 @@ def test_the_card_is_what_the_figures_give(methods):
 
 
 def test_k_and_alpha_are_what_the_rule_picks_on_validation_scenes(methods):
-    choice = json.loads((MODEL / "choice.json").read_text())
-    row = choose.best(choice["rows"]) or {"K": methods["sira"].layers // 2, "alpha": 0.5}
-    assert (row["K"], row["alpha"]) == (methods["sira"].k, methods["sira"].preset.sira.alpha)
-
-
-def test_the_rule():
-    def row(k, coverage, accuracy, chair_i):
-        return {"K": k, "coverage": coverage, "adversarial accuracy": accuracy, "CHAIRi": chair_i}
-
-    greedy = row("-", 80, 70, 10)
-    assert choose.best([greedy, row(1, 78.9, 75, 1), row(2, 79.1, 70, 8), row(3, 90, 80, 9)])["K"] == 2
-    assert choose.best([greedy, row(1, 90, 69.9, 1), row(1, 90, 80, 10)]) is None
+    choice = SweepReport.from_json(json.loads((MODEL / "choice.json").read_text()))
+    cell = by_captions(choice.figures) or paper(choice.layers)
+    assert cell == choice.best == (methods["sira"].k, methods["sira"].preset.sira.alpha)
 
 
 def test_demo_shows_scenes_with_marked_hallucinations(tmp_path):

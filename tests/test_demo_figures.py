@@ -21,7 +21,7 @@ def room(*names: str) -> Scene:
 
 
 def counts(*rows: dict[str, int]) -> dict[str, np.ndarray]:
-    return evaluate._columns(list(rows))
+    return evaluate.columns(list(rows))
 
 
 @pytest.fixture(scope="module")

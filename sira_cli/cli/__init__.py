@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sira_cli._version import __version__
-from sira_cli.cli import ask, bench, caption, demo, drift, presets, report, trace
+from sira_cli.cli import ask, bench, caption, demo, drift, presets, report, sweep, trace
 from sira_cli.cli.console import say, verbosity
 from sira_cli.errors import SiraError
 
@@ -32,6 +32,7 @@ app.command("trace")(trace.trace)
 app.command("report")(report.report)
 app.command("drift")(drift.drift)
 app.command("bench")(bench.bench)
+app.command("sweep")(sweep.sweep)
 app.add_typer(presets.app, name="presets")
 
 

@@ -17,6 +17,7 @@ from sira_cli.cli.options import (
     Question,
     SelectionOptions,
     Verbose,
+    check_file,
     choose_preset,
     load_model,
     with_options,
@@ -77,7 +78,7 @@ def drift(
 
     perturbations = Perturbations(blur, patches, seed)
     for option, file in (("--output", output), ("--plot", plot)):
-        _check_folder(option, file)
+        check_file(option, file)
     if plot is not None:
         check_format(plot)
     sources = chosen(paths or [], selection)
@@ -106,14 +107,6 @@ def drift(
             _plot(report, plot)
     if failures:
         raise typer.Exit(3)
-
-
-def _check_folder(option: str, file: Path | None) -> None:
-    """Before anything is measured."""
-    if file is not None and file.is_dir():
-        raise SettingsError(f"{option} {file}: is a folder, expected a file")
-    if file is not None and not file.parent.is_dir():
-        raise SettingsError(f"{option} {file}: the folder {file.parent} does not exist: make it first")
 
 
 def _measure(

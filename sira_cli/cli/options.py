@@ -250,6 +250,18 @@ def loading(model: ModelOptions, method: str | Method, compiled: bool = False) -
     }
 
 
+def check_file(option: str, file: Path | None) -> None:
+    """Whether a file can be written, before anything is measured.
+
+    Raises:
+        SettingsError: it is a folder, or its folder is not there.
+    """
+    if file is not None and file.is_dir():
+        raise SettingsError(f"{option} {file}: is a folder, expected a file")
+    if file is not None and not file.parent.is_dir():
+        raise SettingsError(f"{option} {file}: the folder {file.parent} does not exist: make it first")
+
+
 def with_options(**groups: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the fields of each group as options; it receives one object per group, by these names."""
 

@@ -8,7 +8,6 @@
 | `checkpoint.py` | the untrained model and its tokenizer, in a checkpoint's files |
 | `pictures.py`, `texts.py` | what the training shows the model |
 | `train.py`, with `recipe.py` and `stage.py` | training from scratch |
-| `choose.py` | K and alpha, on validation scenes |
 | `evaluate.py` | decoders caption scenes and answer questions about them |
 | `figures.py` | CHAIR's and POPE's figures, with intervals |
 | `card.py` | measures the model and writes the figures beside it |

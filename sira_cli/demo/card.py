@@ -1,7 +1,7 @@
 """Measure a trained model on the test scenes and write its card: `python -m sira_cli.demo.card`.
 
-K and alpha are the preset's, chosen on the validation scenes. The test scenes are for models that are to be
-released; `choose.py` measures trials.
+K and alpha are the preset's, chosen on the validation scenes by `sira sweep --captions --json`, whose output is
+`choice.json`. The test scenes are for models that are to be released; trials are for the validation scenes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 import transformers
 
 from sira_cli.demo import MODEL
-from sira_cli.demo.choose import best
 from sira_cli.demo.evaluate import Questions, held_out, load_methods, measure
 from sira_cli.demo.figures import Report, markdown
 from sira_cli.demo.language import TYPICAL_SHARE
@@ -25,7 +24,10 @@ from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_S
 from sira_cli.demo.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
 from sira_cli.demo.word_scores import from_json, measure_words, words_table
 from sira_cli.demo.world import OBJECTS, PLACES
+from sira_cli.sweep.best import by_captions
+from sira_cli.sweep.report import SweepReport
 
+CHOICE = ("CHAIRs", "CHAIRi", "coverage", "words", "random accuracy", "adversarial accuracy", "adversarial yes")
 CARD = """\
 ---
 license: apache-2.0
@@ -56,7 +58,8 @@ Seeds {training} train, {validation} validate, {test} test.
 
 ## K and alpha
 
-On {validation_scenes} validation scenes, by the rule in `sira_cli/demo/choose.py`: {outcome}.
+On {validation_scenes} validation scenes (`sira sweep -p demo --captions`), by the rule in `sira_cli/sweep/best.py`,
+which was fixed beforehand: {outcome}.
 
 {choice}
 
@@ -104,22 +107,27 @@ def measure_model(folder: Path, count: int) -> None:
 
 
 def write(folder: Path) -> None:
-    """Write the card from what `train`, `choose` and `measure_model` left in `folder`."""
+    """Write the card from what `train`, `sira sweep` and `measure_model` left in `folder`."""
     figures = _read(folder / "figures.json")
     training, choice = _read(folder / "training.json"), _read(folder / "choice.json")
     _write(folder / "README.md", card(figures, load_methods(folder)["sira"], training, choice))
 
 
 def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: dict[str, Any]) -> str:
-    """The text of the model card, from what `train`, `choose` and `measure_model` wrote."""
+    """The text of the model card, from what `train`, `sira sweep` and `measure_model` wrote."""
     report = Report.from_json(figures)
     recipe = training["recipe"]
     scenes = max(recipe["vision_scenes"], recipe["language_scenes"])
-    rows = [list(choice["rows"][0]), *([str(value) for value in row.values()] for row in choice["rows"])]
-    chosen = best(choice["rows"])
+    grid = SweepReport.from_json(choice).figures
+    rows = [["K", "alpha", *CHOICE]]
+    rows += [
+        [str(k or "-"), f"{alpha:g}", *(f"{row[name].value:.1f}" for name in CHOICE)]
+        for (k, alpha), row in grid.items()
+    ]
+    chosen = by_captions(grid)
     outcome = "nothing beat greedy, so K = L/2 and alpha = 0.5 as in the paper"
     if chosen is not None:
-        outcome = f"K = {chosen['K']} and alpha = {chosen['alpha']:g}"
+        outcome = f"K = {chosen.k} and alpha = {chosen.alpha:g}"
     return CARD.format(
         parameters=sira.model.num_parameters(),
         layers=sira.layers,
@@ -131,7 +139,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
         weak=WEAK,
         odd=recipe["odd_scenes"] / (recipe["odd_scenes"] + recipe["language_scenes"]),
         typical=TYPICAL_SHARE,
-        validation_scenes=choice["scenes"],
+        validation_scenes=choice["pictures"],
         outcome=outcome,
         choice=markdown(rows),
         training=_span(TRAINING_SEEDS[:scenes]),

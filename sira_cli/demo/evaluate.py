@@ -6,8 +6,9 @@ What is counted here becomes figures in `figures.py`.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,10 @@ def measure(
             answers = _answers(lvlm, pictures, asked)
             counts[name] += [_count(*row) for row in zip(batch, captions, asked, answers, strict=True)]
         on_progress(done + len(batch))
-    columns = {name: _columns(rows) for name, rows in counts.items()}
-    return Report.of(columns, {name: _settings(lvlm) for name, lvlm in methods.items()})
+    return Report.of(
+        {name: columns(rows) for name, rows in counts.items()},
+        {name: _settings(lvlm) for name, lvlm in methods.items()},
+    )
 
 
 def held_out(seed: int) -> Scene:
@@ -82,6 +85,20 @@ def says_yes(answer: str) -> bool:
     """POPE's official rule: yes, unless the first sentence has the word No, not or no."""
     words = answer.split(".")[0].replace(",", "").split(" ")
     return not {"No", "not", "no"} & set(words)
+
+
+@functools.cache
+def _co_occurrence(sample: int) -> tuple[Counter[str], dict[str, Counter[str]]]:
+    """How often objects are in training scenes, and how often together with a place or with another object."""
+    frequency: Counter[str] = Counter()
+    together: dict[str, Counter[str]] = {}
+    for seed in TRAINING_SEEDS[:sample]:
+        of = scene(seed)
+        names = list(of.objects)
+        frequency.update(names)
+        for context in (of.place, *names):
+            together.setdefault(context, Counter()).update(names)
+    return frequency, together
 
 
 @dataclass(frozen=True)
@@ -102,14 +119,7 @@ class Questions:
     """
 
     def __init__(self, sample: int = 2_000) -> None:
-        self._frequency: Counter[str] = Counter()
-        self._together: dict[str, Counter[str]] = {}
-        for seed in TRAINING_SEEDS[:sample]:
-            of = scene(seed)
-            names = list(of.objects)
-            self._frequency.update(names)
-            for context in (of.place, *names):
-                self._together.setdefault(context, Counter()).update(names)
+        self._frequency, self._together = _co_occurrence(sample)
 
     def about(self, of: Scene) -> list[Question]:
         """The questions about one scene, without repetition: those to be answered with yes first."""
@@ -134,11 +144,11 @@ class Questions:
         return sum(together[name] / together.total() for together in contexts)
 
 
-def _count(of: Scene, caption: str, questions: list[Question], answers: list[str]) -> dict[str, int]:
-    """Everything about one scene that the figures are ratios of."""
+def caption_counts(of: Scene, caption: str) -> dict[str, int]:
+    """Everything about the caption of a scene that CHAIR's figures are ratios of."""
     named = [name for _, _, name in mentions(caption)]
     wrong = hallucinated(of, caption)
-    row = {
+    return {
         "captions": 1,
         "captions with a hallucination": int(bool(wrong)),
         "mentions": len(named),
@@ -147,18 +157,32 @@ def _count(of: Scene, caption: str, questions: list[Question], answers: list[str
         "objects mentioned": len(set(named) & set(of.objects)),
         "words": len(caption.split()),
     }
-    if questions:
-        row |= {f"{split} {cell}": 0 for split in SPLITS for cell in ("TP", "FP", "TN", "FN")}
-    for question, answer in zip(questions, answers, strict=True):
+
+
+def answer_counts(splits: Sequence[str], answered: Iterable[tuple[bool, Sequence[str], str]]) -> dict[str, int]:
+    """Everything about one picture that POPE's figures are ratios of.
+
+    Args:
+        splits: all there are.
+        answered: whether yes is the true answer, the splits that the question belongs to, and what was said.
+    """
+    row = {f"{split} {cell}": 0 for split in splits for cell in ("TP", "FP", "TN", "FN")}
+    for there, belongs_to, answer in answered:
         yes = says_yes(answer)
-        cell = ("TP" if yes else "FN") if question.there else ("FP" if yes else "TN")
-        for split in question.splits:
+        cell = ("TP" if yes else "FN") if there else ("FP" if yes else "TN")
+        for split in belongs_to:
             row[f"{split} {cell}"] += 1
     return row
 
 
-def _columns(rows: list[dict[str, int]]) -> Counts:
+def columns(rows: Sequence[dict[str, int]]) -> Counts:
+    """Counts of N scenes or pictures, one after the other: `[N]` each."""
     return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
+
+
+def _count(of: Scene, caption: str, questions: list[Question], answers: list[str]) -> dict[str, int]:
+    answered = ((asked.there, asked.splits, answer) for asked, answer in zip(questions, answers, strict=True))
+    return caption_counts(of, caption) | (answer_counts(SPLITS, answered) if questions else {})
 
 
 def _settings(lvlm: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Intervals are 95 % percentile bootstrap intervals over scenes; differences to th
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,7 +41,7 @@ class Report:
     Attributes:
         scenes: how many.
         settings: per method, what decides the outcome: k, alpha, ...
-        figures: per method, each figure.
+        figures: per method, each figure; `mean accuracy` and the like are means over the splits.
         differences: per method but the first, each figure's difference to the first method's.
     """
 
@@ -56,7 +57,7 @@ class Report:
         exact = {method: _figures(_totals(columns)) for method, columns in counts.items()}
         drawn = {method: _figures(_totals(columns, resample=True)) for method, columns in counts.items()}
         return cls(
-            scenes=len(counts[first]["captions"]),
+            scenes=_size(counts[first]),
             settings=settings,
             figures={
                 method: {name: _figure(exact[method][name], drawn[method][name]) for name in exact[method]}
@@ -114,24 +115,35 @@ def markdown(rows: list[list[str]]) -> str:
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
+def _size(counts: Counts) -> int:
+    return len(next(iter(counts.values())))
+
+
 def _totals(counts: Counts, resample: bool = False) -> Counts:
     """Sums over scenes, or over as many scenes drawn with replacement, RESAMPLES times, the same at every call."""
-    size = len(counts["captions"])
-    weights = np.ones((1, size))
-    if resample:
-        weights = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), RESAMPLES).astype(float)
+    size = _size(counts)
+    weights = _draws(size) if resample else np.ones((1, size))
     return {name: weights @ column for name, column in counts.items()}
+
+
+@functools.lru_cache(maxsize=1)
+def _draws(size: int) -> np.ndarray:
+    """How often each scene is drawn, `[RESAMPLES, size]`."""
+    return np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), RESAMPLES).astype(float)
 
 
 def _figures(total: Counts) -> Counts:
     """CHAIR's and POPE's figures from totals; shares in percent, a zero denominator gives 0."""
-    figures = {
-        "CHAIRs": _percent(total["captions with a hallucination"], total["captions"]),
-        "CHAIRi": _percent(total["hallucinated mentions"], total["mentions"]),
-        "coverage": _percent(total["objects mentioned"], total["objects"]),
-        "words": total["words"] / total["captions"],
-    }
-    for split in SPLITS if "random TP" in total else ():
+    figures = {}
+    if "captions" in total:
+        figures = {
+            "CHAIRs": _percent(total["captions with a hallucination"], total["captions"]),
+            "CHAIRi": _percent(total["hallucinated mentions"], total["mentions"]),
+            "coverage": _percent(total["objects mentioned"], total["objects"]),
+            "words": total["words"] / total["captions"],
+        }
+    splits = [name.removesuffix(" TP") for name in total if name.endswith(" TP")]
+    for split in splits:
         tp, fp, tn, fn = (total[f"{split} {cell}"] for cell in ("TP", "FP", "TN", "FN"))
         figures |= {
             f"{split} accuracy": _percent(tp + tn, tp + fp + tn + fn),
@@ -141,6 +153,8 @@ def _figures(total: Counts) -> Counts:
             f"{split} FPR": _percent(fp, fp + tn),
             f"{split} yes": _percent(tp + fp, tp + fp + tn + fn),
         }
+    for name in ANSWER_FIGURES if splits else ():
+        figures[f"mean {name}"] = np.mean([figures[f"{split} {name}"] for split in splits], axis=0)
     return figures
 
 

@@ -1,0 +1,66 @@
+"""What `sira sweep` prints: a row a setting, and which is the best."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sira_cli.sweep.report import Row, SweepReport
+
+
+def print_report(report: SweepReport) -> None:
+    """To stdout; nothing is wrapped in a file."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    out = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for head in _head(report):
+        table.add_column(head, justify="right", overflow="fold")
+    for number, row in enumerate(report.rows):
+        following = report.rows[number + 1 :][:1]
+        chosen = (row.k, row.alpha) == report.best
+        table.add_row(
+            *_cells(report, row),
+            style="bold" if chosen else None,
+            end_section=any(after.k != row.k for after in following),
+        )
+    out.print(table)
+    for line in _remarks(report):
+        out.print(line, soft_wrap=True)
+
+
+def _head(report: SweepReport) -> list[str]:
+    captions = ["CHAIRs", "CHAIRi", "coverage"] if report.captions else []
+    return ["K", "alpha", *report.splits, f"mean {report.score}", "- greedy", "mean yes", "neither", *captions]
+
+
+def _cells(report: SweepReport, row: Row) -> list[str]:
+    figures, mean = row.figures, f"mean {report.score}"
+    return [
+        str(row.k or "-"),
+        f"{row.alpha:g}" if row.k else "greedy",
+        *(f"{figures[f'{split} {report.score}']}" for split in report.splits),
+        f"{figures[mean]}",
+        f"{row.differences[mean]:+}" if row.k else "",
+        f"{figures['mean yes'].value:.1f}",
+        str(row.neither),
+        *(f"{figures[name]}" for name in ("CHAIRs", "CHAIRi", "coverage") if report.captions),
+    ]
+
+
+def _remarks(report: SweepReport) -> list[str]:
+    from sira_cli.sweep import best
+
+    chosen, name = report.row(report.best), report.best.name
+    remarks = [
+        f"{report.questions:,} questions about {report.pictures:,} pictures; in percent, ± half a 95 % interval",
+        "yes: answers that POPE's rule takes for yes; neither: how many answers are neither yes nor no",
+    ]
+    if chosen is not None:
+        figure, difference = chosen.figures[report.by], chosen.differences[report.by]
+        name += f": {report.by} {figure}, {best.verdict(difference)}"
+    how = "no setting fulfils the rule" if report.by_default else "picked by the rule"
+    return [*remarks, f"best: {name}", f"{how}: {report.rule}"]
