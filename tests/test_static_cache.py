@@ -48,11 +48,11 @@ def test_a_sliding_window_that_fills_up_while_decoding(window: int):
 
 def test_beams_take_both_streams_along(llava: tiny.Tiny):
     settings = {"num_beams": 3, "max_new_tokens": STEPS}
-    expected, _ = generate_sira(llava.model, llava.inputs, SiraConfig(k=3, alpha=1.0), **settings)
-    tokens, _ = generate_sira(
-        llava.model, llava.inputs, SiraConfig(k=3, alpha=1.0), cache_implementation="static", **settings
-    )
+    config = SiraConfig(k=3, alpha=1.0)
+    expected, grown = generate_sira(llava.model, llava.inputs, config, **settings)
+    tokens, steps = generate_sira(llava.model, llava.inputs, config, cache_implementation="static", **settings)
     assert torch.equal(tokens, expected)
+    same(steps, *(torch.cat([getattr(step, name) for step in grown]) for name in ("full", "cf")))
 
 
 def test_a_cache_serves_one_prompt_after_the_other_in_the_same_place(llava: tiny.Tiny):
