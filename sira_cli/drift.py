@@ -29,6 +29,7 @@ from sira_cli.images import one_line, open_picture
 from sira_cli.lvlm import Lvlm, PictureSource, refused
 from sira_cli.methods import check_two_streams
 from sira_cli.perturb import Perturbations, blur, shuffle_patches
+from sira_cli.rules import kl_divergence
 
 REFERENCES = ("cf", "blur", "shuffle")
 
@@ -141,7 +142,8 @@ def last_rows(model: nn.Module, inputs: Mapping[str, Any], config: SiraConfig) -
 def diverge(full: LastRow, reference: LastRow) -> Divergence:
     """Drift after every layer, and next-token KL."""
     drift = cosine_distance(full.hidden, reference.hidden)
-    return Divergence(tuple(drift.tolist()), kl_divergence(full.logits, reference.logits))
+    log_p, log_q = (row.logits.float().log_softmax(-1) for row in (full, reference))  # [V]
+    return Divergence(tuple(drift.tolist()), float(kl_divergence(log_p, log_q)))
 
 
 def cosine_distance(full: Tensor, reference: Tensor) -> Tensor:
@@ -152,10 +154,3 @@ def cosine_distance(full: Tensor, reference: Tensor) -> Tensor:
     """
     apart = F.normalize(full.float(), dim=-1) - F.normalize(reference.float(), dim=-1)  # [L, d]
     return apart.square().sum(dim=-1) / 2
-
-
-def kl_divergence(full: Tensor, reference: Tensor) -> float:
-    """KL(softmax(full) || softmax(reference)) in nats, from logits `[V]`, in float32."""
-    log_p, log_q = full.float().log_softmax(-1), reference.float().log_softmax(-1)  # [V]
-    kl = F.kl_div(log_q, log_p, log_target=True, reduction="sum")
-    return float(kl.clamp(min=0))  # rounding can leave the sum a little below 0

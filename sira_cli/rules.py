@@ -18,3 +18,12 @@ def plausible(scores: Tensor, z: Tensor, beta: float) -> Tensor:
     """`scores` without tokens whose z is below max z + ln beta (APC; Li et al. 2023, arXiv:2210.15097)."""
     cut = z.max(dim=-1, keepdim=True).values + math.log(beta)  # [..., 1]
     return scores.masked_fill(z < cut, -math.inf)
+
+
+def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p || q) in nats, from log probabilities `[..., V]` -> `[...]` float64; where p is 0 it adds nothing."""
+    import torch
+
+    log_p, log_q = log_p.double(), log_q.double()
+    terms = torch.where(log_p.isneginf(), 0.0, log_p.exp() * (log_p - log_q))  # [..., V]
+    return terms.sum(dim=-1).clamp(min=0)  # rounding can leave the sum a little below 0

@@ -310,7 +310,10 @@ def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.M
         (["--max-new-tokens", "0"], "--max-new-tokens '0': expected whole numbers from 1 on, such as 1,8"),
         (["-b", "1,x"], "--batch-size '1,x': expected"),
         (["--method", "sira,beam"], "beam"),
-        (["-p", "demo", "-o", "nowhere/bench.json"], "--output nowhere/bench.json: expected a file in a folder"),
+        (
+            ["-p", "demo", "-o", "nowhere/bench.json"],
+            "--output nowhere/bench.json: the folder nowhere does not exist",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_model_is_made(sira, given, message):

@@ -24,7 +24,6 @@ from sira_cli.drift import (
     LastRow,
     cosine_distance,
     diverge,
-    kl_divergence,
     last_rows,
     measure_drift,
 )
@@ -33,6 +32,7 @@ from sira_cli.drift_report import DriftReport, Estimate, Failure, Profile
 from sira_cli.errors import ImageTokenError, PictureError, SettingsError
 from sira_cli.lvlm import load
 from sira_cli.perturb import Perturbations, blur, shuffle_patches
+from sira_cli.rules import kl_divergence
 from tests import reference, tiny
 from tests.helpers import generate_sira, hooks
 
@@ -128,24 +128,28 @@ def test_small_angles_lose_no_digits():
     assert cosine_distance(a, b).item() == pytest.approx(angle**2 / 2, rel=1e-4)
 
 
+def kl(full: Tensor, other: Tensor) -> float:
+    return float(kl_divergence(full.log_softmax(-1), other.log_softmax(-1)))
+
+
 def test_kl_divergence():
     logits = 5 * torch.randn(2, 40, 300, generator=torch.Generator().manual_seed(0))
     for full, other in zip(*logits, strict=True):
-        kl = kl_divergence(full, other)
+        value = kl(full, other)
         expected = F.kl_div(other.log_softmax(-1), full.softmax(-1), reduction="sum")
-        assert kl == pytest.approx(float(expected), rel=1e-4)
-        assert kl == pytest.approx(naive_kl(full, other), rel=1e-4)
-        assert kl > 0
-        assert kl != pytest.approx(kl_divergence(other, full), rel=1e-2)  # full is the first of the two
-        assert kl_divergence(full, full) == 0
-        assert 0 <= kl_divergence(full, full + 1) < 1e-6  # the same distribution
-    assert kl_divergence(torch.tensor([0.0, 0.0]), torch.tensor([math.log(3.0), 0.0])) == pytest.approx(
+        assert value == pytest.approx(float(expected), rel=1e-4)
+        assert value == pytest.approx(naive_kl(full, other), rel=1e-4)
+        assert value > 0
+        assert value != pytest.approx(kl(other, full), rel=1e-2)  # full is the first of the two
+        assert kl(full, full) == 0
+        assert 0 <= kl(full, full + 1) < 1e-6  # the same distribution
+    assert kl(torch.tensor([0.0, 0.0]), torch.tensor([math.log(3.0), 0.0])) == pytest.approx(
         0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
     )
 
 
 def test_numbers_out_of_range_are_not_hidden():
-    assert math.isnan(kl_divergence(torch.tensor([0.0, math.nan]), torch.zeros(2)))
+    assert math.isnan(kl(torch.tensor([0.0, math.nan]), torch.zeros(2)))
 
 
 # --- spoilt pictures

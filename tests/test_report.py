@@ -308,7 +308,7 @@ def test_mistakes_on_the_command_line(sira, tmp_path, one):
     for arguments, code, message in [
         ((trace, "-o", trace), 2, "is one of the traces"),
         ((trace, "-o", tmp_path), 2, "is a folder, expected a file"),
-        ((trace, "-o", tmp_path / "no" / "page.html"), 2, "is not a folder"),
+        ((trace, "-o", tmp_path / "no" / "page.html"), 2, "does not exist: make it first"),
         ((trace,), 2, "--output"),
         ((tmp_path / "gone.jsonl", "-o", page), 1, "gone.jsonl: cannot be read: No such file"),
         ((tmp_path, "-o", page), 1, "cannot be read: Is a directory"),

@@ -496,7 +496,7 @@ def test_scenes_table_figure_and_preset(sira, loaded, tmp_path):
 
     code, out, err = sira("sweep", *options, *written)
     assert (code, out) == (2, "")
-    assert f"--write-preset {preset}: is there already: give another one, or --overwrite" in err
+    assert f"--write-preset {preset}: exists: give another, or --overwrite" in err
     assert sira("sweep", *options, *written, "--overwrite", "-q")[0] == 0
 
 

@@ -307,7 +307,7 @@ def test_captions_of_a_file_are_scored(sira, tmp_path):
         (["--force", "a", "--force-from", "x.jsonl"], "give --force or --force-from, not both"),
         (["--force", " "], "--force: the text is empty"),
         (["--force-from", "none.jsonl"], "--force-from none.jsonl: cannot be read"),
-        (["-o", "no/where.jsonl"], "--output no/where.jsonl: expected a file in a folder that exists"),
+        (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
         (["--num-beams", 2], "a trace follows one text: leave out --num-beams"),
         (["--top-k", 0], "Invalid value for '--top-k'"),
     ],

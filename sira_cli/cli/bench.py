@@ -10,7 +10,15 @@ import typer
 
 from sira_cli.bench import shape_names
 from sira_cli.cli.console import set_verbosity, waiting
-from sira_cli.cli.options import DecodingOptions, ModelOptions, Verbose, choose_preset, load_model, with_options
+from sira_cli.cli.options import (
+    DecodingOptions,
+    ModelOptions,
+    Verbose,
+    check_file,
+    choose_preset,
+    load_model,
+    with_options,
+)
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find
@@ -59,8 +67,7 @@ def bench(
         find(name)
     lengths = _numbers("--max-new-tokens", max_new_tokens)
     batches = _numbers("--batch-size", batch_size)
-    if output is not None and (output.is_dir() or not output.parent.is_dir()):
-        raise SettingsError(f"--output {output}: expected a file in a folder that exists")
+    check_file("--output", output)
     lvlm = _loaded(shape, model, k)
     from sira_cli.bench.run import bench as measure_all
     from sira_cli.bench.run import decoders

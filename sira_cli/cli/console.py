@@ -40,7 +40,7 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     warnings.simplefilter("ignore")
     if not quiet:
-        warnings.simplefilter("always", UntestedModelWarning)
+        warnings.simplefilter("once", UntestedModelWarning)  # not at every picture
         warnings.showwarning = _show_warning
 
 

@@ -250,16 +250,18 @@ def loading(model: ModelOptions, method: str | Method, compiled: bool = False) -
     }
 
 
-def check_file(option: str, file: Path | None) -> None:
-    """Whether a file can be written, before anything is measured.
+def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
+    """Whether a file can be written, before a model is loaded.
 
     Raises:
-        SettingsError: it is a folder, or its folder is not there.
+        SettingsError: it is a folder, its folder is not there, or it is there and not to be overwritten.
     """
     if file is not None and file.is_dir():
         raise SettingsError(f"{option} {file}: is a folder, expected a file")
     if file is not None and not file.parent.is_dir():
         raise SettingsError(f"{option} {file}: the folder {file.parent} does not exist: make it first")
+    if file is not None and file.exists() and not overwrite:
+        raise SettingsError(f"{option} {file}: exists: give another, or --overwrite")
 
 
 def with_options(**groups: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sira_cli.cli.console import note, set_verbosity
-from sira_cli.cli.options import Verbose
+from sira_cli.cli.options import Verbose, check_file
 from sira_cli.errors import SettingsError
 
 
@@ -23,9 +23,7 @@ def report(
     set_verbosity(quiet, verbose)
     if any(output.resolve() == path.resolve() for path in traces):
         raise SettingsError(f"-o {output}: is one of the traces, expected a new file: -o FILE.html")
-    if output.is_dir() or not output.parent.is_dir():
-        what = "is a folder" if output.is_dir() else f"{output.parent} is not a folder"
-        raise SettingsError(f"-o {output}: {what}, expected a file in a folder that exists: -o FILE.html")
+    check_file("--output", output)
     from sira_cli.files import replacing
     from sira_cli.report.page import render
     from sira_cli.trace.read import read_traces

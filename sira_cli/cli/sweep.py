@@ -150,13 +150,11 @@ def _check_targets(output: Path | None, plot: Path | None, write_preset: Path | 
     from sira_cli.drift_plot import check_format
 
     for option, file in (("--output", output), ("--plot", plot), ("--write-preset", write_preset)):
-        check_file(option, file)
+        check_file(option, file, overwrite or option != "--write-preset")
     if plot is not None:
         check_format(plot)
     if write_preset is not None and write_preset.suffix not in (".yaml", ".yml"):
         raise SettingsError(f"--write-preset {write_preset}: expected a name that ends in .yaml")
-    if write_preset is not None and write_preset.exists() and not overwrite:
-        raise SettingsError(f"--write-preset {write_preset}: is there already: give another one, or --overwrite")
 
 
 def _benchmark(

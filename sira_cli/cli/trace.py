@@ -18,13 +18,14 @@ from sira_cli.cli.options import (
     Question,
     SelectionOptions,
     Verbose,
+    check_file,
     choose_method,
     choose_preset,
     load_model,
     with_options,
 )
 from sira_cli.cli.pictures import chosen
-from sira_cli.cli.trace_target import Line, TraceTarget, check_file
+from sira_cli.cli.trace_target import Line, TraceTarget
 from sira_cli.errors import PictureError, SettingsError, SiraError
 from sira_cli.methods import check_two_streams
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.console import verbosity
-from sira_cli.errors import SettingsError
+from sira_cli.cli.options import check_file
 from sira_cli.files import replacing, writing
 from sira_cli.remote import is_uri, public
 
@@ -108,16 +108,6 @@ class TraceTarget:
         self._legend = False
         if verbosity() >= 1:
             print_candidates([line for line in lines if line["type"] == "token"])
-
-
-def check_file(option: str, file: Path | None, overwrite: bool) -> None:
-    """Before the model is loaded."""
-    if file is None:
-        return
-    if file.is_dir() or not file.parent.is_dir():
-        raise SettingsError(f"{option} {file}: expected a file in a folder that exists")
-    if file.exists() and not overwrite:
-        raise SettingsError(f"{option} {file}: exists: give another, or --overwrite")
 
 
 def _json(line: Line) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sira_cli.fork import Step
+from sira_cli.rules import kl_divergence
 from sira_cli.trace.tokens import Vocabulary
 
 VIEWS = ("full", "cf", "contrast")
@@ -59,8 +60,7 @@ class StepRows:
 
     def kl(self) -> float:
         """KL(full || cf) in nats."""
-        full, cf = self._logprobs[0].double(), self._logprobs[1].double()
-        return max(0.0, float(torch.where(full.isneginf(), 0.0, full.exp() * (full - cf)).sum()))
+        return float(kl_divergence(self._logprobs[0], self._logprobs[1]))
 
 
 def _finite(value: float) -> float:
