@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,8 +22,7 @@ from sira_cli.hooks import Removable
 _NAME = "sira_two_streams"
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Where the rows of both streams part.
 
     Attributes:
@@ -39,7 +37,8 @@ class Split:
     cf_values: Tensor | None = None
 
 
-_splits: WeakKeyDictionary[nn.Module, Callable[[Tensor | None], Split]] = WeakKeyDictionary()
+# A module's own attention function, and what says how its rows part.
+_streams: WeakKeyDictionary[nn.Module, tuple[Any, Callable[[Tensor | None], Split]]] = WeakKeyDictionary()
 
 
 class _Configs:
@@ -51,7 +50,7 @@ class _Configs:
     def remove(self) -> None:
         for module, config in self._configs:
             module.config = config
-            _splits.pop(module, None)
+            _streams.pop(module, None)
 
 
 def two_streams(modules: Sequence[Any], split: Callable[[Tensor | None], Split]) -> Removable:
@@ -66,9 +65,9 @@ def two_streams(modules: Sequence[Any], split: Callable[[Tensor | None], Split])
     configs = _Configs(modules)
     for module in modules:
         config = copy.copy(module.config)
-        config.sira_attention = _own_attention(module, module.config._attn_implementation)
+        _streams[module] = _own_attention(module, config._attn_implementation), split
         config._attn_implementation = _NAME
-        module.config, _splits[module] = config, split
+        module.config = config
     return configs
 
 
@@ -82,18 +81,19 @@ def _attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """An attention function: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
-    split, attend = _splits[module](attention_mask), module.config.sira_attention
-    q = split.q
-    if split.cf_keys is None or split.cf_values is None:
-        cf_keys, cf_values, key, value = key[:, :, q:], value[:, :, q:], key[:, :, :q], value[:, :, :q]
-    else:
-        cf_keys, cf_values = split.cf_keys, split.cf_values
+    attend, part = _streams[module]
+    q, cf_mask, cf_keys, cf_values = part(attention_mask)
+    streams = q, query.shape[2] - q
+    full_query, cf_query = query.split_with_sizes(streams, 2)
+    if cf_keys is None or cf_values is None:
+        key, cf_keys = key.split_with_sizes(streams, 2)
+        value, cf_values = value.split_with_sizes(streams, 2)
     if attention_mask is not None:  # a sliding window's has no column for what lies before the window
         window = attention_mask.shape[-1]
         key, value = key[:, :, -window:], value[:, :, -window:]
-    full, weights = attend(module, query[:, :, :q], key, value, attention_mask, **kwargs)
-    cf_mask = None if split.cf_mask is None else split.cf_mask.to(query.device)  # layers may be on several devices
-    cf, _ = attend(module, query[:, :, q:], cf_keys, cf_values, cf_mask, **kwargs)
+    full, weights = attend(module, full_query, key, value, attention_mask, **kwargs)
+    cf_mask = None if cf_mask is None else cf_mask.to(query.device)  # layers may be on several devices
+    cf, _ = attend(module, cf_query, cf_keys, cf_values, cf_mask, **kwargs)
     return torch.cat([full, cf], dim=1), weights
 
 

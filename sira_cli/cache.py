@@ -90,15 +90,17 @@ class LateLayer(DynamicLayer):
             AttachError: the rows are not those that the fork announced.
         """
         q = self.streams.full_rows - self.get_seq_length()
-        keys, values = super().update(key_states[:, :, :q], value_states[:, :, :q], *args, **kwargs)
-        self.cf.update(key_states[:, :, q:], value_states[:, :, q:])
-        if self.cf.get_seq_length() != self.streams.rows.shape[1] + self.streams.steps:
+        streams = q, key_states.shape[2] - q
+        full_keys, cf_keys = key_states.split_with_sizes(streams, 2)
+        full_values, cf_values = value_states.split_with_sizes(streams, 2)
+        keys, values = super().update(full_keys, full_values, *args, **kwargs)
+        self.streams.pending = pending = self.cf.update(cf_keys, cf_values)
+        expected = self.streams.rows.shape[1] + self.streams.steps
+        if pending[0].shape[2] != expected:
             raise AttachError(
-                f"a late layer's cache holds {self.cf.get_seq_length()} rows of the CF stream, which has "
-                f"{self.streams.rows.shape[1] + self.streams.steps}: "
+                f"a late layer's cache holds {pending[0].shape[2]} rows of the CF stream, which has {expected}: "
                 "a cache filled inside `with attach(...)` cannot be used outside of it"
             )
-        self.streams.pending = self.cf.keys, self.cf.values
         return keys, values
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
