@@ -1,4 +1,4 @@
-"""The generated parts of README.md: `cog -r -I . README.md` writes them, CI checks them."""
+"""The generated parts of README.md and docs/performance.md: `cog -r -I .` writes them, CI checks them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from sira_cli import presets
+from sira_cli.bench.report import BenchReport
+from sira_cli.cli import bench
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.demo import MODEL
 from sira_cli.demo.figures import Report
@@ -18,6 +23,8 @@ from sira_cli.demo.word_scores import from_json, words_table
 from sira_cli.families import FAMILIES
 from sira_cli.methods import METHODS
 from sira_cli.sweep.report import SweepReport
+
+BENCH = Path(__file__).parent.parent / "docs" / "bench"
 
 
 def help_text(*command: str) -> str:
@@ -61,10 +68,19 @@ def word_figures() -> str:
 def sweep_output() -> str:
     """What the sweep printed that chose the bundled model's K and alpha."""
     record = json.loads((MODEL / "choice.json").read_text(encoding="utf-8"))
+    return _printed(print_report, SweepReport.from_json(record))
+
+
+def _printed(show: Callable[[Any], None], report: Any) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        print_report(SweepReport.from_json(record))
+        show(report)
     lines = [line.rstrip() for line in shown.getvalue().splitlines()]
     return "\n".join(["```", *lines, "```"])
+
+
+def bench_output(name: str) -> str:
+    """What `sira bench -o docs/bench/NAME.json` printed."""
+    return _printed(bench.print_report, BenchReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8")))
 
 
 def _figures() -> dict:
