@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 import transformers as hf
 
+from sira_cli.cli.console import set_verbosity
 from sira_cli.config import SiraConfig
 from sira_cli.errors import (
     AttachError,
@@ -272,7 +274,7 @@ def test_a_tuple_instead_of_an_output(llava: tiny.Tiny):
         llava.model(**llava.inputs, return_dict=False)
 
 
-def test_a_family_that_was_not_tested_warns():
+def test_a_family_that_was_not_tested_warns(capsys):
     config = hf.VipLlavaConfig(
         vision_config={**tiny.CLIP, "num_hidden_layers": 12},
         text_config={**tiny.TEXT, "model_type": "llama"},
@@ -281,3 +283,10 @@ def test_a_family_that_was_not_tested_warns():
     model = tiny.build(config, hf.VipLlavaForConditionalGeneration)
     with pytest.warns(UntestedModelWarning, match="VipLlava"), attach(model):
         pass
+
+    with warnings.catch_warnings():  # on the command line once, not with every picture
+        set_verbosity(False, 0)
+        for _ in range(3):
+            with attach(model):
+                pass
+    assert capsys.readouterr().err.count("warning: VipLlava") == 1

@@ -144,7 +144,8 @@ def device_name(device: torch.device) -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     name = names[0] if names else platform.processor() or platform.machine()
-    return f"{name}, {torch.get_num_threads()} threads" if device.type == "cpu" else f"{device.type}, {name}"
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread{'s' * (threads > 1)}" if device.type == "cpu" else f"{device.type}, {name}"
 
 
 class _Clock(BaseStreamer):
