@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sira_cli import presets
+from sira_cli.bench import shape_names
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -78,3 +79,5 @@ def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
     )
     assert run.stdout.split() == sorted(path.stem for path in (ROOT / "presets").iterdir())
     assert (tmp_path / "sira_cli/py.typed").is_file()
+    shapes = [path.stem for path in (tmp_path / "sira_cli/bench/shapes").iterdir()]
+    assert sorted(shapes) == shape_names()
