@@ -75,6 +75,8 @@ class LateLayer(DynamicLayer):
     To whoever asks it is the full stream alone. It never slides: a window would have to be that of both streams.
     """
 
+    is_croppable = False
+
     def __init__(self, streams: Streams) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
         self.streams = streams

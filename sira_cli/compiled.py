@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import torch
 from transformers import CompileConfig
 
 from sira_cli.errors import SettingsError
@@ -39,7 +40,10 @@ class CompiledSteps:
         if quantizer is not None and not quantizer.is_compileable:
             raise SettingsError("compile does not go with this quantization: leave out one of them")
         self._model = model
-        self._config = CompileConfig()  # inductor; with CUDA graphs where there is CUDA
+        # Inductor, with CUDA graphs where there is CUDA; not for sliding windows, whose rows transformers counts in
+        # Python: each count would be a CUDA graph of its own.
+        kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+        self._config = CompileConfig(mode="default") if "sliding_attention" in kinds else CompileConfig()
         self._config._compile_all_devices = True  # type: ignore[assignment] # annotated as None upstream
         self._cache: ReusedCache | None = None
         self._batch = self._rows = 0
@@ -62,13 +66,17 @@ class CompiledSteps:
 def compiler_errors(decoder: AbstractContextManager[Any]) -> Iterator[Any]:
     """The context `decoder`, with what the compiler has against this machine or model as an error in the settings."""
     from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
     try:
         with decoder as decoding:
             yield decoding
     except TorchDynamoException as error:
+        cause = getattr(error, "inner_exception", error)
+        if isinstance(cause, torch.OutOfMemoryError):
+            raise cause from error
         reason = next((line for line in map(str.strip, str(error).splitlines()) if line), type(error).__name__)
-        raise SettingsError(
-            f"the decoding step cannot be compiled here ({reason}): "
-            "torch.compile needs a C++ compiler such as g++; install one, or leave out compile"
-        ) from error
+        advice = "leave out compile"
+        if isinstance(cause, InvalidCxxCompiler | CppCompileError):
+            advice = f"torch.compile needs a C++ compiler such as g++; install one, or {advice}"
+        raise SettingsError(f"the decoding step cannot be compiled here ({reason}): {advice}") from error

@@ -251,6 +251,7 @@ class Fork:
         """Before the final norm: keep the last rows of each stream, stacked along the batch (Eq. 3)."""
         hidden, q = args[0], self._running().q  # [B, q + T, d]
         h_full, h_cf = hidden[:, q - self.keep : q], hidden[:, -self.keep :]  # [B, keep, d]
+        self._running().packed.clear()  # else they are outputs of a compiled step
         return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, keep, d]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated upstream
@@ -259,7 +260,9 @@ class Fork:
         self._pass = None
         if not hasattr(output, "logits"):
             raise UnsupportedModelError("the model returned a tuple: call it with return_dict=True")
-        z_full, z_cf = output.logits[:, -1].float().chunk(2)  # [B, V]
+        # What is looked at is a copy: of compiled steps, the next one overwrites the logits.
+        z = output.logits[:, -1].to(torch.float32, copy=self._on_step is not None)  # [2B, V]
+        z_full, z_cf = z.chunk(2)  # [B, V]
         z_cd = contrast(z_full, z_cf, self.config.alpha)  # [B, V]
         if self._on_step is not None:
             self._on_step(Step(z_full, z_cf, z_cd))

@@ -334,7 +334,7 @@ class Lvlm:
                 methods.check_compile(self.method, settings.num_beams, "a trace or a score of words")
             if settings.num_beams > 1:
                 raise SettingsError("with several beams a step belongs to no single text: leave out --num-beams")
-            streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop()))
+            streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop(0)))  # on mps tokens come a step late
             decoder = attach(self.model, self.both_streams, on_step=steps.append)
         elif on_text is not None and settings.num_beams == 1:
             streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)

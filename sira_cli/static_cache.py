@@ -177,6 +177,8 @@ def open_slots(cache: StaticCache, boundary: int, layers: int, streams: Streams)
     batch, text = streams.rows.shape
     late = cache.layers[boundary]
     slots = late.slots if isinstance(late, StaticLateLayer) else None
+    if isinstance(cache.layers[boundary - 1], StaticLateLayer):
+        slots = None  # of a fork with a larger K
     if slots is None or slots.shape[0] != batch or slots.shape[1] < text + new_tokens:
         rows = math.ceil((text + new_tokens) / CF_ROWS) * CF_ROWS
         slots = Slots(batch, rows, streams.rows.device)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli import presets
-from sira_cli.bench.report import BenchReport
+from sira_cli.bench.report import BenchReport, Measure
 from sira_cli.cli import bench
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.demo import MODEL
@@ -80,7 +80,34 @@ def _printed(show: Callable[[Any], None], report: Any) -> str:
 
 def bench_output(name: str) -> str:
     """What `sira bench -o docs/bench/NAME.json` printed."""
-    return _printed(bench.print_report, BenchReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8")))
+    return _printed(bench.print_report, _bench(name))
+
+
+def targets_table() -> str:
+    """What SIRA should cost at most on a CPU, and what it did cost in the records of the 3B shape."""
+    one, eight = (_bench(name) for name in ("cpu-qwen2.5-vl-3b", "cpu-qwen2.5-vl-3b-batch-8"))
+    sira, batched = (next(row for row in report.rows if row.method == "sira") for report in (one, eight))
+    greedy, vcd = (next(row for row in one.rows if row.method == method) for method in ("greedy", "vcd"))
+    figures = [
+        (f"prefill, {sira.image_tokens} image tokens", 1.08, sira.prefill),
+        ("step, batch 1", 1.10, sira.step),
+        ("step, batch 8, mixed sizes", 1.15, batched.step),
+        ("whole request, 128 tokens", 1.10, sira.requests[128]),
+    ]
+    rows = ["| SIRA by greedy | target | measured |", "|---|---|---|"]
+    rows += [f"| {name} | <= {target:.2f} | {_ratio(figure)} |" for name, target, figure in figures]
+    rows.append(f"| VCD by greedy, whole request, 128 tokens | about 2.1 | {_ratio(vcd.requests[128])} |")
+    more = (sira.cache_bytes - greedy.cache_bytes) / greedy.cache_bytes
+    rows.append(f"| extra cache | text rows of K layers | {100 * more:.1f} % of greedy's |")
+    return "\n".join(rows)
+
+
+def _ratio(figure: Measure) -> str:
+    return f"{figure.ratio.median:.3f} ({figure.ratio.low:.2f}..{figure.ratio.high:.2f})"
+
+
+def _bench(name: str) -> BenchReport:
+    return BenchReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def _figures() -> dict:

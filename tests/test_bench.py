@@ -56,7 +56,9 @@ def qwen(tmp_path_factory) -> Lvlm:
 
 
 def under(lvlm: Lvlm, method: str) -> Lvlm:
-    return Lvlm(lvlm.model, lvlm.processor, lvlm.preset, methods.find(method), lvlm.revision, None)
+    # With four layers and shared embeddings DoLa has no early ones to choose from.
+    found = methods.find(method).with_settings(**({"bucket": "high"} if method == "dola" else {}))
+    return Lvlm(lvlm.model, lvlm.processor, lvlm.preset, found, lvlm.revision, None)
 
 
 def prepared(lvlm: Lvlm, batch: int, image_tokens: int = 20):
@@ -117,6 +119,11 @@ def test_random_weights_are_spread_as_fresh_ones_are():
 
 
 # --- one request
+
+
+def test_weights_are_shared_where_the_real_model_shares_them(qwen: Lvlm):
+    assert shapes.read("qwen2.5-vl-3b")["config"]["tie_word_embeddings"]
+    assert qwen.model.lm_head.weight is qwen.model.get_input_embeddings().weight
 
 
 def test_pictures_have_the_size_asked_for_and_a_batch_mixed_ones(qwen: Lvlm):
@@ -306,7 +313,9 @@ def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.M
     ("given", "message"),
     [
         (["--shape", "gpt"], "no shape named 'gpt'; there are llava-1.5-13b"),
-        (["--shape", "qwen2.5-vl-3b", "-p", "demo"], "--shape brings its own model: leave out --preset"),
+        (["--shape", "qwen2.5-vl-3b", "-p", "demo"], "--shape brings its own model"),
+        (["--shape", "qwen2.5-vl-3b", "--offline"], "only --device and --dtype go with it"),
+        (["--shape", "qwen2.5-vl-3b", "--k", "36"], "k = 36 is out of range: this model has L = 36"),
         (["--max-new-tokens", "0"], "--max-new-tokens '0': expected whole numbers from 1 on, such as 1,8"),
         (["-b", "1,x"], "--batch-size '1,x': expected"),
         (["--method", "sira,beam"], "beam"),

@@ -36,7 +36,7 @@ def no_compiler_needed(monkeypatch) -> Iterator[None]:
     torch.compiler.reset()
     counters.clear()
     config = hf.CompileConfig(fullgraph=True, backend="eager", mode=None)
-    monkeypatch.setattr(compiled, "CompileConfig", lambda: config)
+    monkeypatch.setattr(compiled, "CompileConfig", lambda **_: config)
     yield
     torch.compiler.reset()
 

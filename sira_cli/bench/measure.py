@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import platform
 import time
@@ -87,21 +88,27 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
         SiraError: what ran is not what should be measured: another number of tokens, or caches of other lengths.
     """
     model = lvlm.model
-    own, decoder = lvlm.decoding(inputs, room or tokens)
-    own.setdefault("past_key_values", DynamicCache(config=model.config.get_text_config(decoder=True)))
-    cache = own["past_key_values"]
     no_token = model.config.get_text_config(decoder=True).vocab_size  # so that nothing ends a text
     generation = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=no_token)
     gc.collect()
-    _forget_peak(model.device)
-    with decoder as decoding, _Clock(model).running() as clock:
-        output = model.generate(**own, generation_config=generation, streamer=clock)
+    before = _forget_peak(model.device)
+    with _Clock(model).running() as clock:
+        own, decoder = lvlm.decoding(inputs, room or tokens)
+        own.setdefault("past_key_values", DynamicCache(config=model.config.get_text_config(decoder=True)))
+        with decoder as decoding:
+            output = model.generate(**own, generation_config=generation, streamer=clock)
+    cache = own["past_key_values"]
     made = output.shape[1] - own["input_ids"].shape[1]
     if made != tokens or len(clock.tokens) != tokens:
         raise SiraError(f"method {lvlm.method} made {made} tokens ({len(clock.tokens)} seen), expected {tokens}")
     caches: list[Any] = [cache, decoding.cache] if isinstance(decoding, SecondPass) else [cache]
     check_caches(lvlm, inputs, decoding, caches, tokens)
-    return Timing(clock.encoder, tuple(clock.tokens), sum(map(cache_bytes, caches)), _peak(model.device))
+    cached = sum(map(cache_bytes, caches))
+    peak = _peak(model.device)
+    if peak is not None and before is not None:  # without the caches that other decoders keep
+        kept = cached if lvlm.compiled is not None else 0
+        peak += kept + sum(weight.nbytes for weight in model.parameters()) - before
+    return Timing(clock.encoder, tuple(clock.tokens), cached, peak)
 
 
 def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], tokens: int) -> None:
@@ -199,17 +206,18 @@ def _streams(layer: Any) -> list[Any]:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
-def _forget_peak(device: torch.device) -> None:
-    """So that `_peak` is that of what follows."""
+def _forget_peak(device: torch.device) -> int | None:
+    """So that `_peak` is that of what follows; bytes that torch has allocated by now, on a GPU."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        return
-    try:
+        return torch.cuda.memory_allocated(device)
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak becomes what is in use now
-    except OSError:
-        return
+    return None
 
 
 def _peak(device: torch.device) -> int | None:

@@ -27,6 +27,7 @@ def bench(
     image_tokens: int,
     compile: bool = False,  # noqa: A002 (as in `load`)
     on_request: Callable[[], None] = lambda: None,
+    on_rows: Callable[[BenchReport], None] = lambda report: None,
 ) -> BenchReport:
     """Time requests of every method on the same model and the same pictures: A B A B ..., each round in the same order.
 
@@ -39,15 +40,18 @@ def bench(
         image_tokens: of the largest picture, where the model lets pictures have their own size.
         compile: measure SIRA and greedy with compiled steps, too.
         on_request: called after each request.
+        on_rows: called after each batch size with what is measured so far.
 
     Raises:
         SiraError: what ran is not what should be measured.
         SettingsError: steps cannot be compiled here.
     """
     compared = decoders(methods, compile)
-    lvlms = {decoder: _under(lvlm, decoder) for decoder in compared}
     rows: list[Row] = []
     for batch in batches:
+        if compile:
+            torch.compiler.reset()  # else what is compiled for one batch size decides how it is for the next
+        lvlms = {decoder: _under(lvlm, decoder) for decoder in compared}
         images = pictures(lvlm.processor, image_tokens, batch)
         asked = prompts(lvlm.preset.prompts.caption, batch)
         inputs = {
@@ -66,6 +70,11 @@ def bench(
         pairs = [(decoder, GREEDY) for decoder in compared]
         pairs += [(one, Decoder("greedy", True)) for one in compared if one.compiled and one.method != "greedy"]
         rows += [Row.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
+        on_rows(_report(lvlm, lengths, runs, rows))
+    return _report(lvlm, lengths, runs, rows)
+
+
+def _report(lvlm: Lvlm, lengths: Sequence[int], runs: int, rows: Sequence[Row]) -> BenchReport:
     return BenchReport(
         model=lvlm.preset.name or lvlm.preset.model,
         weights="random" if lvlm.revision == "random" else "its own",

@@ -72,6 +72,7 @@ def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.dev
     config = AutoConfig.for_model(**shape["config"])
     with no_init_weights(), device:
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=attention)
+    model.tie_weights()  # a part of the initialisation that was left out
     generator = torch.Generator(device).manual_seed(0)
     numbers = torch.randn(2**20 + 1, generator=generator, device=device).mul_(SCALE).to(dtype)
     for name, parameter in model.named_parameters():

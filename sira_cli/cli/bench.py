@@ -71,6 +71,12 @@ def bench(
     lvlm = _loaded(shape, model, k)
     from sira_cli.bench.run import bench as measure_all
     from sira_cli.bench.run import decoders
+    from sira_cli.files import replacing
+
+    def save(measured: BenchReport) -> None:
+        if output is not None:
+            with replacing(output) as file:
+                file.write(measured.to_json().encode() + b"\n")
 
     requests = (runs + 1) * len(batches) * len(decoders(methods, compiled))
     with Progress.shown("requests", requests) as progress:
@@ -83,12 +89,8 @@ def bench(
             image_tokens=image_tokens,
             compile=compiled,
             on_request=progress.advance,
+            on_rows=save,  # so that a batch size that does not fit into memory loses none of the others
         )
-    if output is not None:
-        from sira_cli.files import replacing
-
-        with replacing(output) as file:
-            file.write(report.to_json().encode() + b"\n")
     if as_json:
         print(report.to_json())
     else:
@@ -110,14 +112,15 @@ def _numbers(option: str, given: str) -> list[int]:
 def _loaded(shape: str | None, model: ModelOptions, k: int | None) -> Lvlm:
     if shape is None:
         return load_model(choose_preset(model, DecodingOptions(k=k)), model, "sira")
-    if model.preset is not None or model.model is not None or model.quantization is not None:
-        raise SettingsError("--shape brings its own model: leave out --preset, --model and --quantization")
+    if model != ModelOptions(device=model.device, dtype=model.dtype):
+        raise SettingsError("--shape brings its own model: only --device and --dtype go with it")
     with waiting(f"making random weights of {shape}"):
         from sira_cli import presets
         from sira_cli.bench.shapes import load_shape, read
 
-        read(shape)  # a name that is none
+        layers = read(shape)["config"]["text_config"]["num_hidden_layers"]
         preset: Preset = presets.read(presets.SHIPPED / f"{shape}.yaml").with_settings(dtype=model.dtype, k=k)
+        preset.sira_config.layers_after_fork(layers)  # a K that is none, before billions of weights are made
         return load_shape(preset, find("sira"), model.device)
 
 

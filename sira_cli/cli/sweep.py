@@ -117,7 +117,7 @@ def sweep(
         units.check(known | ({"k": list(given)} if given else {}))
         lvlm = load_model(preset, model, "sira")
         grid = _grid(lvlm, benchmark, given, alphas, every=k == "all")
-        units.begin(known | {"k": list(grid.ks), "checkpoint": lvlm.revision})
+        units.begin(known | {"k": list(grid.ks), "checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)})
         size = batch_size or (SCENE_BATCH if benchmark.scenes else 1)
         failures = _measure(lvlm, benchmark, grid, units, size, captions)
         from sira_cli.sweep.report import SweepReport
@@ -239,9 +239,13 @@ def _write_preset(report: SweepReport, preset: Preset, path: Path) -> None:
     from sira_cli.files import replacing
 
     folder = Path(preset.model).expanduser()
+    how = f"by sira sweep: {report.by} on {report.pictures if report.captions else report.questions} "
+    how += "scenes" if report.captions else "questions"
+    if report.by_default:
+        how = "of the paper: no setting of sira sweep fulfilled its rule"
     changes = {
         "name": path.stem,
-        "description": f"K and alpha by sira sweep: {report.by} on {report.questions} questions",
+        "description": f"K and alpha {how}",
         "model": str(folder.resolve()) if folder.is_dir() else preset.model,  # so that it works from anywhere
     }
     best = preset.with_settings(k=report.best.k, alpha=report.best.alpha).model_copy(update=changes)

@@ -47,12 +47,14 @@ class Benchmark:
         questions: each once, whatever number of splits it belongs to.
         open: a picture by its name; raises PictureError.
         scenes: what the pictures show, if they are the bundled ones.
+        folder: where the pictures are, if they are files.
     """
 
     splits: tuple[str, ...]
     questions: tuple[Asked, ...]
     open: Callable[[str], Image.Image]
     scenes: tuple[Scene, ...] = ()
+    folder: str = ""
 
     @property
     def pictures(self) -> list[str]:
@@ -63,6 +65,7 @@ class Benchmark:
         """What decides the answers, as JSON holds it."""
         return {
             "splits": list(self.splits),
+            "images": self.folder,
             "questions": len(self.questions),
             "questions_sha256": hash_of(questions=[asdict(asked) for asked in self.questions]),
         }
@@ -113,7 +116,8 @@ def files(paths: Sequence[Path], folder: Path, limit: int | None = None, suffix:
         for picture, about in found.items()
         for (text, there), belongs_to in about.items()
     )
-    return Benchmark(splits, tuple(questions), lambda name: open_picture(folder / name).image)
+    pictures = folder.resolve()
+    return Benchmark(splits, tuple(questions), lambda name: open_picture(pictures / name).image, folder=str(pictures))
 
 
 def _read(path: Path) -> Iterator[tuple[str, str, bool]]:
