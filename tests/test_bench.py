@@ -85,9 +85,9 @@ def test_a_shape_comes_with_a_processor_of_its_family(name: str, tmp_path: Path)
     shapes.write_processor(shape, tmp_path)
     processor = load_processor(tmp_path)
     image = pictures(processor, 600, 1)
-    content = [{"type": "image"}, {"type": "text", "text": "Grün?"}]
+    content = [{"type": "image"}, {"type": "text", "text": "What is it?"}]
     if processor.chat_template is None:
-        text = "USER: <image>\nGrün? ASSISTANT:"
+        text = "USER: <image>\nWhat is it? ASSISTANT:"
     else:
         text = processor.apply_chat_template([{"role": "user", "content": content}])
     ids = processor(images=image, text=text, return_tensors="pt")["input_ids"][0]
@@ -95,8 +95,9 @@ def test_a_shape_comes_with_a_processor_of_its_family(name: str, tmp_path: Path)
     expected = 576 if name.startswith("llava") else 29 * 21
     assert int((ids == token).sum()) == expected
     rest = ids[ids != token].tolist()
-    assert "Grün?" in processor.tokenizer.decode(rest)
-    assert max(set(rest) - set(shape["tokens"].values())) < 260  # bytes
+    others = 4 if processor.chat_template is None else 9  # USER: ASSISTANT:, or those of a system's message, too
+    assert len(set(rest) - set(shape["tokens"].values())) == 1  # all words are one token
+    assert sum(token not in shape["tokens"].values() for token in rest) == 4 + others
 
 
 def test_a_shape_that_does_not_exist_is_refused_with_those_that_do():

@@ -1,7 +1,7 @@
 """Models of a real one's shape with random weights: what a decoder costs does not depend on the weights' values.
 
 A shape file holds the sizes that the real checkpoint's config.json holds, and its processor's settings. The tokenizer
-is made here: every byte is a token, and the special tokens have their real ids.
+is made here: every word is the same token, and the special ones have their real ids.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import yaml
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
 from transformers.initialization import no_init_weights
@@ -26,6 +26,7 @@ from sira_cli.presets import Preset
 from sira_cli.processors import load_processor
 from sira_cli.weights import pick_device
 
+WORD = "<word>"
 SCALE = 0.02  # standard deviation of the weights, as models are initialised
 
 
@@ -95,11 +96,9 @@ def _fill(weights: Tensor, numbers: Tensor, norm: bool) -> None:
 def write_processor(shape: dict[str, Any], folder: Path) -> None:
     """A checkpoint's files but for its weights."""
     tokens: dict[str, int] = shape["tokens"]
-    first = max((token for token in tokens.values() if token < 256), default=-1) + 1
-    letters = {letter: first + number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(vocab={**letters, **tokens}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    word = max((token for token in tokens.values() if token < 256), default=-1) + 1
+    tokenizer = Tokenizer(models.WordLevel({WORD: word, **tokens}, unk_token=WORD))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
     saved = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=shape["end"], pad_token=shape["end"])
     saved.save_pretrained(folder)
