@@ -30,7 +30,7 @@ from sira_cli.families import FAMILIES, check_static_cache, find_backbone
 from sira_cli.hooks import Removable, attached_hooks
 from sira_cli.masks import cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.rules import contrast, plausible
-from sira_cli.static_cache import Slots
+from sira_cli.static_cache import Slots, share_layers
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,7 @@ class Fork:
         if is_prompt(cache, self.boundary, q):
             if isinstance(cache, StaticCache):
                 self._check_static(model)
+                share_layers(cache, self.boundary)
             self._pass = _Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
         elif q == 1:
             self._pass = _Pass(q, None, None)

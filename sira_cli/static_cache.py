@@ -155,6 +155,11 @@ class StaticLateLayer(CacheLayerMixin):
         self.cf.reorder_cache(beam_idx)
 
 
+def share_layers(cache: StaticCache, boundary: int) -> None:
+    """Give an empty cache's first layers back what an earlier fork with a larger K took: to hold one stream."""
+    cache.layers[:boundary] = [getattr(layer, "full", layer) for layer in cache.layers[:boundary]]
+
+
 def open_slots(cache: StaticCache, boundary: int, layers: int, streams: Streams) -> None:
     """Make layers b..L-1 of an empty static cache ready for both streams of a new prompt, in place if they can be.
 
@@ -177,8 +182,6 @@ def open_slots(cache: StaticCache, boundary: int, layers: int, streams: Streams)
     batch, text = streams.rows.shape
     late = cache.layers[boundary]
     slots = late.slots if isinstance(late, StaticLateLayer) else None
-    if isinstance(cache.layers[boundary - 1], StaticLateLayer):
-        slots = None  # of a fork with a larger K
     if slots is None or slots.shape[0] != batch or slots.shape[1] < text + new_tokens:
         rows = math.ceil((text + new_tokens) / CF_ROWS) * CF_ROWS
         slots = Slots(batch, rows, streams.rows.device)

@@ -13,6 +13,7 @@ import torch
 import transformers as hf
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
+from torch._inductor.exc import InductorError
 from torch._inductor.utils import fresh_cache
 
 from sira_cli import compiled
@@ -131,6 +132,23 @@ def test_no_compiler_is_an_error_that_says_so(monkeypatch, tmp_path):
     ):
         generate(case.model, case.inputs, **steps.arguments(1, 30, 6))
     torch.compiler.reset()
+
+
+def test_memory_that_runs_out_while_compiling_stays_what_it_is():
+    """So that a batch is halved; made up, for there is no such memory here."""
+    inner = torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(torch.OutOfMemoryError), compiler_errors(contextlib.nullcontext()):
+        raise InductorError(inner, None)
+    with (
+        pytest.raises(SettingsError, match=r"cannot be compiled here \(.*no triton.*\): leave out compile$"),
+        compiler_errors(contextlib.nullcontext()),
+    ):
+        raise InductorError(RuntimeError("no triton"), None)
+
+
+@pytest.mark.parametrize(("make", "mode"), [(tiny.llava, "reduce-overhead"), (tiny.gemma3, "default")])
+def test_sliding_windows_get_no_cuda_graphs(make, mode):
+    assert CompiledSteps(make().model).arguments(1, 30, 8)["compile_config"].mode == mode
 
 
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {"sira", "greedy"}))

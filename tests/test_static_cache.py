@@ -71,6 +71,18 @@ def test_a_cache_serves_one_prompt_after_the_other_in_the_same_place(llava: tiny
     assert [type(layer) for layer in cache.layers] == [StaticLayer] * 3 + [StaticLateLayer] * 3
 
 
+def test_a_cache_serves_a_fork_with_another_k(llava: tiny.Tiny):
+    cache = ReusedCache(llava.model.config, 128, STEPS)
+    for k in (3, 2, 5):
+        cache.reset()
+        expected, _ = generate_sira(llava.model, llava.inputs, SiraConfig(k=k), max_new_tokens=STEPS)
+        tokens, _ = generate_sira(
+            llava.model, llava.inputs, SiraConfig(k=k), past_key_values=cache, max_new_tokens=STEPS
+        )
+        assert torch.equal(tokens, expected)
+        assert [type(layer) for layer in cache.layers] == [StaticLayer] * (6 - k) + [StaticLateLayer] * k
+
+
 def test_the_cf_stream_gets_rows_for_text_alone(llava: tiny.Tiny):
     text = int((~llava.image).sum())
     cache = StaticCache(llava.model.config, llava.image.shape[1] + STEPS)
