@@ -428,7 +428,9 @@ def test_a_second_run_into_the_same_file_is_refused(tmp_path, home):
     folder = make_folder(tmp_path / "pictures", 24)
     with start(folder, home) as first:
         wait_for_records(folder, 1)
+        first.send_signal(signal.SIGSTOP)  # else it may end before the second begins
         code, err = finish(folder, home)
+        first.send_signal(signal.SIGCONT)
         first.communicate(timeout=120)
     assert (code, first.returncode) == (2, 3)
     assert b"another process writes to it" in err
