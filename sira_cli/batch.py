@@ -123,7 +123,7 @@ class BatchRun:
         return {
             "model": {"revision": lvlm.revision, "k": lvlm.k, "layers": lvlm.layers},
             "device": str(lvlm.model.device),
-            "dtype": str(lvlm.model.dtype).removeprefix("torch."),
+            "dtype": lvlm.dtype,
             "batch_size": self.batch_size,
             "peak_memory_bytes": _peak_memory(),
         }

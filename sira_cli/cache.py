@@ -47,7 +47,7 @@ class Streams:
 
     def newest(self) -> Tensor:
         """`[B, 1]` position of the newest row."""
-        return self.positions()[:, -1:]
+        return self.rows.new_full((len(self.rows), 1), self.full_rows - 1)
 
     def rows_before(self, q: int) -> int | Tensor:
         """Rows of the full stream before its newest q."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sira_cli.errors import SettingsError
+from sira_cli.plots import new_figure, write_figure
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
     from sira_cli.drift_report import DriftReport, Profile
 
-FORMATS = (".png", ".pdf", ".svg")
 # Colours of Okabe and Ito, which the colour-blind tell apart; markers and hatches tell them apart in grey.
 STYLES = {
     "cf": ("SIRA's CF stream", "#0072B2", "o", ""),
@@ -25,36 +22,20 @@ STYLES = {
 }
 
 
-def check_format(path: Path) -> None:
-    """Whether a figure can be drawn there.
-
-    Raises:
-        SettingsError: of another ending than .png, .pdf or .svg, or matplotlib is missing.
-    """
-    if path.suffix.lower() not in FORMATS:
-        raise SettingsError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise SettingsError(f"{path}: a figure needs matplotlib: pip install 'sira-cli[plot]'")
-
-
 def draw(report: DriftReport, file: BinaryIO, ending: str) -> None:
     """Write the figure: drift after every layer, and next-token KL.
 
     Args:
         report: what was measured.
         file: where to.
-        ending: one of `FORMATS`.
+        ending: one of `plots.FORMATS`.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)  # no window, and no state that others share
+    figure = new_figure(10, 4)
     layers, divergence = figure.subplots(1, 2, width_ratios=(2, 1))
     _draw_drift(layers, report)
     _draw_kl(divergence, report.references)
     _title(figure, report)
-    figure.savefig(file, format=ending.lower().removeprefix("."), dpi=150)
+    write_figure(figure, file, ending)
 
 
 def _draw_drift(axes: Axes, report: DriftReport) -> None:

@@ -106,7 +106,7 @@ class DriftReport:
             model=lvlm.preset.model,
             revision=lvlm.revision,
             quantization=lvlm.quantization,
-            dtype=str(lvlm.model.dtype).removeprefix("torch."),
+            dtype=lvlm.dtype,
             prompt=prompt,
             k=lvlm.k,
             layers=lvlm.layers,

@@ -180,6 +180,17 @@ class Lvlm:
         # may hold (Qwen2.5-VL: a repetition penalty) takes part.
         model.generation_config = GenerationConfig(eos_token_id=self._end_tokens or None, pad_token_id=pad)
 
+    @property
+    def dtype(self) -> str:
+        """Precision of the weights: `bfloat16`, ..."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    def under(self, method: Method, preset: Preset | None = None, compiled: CompiledSteps | None = None) -> Lvlm:
+        """The same loaded model under another method, or with another preset; its own stays as it is."""
+        return Lvlm(
+            self.model, self.processor, preset or self.preset, method, self.revision, self.quantization, compiled
+        )
+
     def caption(
         self, picture: PictureSource, prompt: str | None = None, *, on_text: Callable[[str], None] | None = None
     ) -> Result:

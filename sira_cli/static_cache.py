@@ -155,9 +155,14 @@ class StaticLateLayer(CacheLayerMixin):
         self.cf.reorder_cache(beam_idx)
 
 
+def full_layer(layer: Any) -> Any:
+    """The layer that holds the full stream: the model's own, with or without a CF stream beside it."""
+    return layer.full if isinstance(layer, StaticLateLayer) else layer
+
+
 def share_layers(cache: StaticCache, boundary: int) -> None:
     """Give an empty cache's first layers back what an earlier fork with a larger K took: to hold one stream."""
-    cache.layers[:boundary] = [getattr(layer, "full", layer) for layer in cache.layers[:boundary]]
+    cache.layers[:boundary] = map(full_layer, cache.layers[:boundary])
 
 
 def open_slots(cache: StaticCache, boundary: int, layers: int, streams: Streams) -> None:
@@ -166,7 +171,7 @@ def open_slots(cache: StaticCache, boundary: int, layers: int, streams: Streams)
     Raises:
         UnsupportedModelError: the layers are not plain static ones, or leave open how long the text may become.
     """
-    own: list[Any] = [layer.full if isinstance(layer, StaticLateLayer) else layer for layer in cache.layers]
+    own = [full_layer(layer) for layer in cache.layers]
     kinds = {type(layer) for layer in own} - {StaticLayer, StaticSlidingWindowLayer}
     if kinds or cache.offloading:
         name = "offloaded layers" if cache.offloading else " and ".join(sorted(kind.__name__ for kind in kinds))

@@ -243,8 +243,7 @@ def test_scenes_are_the_validation_ones():
 
 def made_up(texts: dict[int, list[str]], questions: list[Asked], cells: Grid, **options: Any) -> SweepReport:
     class Loaded:
-        preset, revision, quantization, layers = presets.find("demo"), "r", None, 8
-        model = type("Model", (), {"dtype": "torch.float32"})
+        preset, revision, quantization, layers, dtype = presets.find("demo"), "r", None, 8, "float32"
 
     units = Units()
     units.add({grid.answer_unit(number): row for number, row in texts.items()})

@@ -23,7 +23,7 @@ from sira_cli.errors import SiraError
 from sira_cli.fork import Fork
 from sira_cli.lvlm import BRANCH, Lvlm
 from sira_cli.second_pass import SecondPass
-from sira_cli.static_cache import StaticLateLayer
+from sira_cli.static_cache import full_layer
 
 SHARES = (1.0, 0.75, 0.5, 0.9, 0.6, 0.8, 0.7, 1.0)  # of the image tokens asked for, in a batch of mixed sizes
 
@@ -140,7 +140,7 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
 def cache_bytes(cache: Any) -> int:
     """Of keys and values, all layers and streams; of a static cache also those of tokens that did not come."""
     streams = [stream for layer in cache.layers for stream in _streams(layer)]
-    return sum(tensor.numel() * tensor.element_size() for stream in streams for tensor in (stream.keys, stream.values))
+    return sum(tensor.nbytes for stream in streams for tensor in (stream.keys, stream.values))
 
 
 def device_name(device: torch.device) -> str:
@@ -199,8 +199,7 @@ def _cf_rows(layer: Any) -> int:
 
 def _streams(layer: Any) -> list[Any]:
     """The layers that hold the keys and values of each stream."""
-    full = layer.full if isinstance(layer, StaticLateLayer) else layer
-    return [full, layer.cf] if hasattr(layer, "cf") else [full]
+    return [full_layer(layer), layer.cf] if hasattr(layer, "cf") else [layer]
 
 
 def _wait(device: torch.device) -> None:

@@ -98,6 +98,11 @@ class Row:
     peak_bytes: int | None
     paper: dict[int, float]
 
+    @property
+    def name(self) -> str:
+        """Of the method, with what is done to it."""
+        return str(Decoder(self.method, self.compiled))
+
     @classmethod
     def of(
         cls,

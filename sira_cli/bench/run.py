@@ -35,7 +35,7 @@ def bench(
         lvlm: the model under SIRA, with the K and alpha to measure.
         methods: beside greedy, which is measured in any case.
         lengths: new tokens; one request is as long as the longest, the others are its beginnings.
-        batches: batch sizes; pictures and prompts of a batch differ in size.
+        batches: batch sizes, at least one; pictures and prompts of a batch differ in size.
         runs: measured rounds.
         image_tokens: of the largest picture, where the model lets pictures have their own size.
         compile: measure SIRA and greedy with compiled steps, too.
@@ -51,7 +51,11 @@ def bench(
     for batch in batches:
         if compile:
             torch.compiler.reset()  # else what is compiled for one batch size decides how it is for the next
-        lvlms = {decoder: _under(lvlm, decoder) for decoder in compared}
+        # They share the model: only hooks differ, which are on it while a request runs.
+        lvlms = {
+            decoder: lvlm.under(find(decoder.method), compiled=CompiledSteps(lvlm.model) if decoder.compiled else None)
+            for decoder in compared
+        }
         images = pictures(lvlm.processor, image_tokens, batch)
         asked = prompts(lvlm.preset.prompts.caption, batch)
         inputs = {
@@ -70,8 +74,9 @@ def bench(
         pairs = [(decoder, GREEDY) for decoder in compared]
         pairs += [(one, Decoder("greedy", True)) for one in compared if one.compiled and one.method != "greedy"]
         rows += [Row.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
-        on_rows(_report(lvlm, lengths, runs, rows))
-    return _report(lvlm, lengths, runs, rows)
+        report = _report(lvlm, lengths, runs, rows)
+        on_rows(report)
+    return report
 
 
 def _report(lvlm: Lvlm, lengths: Sequence[int], runs: int, rows: Sequence[Row]) -> BenchReport:
@@ -79,7 +84,7 @@ def _report(lvlm: Lvlm, lengths: Sequence[int], runs: int, rows: Sequence[Row]) 
         model=lvlm.preset.name or lvlm.preset.model,
         weights="random" if lvlm.revision == "random" else "its own",
         parameters=sum(parameter.numel() for parameter in lvlm.model.parameters()),
-        dtype=str(lvlm.model.dtype).removeprefix("torch."),
+        dtype=lvlm.dtype,
         attention=lvlm.model.config._attn_implementation,
         device=device_name(lvlm.model.device),
         torch=torch.__version__,
@@ -97,11 +102,3 @@ def decoders(methods: Sequence[str], compile: bool) -> list[Decoder]:  # noqa: A
     """What is measured, greedy first."""
     names = dict.fromkeys(["greedy", *methods])
     return [Decoder(name) for name in names] + [Decoder(name, True) for name in names if compile and name in COMPILED]
-
-
-def _under(lvlm: Lvlm, decoder: Decoder) -> Lvlm:
-    """The same model: only hooks differ, which are on it while a request runs."""
-    compiled = CompiledSteps(lvlm.model) if decoder.compiled else None
-    return Lvlm(
-        lvlm.model, lvlm.processor, lvlm.preset, find(decoder.method), lvlm.revision, lvlm.quantization, compiled
-    )

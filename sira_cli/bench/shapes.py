@@ -18,11 +18,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
 from transformers.initialization import no_init_weights
 
+from sira_cli import presets
 from sira_cli.bench import SHAPES, shape_names
 from sira_cli.errors import SettingsError
 from sira_cli.lvlm import Lvlm
 from sira_cli.methods.base import Method
-from sira_cli.presets import Preset
 from sira_cli.processors import load_processor
 from sira_cli.weights import pick_device
 
@@ -42,18 +42,21 @@ def read(name: str) -> dict[str, Any]:
     return content
 
 
-def load_shape(preset: Preset, method: Method, device: str = "auto") -> Lvlm:
-    """A model of the shape of the preset's name, with random weights.
+def load_shape(name: str, method: Method, device: str = "auto", **settings: Any) -> Lvlm:
+    """A model of a real one's shape, with random weights.
 
     Args:
-        preset: K, alpha, limits of pictures, precision (`auto`: bfloat16) and attention.
+        name: of the shape; K, alpha, limits of pictures and attention are those of the shipped preset of that name.
         method: the decoder.
         device: as for `sira_cli.load`.
+        **settings: override the preset's; without a precision it is bfloat16.
 
     Raises:
-        SettingsError: there is no such shape, or no such device.
+        SettingsError: there is no such shape, no such device, or K does not fit.
     """
-    shape = read(preset.name)
+    shape = read(name)
+    preset = presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings)
+    preset.sira_config.layers_after_fork(shape["config"]["text_config"]["num_hidden_layers"])  # before it takes memory
     dtype = torch.bfloat16 if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
     attention = preset.load.attn_implementation
     model = random_model(
@@ -78,7 +81,6 @@ def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.dev
     numbers = torch.randn(2**20 + 1, generator=generator, device=device).mul_(SCALE).to(dtype)
     for name, parameter in model.named_parameters():
         _fill(parameter.data, numbers, norm=parameter.ndim == 1 and name.endswith("weight"))
-    model.generation_config.eos_token_id = shape["tokens"][shape["end"]]
     return model.eval()
 
 

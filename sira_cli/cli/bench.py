@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +18,7 @@ from sira_cli.cli.options import (
     load_model,
     with_options,
 )
+from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find
@@ -26,7 +26,6 @@ from sira_cli.methods import find
 if TYPE_CHECKING:
     from sira_cli.bench.report import BenchReport, Measure, Row
     from sira_cli.lvlm import Lvlm
-    from sira_cli.presets import Preset
 
 
 @with_options(model=ModelOptions)
@@ -115,22 +114,17 @@ def _loaded(shape: str | None, model: ModelOptions, k: int | None) -> Lvlm:
     if model != ModelOptions(device=model.device, dtype=model.dtype):
         raise SettingsError("--shape brings its own model: only --device and --dtype go with it")
     with waiting(f"making random weights of {shape}"):
-        from sira_cli import presets
-        from sira_cli.bench.shapes import load_shape, read
+        from sira_cli.bench.shapes import load_shape
 
-        layers = read(shape)["config"]["text_config"]["num_hidden_layers"]
-        preset: Preset = presets.read(presets.SHIPPED / f"{shape}.yaml").with_settings(dtype=model.dtype, k=k)
-        preset.sira_config.layers_after_fork(layers)  # a K that is none, before billions of weights are made
-        return load_shape(preset, find("sira"), model.device)
+        return load_shape(shape, find("sira"), model.device, dtype=model.dtype, k=k)
 
 
 def print_report(report: BenchReport) -> None:
     """A table per batch size, of phases and of whole requests."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
-    out = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    out = table_console()
     out.print(
         f"{report.model}, {report.weights} weights, {report.parameters / 1e9:.2f} B parameters, {report.dtype}, "
         f"{report.attention} attention\n"
@@ -166,8 +160,7 @@ def print_report(report: BenchReport) -> None:
 
 
 def _name(row: Row) -> str:
-    name = f"compiled {row.method}" if row.compiled else row.method
-    return name if row.baseline == "greedy" else f"... to {row.baseline}"
+    return row.name if row.baseline == "greedy" else f"... to {row.baseline}"
 
 
 def _shown(measure: Measure | None) -> str:

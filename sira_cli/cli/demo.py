@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 
 from sira_cli.cli.console import set_verbosity, silence_transformers, waiting
 from sira_cli.cli.options import Verbose
+from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SiraError
 
@@ -53,14 +53,12 @@ def demo(
 
 
 def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:
-    from rich.console import Console
-
     from sira_cli import presets
     from sira_cli.demo.evaluate import held_out
     from sira_cli.demo.scenes import TEST_SEEDS, render
 
     folder = output_dir or presets.cache() / "demo"
-    out = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)  # no wrapping into a file
+    out = table_console()
     paths = []
     for number in range(1, count + 1):
         of = held_out(TEST_SEEDS[seed + number - 1])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sira_cli.cli.console import note, say, set_verbosity, verbosity
+from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.options import (
     DecodingOptions,
     Images,
@@ -22,6 +21,7 @@ from sira_cli.cli.options import (
     load_model,
     with_options,
 )
+from sira_cli.cli.output import save_plot, table_console
 from sira_cli.cli.pictures import chosen
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import PictureError, SettingsError, SiraError
@@ -73,8 +73,8 @@ def drift(
     set_verbosity(quiet, verbose)
     if question is not None and prompt is not None:
         raise SettingsError("give --question or --prompt, not both")
-    from sira_cli.drift_plot import check_format
     from sira_cli.perturb import Perturbations
+    from sira_cli.plots import check_format
 
     perturbations = Perturbations(blur, patches, seed)
     for option, file in (("--output", output), ("--plot", plot)):
@@ -104,7 +104,9 @@ def drift(
             with replacing(output) as record:
                 record.write(report.to_json().encode() + b"\n")
         if plot is not None:
-            _plot(report, plot)
+            from sira_cli.drift_plot import draw
+
+            save_plot(draw, report, plot)
     if failures:
         raise typer.Exit(3)
 
@@ -142,12 +144,11 @@ def _measure(
 def _print(report: DriftReport) -> None:
     """The table: layers, those that share a row never on both sides of the boundary; stages; KL."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     from sira_cli.drift_plot import STYLES
 
-    out = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    out = table_console()
     table = Table(box=SIMPLE_HEAD)
     table.add_column("drift after layer")
     for name in report.references:
@@ -174,13 +175,3 @@ def _print(report: DriftReport) -> None:
 
 def _shown(value: Estimate, digits: str) -> str:
     return f"{value.mean:{digits}}" + ("" if value.stderr is None else f" ±{value.stderr:{digits}}")
-
-
-def _plot(report: DriftReport, path: Path) -> None:
-    from sira_cli.drift_plot import draw
-    from sira_cli.files import replacing
-
-    if verbosity() < 1:
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its font cache
-    with replacing(path) as file:
-        draw(report, file, path.suffix)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from enum import StrEnum
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.cli.console import note, say, set_verbosity, verbosity
+from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.options import (
     DecodingOptions,
     ModelOptions,
@@ -21,6 +20,7 @@ from sira_cli.cli.options import (
     load_model,
     with_options,
 )
+from sira_cli.cli.output import save_plot
 from sira_cli.cli.progress import Progress
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.errors import PictureError, SettingsError
@@ -138,7 +138,9 @@ def sweep(
         else:
             print_report(report)
         if plot is not None:
-            _plot(report, plot)
+            from sira_cli.sweep.plot import draw
+
+            save_plot(draw, report, plot)
         if write_preset is not None:
             _write_preset(report, preset, write_preset)
     if failures:
@@ -147,7 +149,7 @@ def sweep(
 
 def _check_targets(output: Path | None, plot: Path | None, write_preset: Path | None, overwrite: bool) -> None:
     """Before anything is measured."""
-    from sira_cli.drift_plot import check_format
+    from sira_cli.plots import check_format
 
     for option, file in (("--output", output), ("--plot", plot), ("--write-preset", write_preset)):
         check_file(option, file, overwrite or option != "--write-preset")
@@ -222,16 +224,6 @@ def _measure(
     if failures and len(benchmark.pictures) > 1:
         say(f"{len(failures)} of {len(benchmark.pictures)} pictures failed")
     return list(failures.values())
-
-
-def _plot(report: SweepReport, path: Path) -> None:
-    from sira_cli.files import replacing
-    from sira_cli.sweep.plot import draw
-
-    if verbosity() < 1:
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its font cache
-    with replacing(path) as file:
-        draw(report, file, path.suffix)
 
 
 def _write_preset(report: SweepReport, preset: Preset, path: Path) -> None:

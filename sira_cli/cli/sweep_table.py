@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
+
+from sira_cli.cli.output import table_console
 
 if TYPE_CHECKING:
     from sira_cli.sweep.report import Row, SweepReport
@@ -12,10 +13,9 @@ if TYPE_CHECKING:
 def print_report(report: SweepReport) -> None:
     """To stdout; nothing is wrapped in a file."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
-    out = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    out = table_console()
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for head in _head(report):
         table.add_column(head, justify="right", overflow="fold")

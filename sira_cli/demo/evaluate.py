@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -23,6 +23,7 @@ from sira_cli.demo.scenes import TRAINING_SEEDS, Scene, render, scene
 from sira_cli.demo.world import OBJECTS
 
 PER_ANSWER = 3  # questions about things that are there, and per split about things that are not
+T = TypeVar("T")
 BATCH = 50  # captions; twice as many answers
 
 
@@ -57,18 +58,26 @@ def measure(
         on_progress: told how many scenes are done.
     """
     counts: dict[str, list[dict[str, int]]] = {name: [] for name in methods}
-    for done, batch in _batches(subjects, BATCH):
+    done = 0
+    for batch in batches(subjects, BATCH):
         pictures = [render(of)[0] for of in batch]
         asked = [questions.about(of) if questions else [] for of in batch]
         for name, lvlm in methods.items():
             captions = _say(lvlm, pictures, [lvlm.preset.prompts.caption] * len(batch))
             answers = _answers(lvlm, pictures, asked)
             counts[name] += [_count(*row) for row in zip(batch, captions, asked, answers, strict=True)]
-        on_progress(done + len(batch))
+        done += len(batch)
+        on_progress(done)
     return Report.of(
         {name: columns(rows) for name, rows in counts.items()},
         {name: _settings(lvlm) for name, lvlm in methods.items()},
     )
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Neighbours, `size` of them at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def held_out(seed: int) -> Scene:
@@ -199,7 +208,7 @@ def _answers(lvlm: Any, pictures: list[Image.Image], asked: list[list[Question]]
     ]
     texts = [
         text
-        for _, part in _batches(flat, 2 * BATCH)
+        for part in batches(flat, 2 * BATCH)
         for text in _say(lvlm, [picture for picture, _ in part], [question for _, question in part])
     ]
     rest = iter(texts)
@@ -208,8 +217,3 @@ def _answers(lvlm: Any, pictures: list[Image.Image], asked: list[list[Question]]
 
 def _say(lvlm: Any, pictures: list[Image.Image], prompts: list[str]) -> list[str]:
     return [answer.text for answer in lvlm.answer(lvlm.prepare(pictures, prompts))]
-
-
-def _batches(items: list[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
-    for start in range(0, len(items), size):
-        yield start, items[start : start + size]

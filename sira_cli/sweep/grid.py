@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from sira_cli import methods
+from sira_cli.demo.evaluate import batches
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.images import one_line
@@ -18,8 +19,6 @@ from sira_cli.sweep.benchmark import Asked, Benchmark
 from sira_cli.sweep.cells import GREEDY, Cell, Grid
 from sira_cli.sweep.forks import next_token
 from sira_cli.sweep.units import Units
-
-T = TypeVar("T")
 
 
 class OnDone(Protocol):
@@ -141,14 +140,8 @@ def caption_unit(of: Scene, k: int) -> str:
     return f"captions of scene {of.seed}, K = {k}"
 
 
-def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Neighbours, `size` of them at a time."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
-
 def _with_cell(lvlm: Lvlm, cell: Cell) -> Lvlm:
     """The same model under another setting."""
     preset = lvlm.preset.with_settings(k=cell.k or None, alpha=cell.alpha)
     method = methods.find("sira" if cell.k else "greedy")
-    return Lvlm(lvlm.model, lvlm.processor, preset, method, lvlm.revision, lvlm.quantization)
+    return lvlm.under(method, preset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sira_cli.plots import new_figure, write_figure
 from sira_cli.sweep.cells import GREEDY, Cell
 
 if TYPE_CHECKING:
@@ -28,15 +29,12 @@ def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
         file: where to.
         ending: .png, .pdf or .svg.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     ks, alphas = sorted({row.k for row in report.rows[1:]}), sorted({row.alpha for row in report.rows[1:]})
     k = min(ks, key=lambda value: abs(value - report.best.k))
     alpha = min(alphas, key=lambda value: abs(value - report.best.alpha))
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)  # no window, and no state that others share
+    figure = new_figure(10, 4.2)
     over_k, over_alpha = figure.subplots(1, 2, sharey=True)
     _panel(over_k, report, ks, [Cell(value, alpha) for value in ks])
     over_k.set_title(f"(a) alpha = {alpha:g}")
@@ -52,7 +50,7 @@ def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
         f"{report.preset or report.model}: {report.questions:,} questions, {report.pictures:,} pictures, "
         "95 % intervals; dashed: greedy"
     )
-    figure.savefig(file, format=ending.lower().removeprefix("."), dpi=150)
+    write_figure(figure, file, ending)
 
 
 def _panel(axes: Axes, report: SweepReport, values: Sequence[float], cells: Sequence[Cell]) -> None:

@@ -127,7 +127,7 @@ class SweepReport:
             model=lvlm.preset.model,
             revision=lvlm.revision,
             quantization=lvlm.quantization,
-            dtype=str(lvlm.model.dtype).removeprefix("torch."),
+            dtype=lvlm.dtype,
             layers=lvlm.layers,
             splits=benchmark.splits,
             questions=len(answered),

@@ -139,7 +139,7 @@ class Tracer:
                 "image_positions": _runs(image),
                 "tracked": [{"word": word, "token_ids": ids} for word, ids in self._tracked.items()],
                 "device": str(lvlm.model.device),
-                "dtype": str(lvlm.model.dtype).removeprefix("torch."),
+                "dtype": lvlm.dtype,
                 "versions": {
                     "sira": __version__,
                     "torch": torch.__version__,

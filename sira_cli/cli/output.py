@@ -1,0 +1,35 @@
+"""What commands print as tables, and figures that they write."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from sira_cli.cli.console import verbosity
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def table_console() -> Console:
+    """stdout for tables; nothing is wrapped in a file."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+
+
+def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Path) -> None:
+    """Let `draw` write the figure of a report, in the format that the file's name ends in.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    from sira_cli.files import replacing
+
+    if verbosity() < 1:
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its font cache
+    with replacing(path) as file:
+        draw(report, file, path.suffix)

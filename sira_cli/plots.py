@@ -1,0 +1,43 @@
+"""Figures as picture files (extra `plot`)."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".pdf", ".svg")
+
+
+def check_format(path: Path) -> None:
+    """Whether a figure can be drawn there.
+
+    Raises:
+        SettingsError: of another ending than .png, .pdf or .svg, or matplotlib is missing.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise SettingsError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SettingsError(f"{path}: a figure needs matplotlib: pip install 'sira-cli[plot]'")
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches, with no window, and no state that others share."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write_figure(figure: Figure, file: BinaryIO, ending: str) -> None:
+    """Write it; `ending` is one of `FORMATS`."""
+    figure.savefig(file, format=ending.lower().removeprefix("."), dpi=150)
