@@ -1,0 +1,1 @@
+"""The benchmarks of the paper, run and scored as their official scripts do: POPE, CHAIR, AMBER."""

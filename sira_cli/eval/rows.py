@@ -1,0 +1,90 @@
+"""Rows of JSON from files: JSON lines, or one JSON array; each with where it stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import SettingsError
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every row, as `file: line 3` or `file: row 3`, and the object that stands there.
+
+    Raises:
+        SettingsError: the file cannot be read, or a row is no JSON object.
+    """
+    content = read_text(path)
+    if content.lstrip().startswith("["):
+        rows = _parsed(path, content)
+        for number, row in enumerate(rows, start=1):
+            yield _object(f"{path}: row {number}", row)
+        return
+    for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip():
+            yield _object(f"{path}: line {number}", _parsed(path, line, number))
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        SettingsError: it cannot be read, or is no JSON.
+    """
+    return _parsed(path, read_text(path))
+
+
+def read_text(path: Path) -> str:
+    """The content of a text file.
+
+    Raises:
+        SettingsError: it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def text_of(where: str, row: dict[str, Any], *names: str) -> str:
+    """The first of some fields that a row has.
+
+    Raises:
+        SettingsError: it has none of them, or that is no text.
+    """
+    for name in names:
+        if name in row:
+            if not isinstance(row[name], str):
+                raise SettingsError(f"{where}: {name} is no text: {row[name]!r}")
+            return str(row[name])
+    raise SettingsError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
+
+
+def id_of(where: str, row: dict[str, Any], *names: str) -> int:
+    """The first of some fields that a row has, as a number; `"7"` is one, too.
+
+    Raises:
+        SettingsError: it has none of them, or that is no whole number.
+    """
+    for name in names:
+        if name in row:
+            value = row[name]
+            if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, str) and value.isdigit())):
+                raise SettingsError(f"{where}: {name} is no whole number: {value!r}")
+            return int(value)
+    raise SettingsError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
+
+
+def _object(where: str, row: Any) -> tuple[str, dict[str, Any]]:
+    if not isinstance(row, dict):
+        raise SettingsError(f"{where}: expected a JSON object, got {row!r:.60}")
+    return where, row
+
+
+def _parsed(path: Path, text: str, line: int = 1) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SettingsError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}") from error
