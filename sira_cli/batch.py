@@ -1,4 +1,4 @@
-"""Many pictures and one prompt: read and prepared ahead in threads, decoded in batches, given out in order.
+"""Many pictures and a prompt about each: read and prepared ahead in threads, decoded in batches, given out in order.
 
     readers (threads)      bytes, hash, key, size        of the next windows
     preparer (a thread)    samples, image processor      of the next batch
@@ -46,6 +46,8 @@ class Item:
     Attributes:
         path: where it is; `-` is stdin.
         name: of the picture in its record.
+        prompt: word by word as given to the model.
+        id: what tells it apart from others; the name, unless a picture comes with several prompts.
         data: the file's bytes, until they are decoded.
         size: width and height in pixels.
         result: the record, once there is one; None for a picture that was skipped.
@@ -53,11 +55,16 @@ class Item:
 
     path: str
     name: str
+    prompt: str
+    id: str = ""
     data: bytes = b""
     sha256: str = ""
     size: tuple[int, int] = (0, 0)
     skipped: bool = False
     result: Result | None = None
+
+    def __post_init__(self) -> None:
+        self.id = self.id or self.name
 
 
 @dataclass
@@ -71,7 +78,7 @@ class _Batch:
 
 
 class BatchRun:
-    """One prompt about many pictures.
+    """Many pictures, and a prompt about each.
 
     Attributes:
         batch_size: how many are decoded together; halved when memory does not suffice.
@@ -94,11 +101,11 @@ class BatchRun:
         Args:
             lvlm: the model.
             task: `caption` or `ask`, for the records.
-            prompt: word by word as given to the model.
+            prompt: word by word as given to the model, about pictures that bring none.
             batch_size: 1 is used for sampling: a seed must give the same text whatever the other pictures are.
             words: score the words of each text.
             choices: pick one of these answers, instead of decoding.
-            done: asked with a picture's name for the key of the work on it that was done before; such is skipped.
+            done: asked with an item's id for the key of the work on it that was done before; such is skipped.
             on_text: with batches of one, called with pieces of text as they are decoded.
 
         Raises:
@@ -130,7 +137,7 @@ class BatchRun:
 
     def failed(self, path: str, name: str, message: str) -> Item:
         """A picture that is given up without being opened."""
-        item = Item(path, name)
+        item = Item(path, name, self._prompt)
         self._settle(item, self._no_answer(f"{one_line(path)}: {message}"))
         return item
 
@@ -143,12 +150,22 @@ class BatchRun:
         Raises:
             SiraError: about the model or the settings: no picture would do better.
         """
+        return self.answers(
+            Item(path, name, self._prompt, data=sys.stdin.buffer.read() if path == STDIN else b"")
+            for path, name in pictures
+        )
+
+    def answers(self, todo: Iterable[Item]) -> Generator[Item, None, None]:
+        """Every item, in order, with its result, or skipped.
+
+        Raises:
+            SiraError: as `results`.
+        """
         self._readers = ThreadPoolExecutor(READERS, "sira-reader")
         preparer = ThreadPoolExecutor(1, "sira-preparer")
-        items = (Item(path, name, sys.stdin.buffer.read() if path == STDIN else b"") for path, name in pictures)
         given_out: deque[Item] = deque()  # in order, waiting for their results
         try:
-            read = _ahead(self._readers, self._read, items, depth=READERS + WINDOW * self.batch_size)
+            read = _ahead(self._readers, self._read, todo, depth=READERS + WINDOW * self.batch_size)
             batches = self._batches(read, given_out)
             for batch in _ahead(preparer, self._prepare, batches, depth=2):
                 self._decode(batch)
@@ -174,8 +191,8 @@ class BatchRun:
         return item
 
     def _is_done(self, item: Item) -> bool:
-        key = self._lvlm.key(self._task, item.name, item.sha256, self._prompt)
-        item.skipped = key == self._done(item.name)
+        key = self._lvlm.key(self._task, item.name, item.sha256, item.prompt)
+        item.skipped = key == self._done(item.id)
         return item.skipped
 
     def _batches(self, read: Iterator[Item], given_out: deque[Item]) -> Iterator[_Batch]:
@@ -203,12 +220,12 @@ class BatchRun:
             if image is not None:
                 pictures.append((item, image))
         try:
-            batch.inputs = self._inputs([image for _, image in pictures])
+            batch.inputs = self._inputs(pictures)
         except SiraError:
             raise
         except Exception:  # of one of them; which?
             pictures = [(item, image) for item, image in pictures if self._is_accepted(item, image)]
-            batch.inputs = self._inputs([image for _, image in pictures])
+            batch.inputs = self._inputs(pictures)
         batch.items, batch.images = [item for item, _ in pictures], [image for _, image in pictures]
         batch.seconds = time.perf_counter() - started
         return batch
@@ -221,12 +238,14 @@ class BatchRun:
             self._fail(item, error)
             return None
 
-    def _inputs(self, images: list[Image.Image]) -> Any:
-        return self._lvlm.prepare(images, [self._prompt] * len(images)) if images else None
+    def _inputs(self, pictures: list[tuple[Item, Image.Image]]) -> Any:
+        if not pictures:
+            return None
+        return self._lvlm.prepare([image for _, image in pictures], [item.prompt for item, _ in pictures])
 
     def _is_accepted(self, item: Item, image: Image.Image) -> bool:
         try:
-            self._inputs([image])
+            self._inputs([(item, image)])
         except SiraError:
             raise
         except Exception as error:
@@ -266,8 +285,9 @@ class BatchRun:
                 torch.cuda.empty_cache()
         middle = len(batch.items) // 2
         for part in (slice(None, middle), slice(middle, None)):
-            images = batch.images[part]
-            self._decode(_Batch(batch.items[part], images, self._inputs(images), batch.seconds / 2))
+            items, images = batch.items[part], batch.images[part]
+            inputs = self._inputs(list(zip(items, images, strict=True)))
+            self._decode(_Batch(items, images, inputs, batch.seconds / 2))
 
     def _answers(self, batch: _Batch) -> list[Answer]:
         if self._choices:
@@ -285,7 +305,7 @@ class BatchRun:
         self._settle(item, self._no_answer(message))
 
     def _settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
-        item.result = self._lvlm.result(self._task, item.name, item.sha256, self._prompt, answer, milliseconds)
+        item.result = self._lvlm.result(self._task, item.name, item.sha256, item.prompt, answer, milliseconds)
 
 
 def _peak_memory() -> dict[str, int]:

@@ -44,18 +44,21 @@ class Ledger:
         path: of the file.
     """
 
-    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, *, overwrite: bool = False, by: str = "file_name") -> None:
         """Open or create the file, keep other processes out, and read what is in it.
 
         Args:
             path: of the file.
             overwrite: whatever is in it will be dropped by `begin`, so it is not looked at.
+            by: the field that tells records apart: `file_name`, or `id` where prompts differ from record to record.
 
         Raises:
             SettingsError: it is not a file of records, or in use.
             SiraError: it cannot be opened.
         """
         self.path = path
+        self._by = by
+        self._same = [name for name in CONFIGURATION if by == "file_name" or name != "prompt"]
         self._lines: dict[str, _Line] = {}  # the newest of each picture
         self._superseded = False
         self._configuration: dict[str, Any] = {}
@@ -164,7 +167,7 @@ class Ledger:
                     if not record["schema"].startswith("sira."):
                         raise ValueError
                     self._note(record, self._end, len(line))
-                    configuration = {name: record[name] for name in CONFIGURATION}
+                    configuration = {name: record[name] for name in self._same}
                 except (ValueError, KeyError, TypeError, AttributeError):
                     raise self._foreign(number) from None
                 self._configuration = self._configuration or configuration
@@ -177,7 +180,7 @@ class Ledger:
         )
 
     def _note(self, record: dict[str, Any], start: int, length: int) -> None:
-        name = record["file_name"]
+        name = record[self._by]
         self._superseded |= name in self._lines
         self._lines[name] = _Line(record["key"], record["status"], start, length)
 

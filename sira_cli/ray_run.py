@@ -146,7 +146,7 @@ class RayRun:
                 continue  # of a worker that was killed after it had answered
             self._note(json.loads(row["facts"]))
             result = Result(**json.loads(row["record"])) if row["record"] else None
-            yield Item(path, row["name"], skipped=result is None, result=result)
+            yield Item(path, row["name"], self._work.prompt, skipped=result is None, result=result)
 
     def _note(self, facts: dict[str, Any]) -> None:
         before = self._facts or facts
