@@ -20,11 +20,17 @@ class Ask:
         id: its own among all that a part asks.
         picture: file name in the folder of images.
         prompt: the question or the request, before the preset's template.
+        unit: what is decoded once: all asks of a unit have the same answer. An ask of its own unless given.
     """
 
     id: str
     picture: str
     prompt: str
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.unit:
+            object.__setattr__(self, "unit", self.id)
 
 
 @dataclass(frozen=True)
