@@ -12,6 +12,7 @@ import typer
 
 from sira_cli._version import __version__
 from sira_cli.cli import ask, bench, caption, demo, drift, presets, report, sweep, trace
+from sira_cli.cli import eval as evaluation
 from sira_cli.cli.console import say, verbosity
 from sira_cli.errors import SiraError
 
@@ -33,6 +34,7 @@ app.command("report")(report.report)
 app.command("drift")(drift.drift)
 app.command("bench")(bench.bench)
 app.command("sweep")(sweep.sweep)
+app.add_typer(evaluation.app, name="eval")
 app.add_typer(presets.app, name="presets")
 
 

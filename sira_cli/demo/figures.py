@@ -122,12 +122,12 @@ def _size(counts: Counts) -> int:
 def _totals(counts: Counts, resample: bool = False) -> Counts:
     """Sums over scenes, or over as many scenes drawn with replacement, RESAMPLES times, the same at every call."""
     size = _size(counts)
-    weights = _draws(size) if resample else np.ones((1, size))
+    weights = draws(size) if resample else np.ones((1, size))
     return {name: weights @ column for name, column in counts.items()}
 
 
 @functools.lru_cache(maxsize=1)
-def _draws(size: int) -> np.ndarray:
+def draws(size: int) -> np.ndarray:
     """How often each scene is drawn, `[RESAMPLES, size]`."""
     return np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), RESAMPLES).astype(float)
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 Texts = Mapping[str, str]  # answers, by the id of what was asked
 Counts = dict[str, float]  # what figures are ratios of
@@ -76,10 +76,12 @@ class Benchmark(ABC):
     Attributes:
         name: `pope`, `chair` or `amber`.
         parts: what is asked.
+        averaged: whether the mean over a part's groups says something.
     """
 
     name: str
     parts: tuple[Part, ...]
+    averaged: ClassVar[bool] = False
 
     @abstractmethod
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
@@ -113,6 +115,10 @@ class Benchmark(ABC):
         Raises:
             SiraError: a file cannot be written.
         """
+
+    def unit(self, record: dict[str, Any]) -> str:
+        """Which unit a record of `sira caption` or `sira ask` is about, as those have no id; nothing if none."""
+        return ""
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
         """How each answer was counted, one JSON object each."""

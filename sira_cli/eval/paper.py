@@ -1,6 +1,6 @@
-"""placeholder until the export branch is merged"""
+"""The paper's figures."""
 
 
 def pope_group(stem: str) -> str:
-    """x."""
+    """The group of a question file."""
     return stem.replace("_pope_", " ")

@@ -100,6 +100,7 @@ class Pope(Benchmark):
     """Question files, a split each. `rule` is one of RULES."""
 
     name = "pope"
+    averaged = True
 
     def __init__(
         self, paths: Sequence[Path], *, rule: str = "official", suffix: str = ONE_WORD, limit: int | None = None
@@ -116,7 +117,6 @@ class Pope(Benchmark):
             SettingsError: a file cannot be read, or two have the same name.
         """
         self.rule = rule
-        self._suffix = suffix
         self._paths = dict(zip(split_names(paths), paths, strict=True))
         self._questions = {split: read_questions(path)[:limit] for split, path in self._paths.items()}
         asks = (
@@ -243,11 +243,10 @@ class Pope(Benchmark):
                 yield row | {"label": truth, "answer": text, "taken_for": said, "right": said == truth}
 
     def facts(self) -> dict[str, Any]:
-        """The rule, and how the questions were asked."""
+        """The rule and the files."""
         labels = Counter(asked.there for questions in self._questions.values() for asked in questions)
         return {
             "rule": self.rule,
-            "suffix": self._suffix,
             "questions": {split: str(path) for split, path in self._paths.items()},
             "labels": {"yes": labels[True], "no": labels[False]},
         }

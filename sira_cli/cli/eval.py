@@ -1,0 +1,203 @@
+"""`sira eval`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from sira_cli.cli.console import set_verbosity
+from sira_cli.cli.eval_run import EvalOptions, answers_of, evaluate
+from sira_cli.cli.options import DecodingOptions, ModelOptions, with_options
+from sira_cli.errors import SettingsError
+
+app = typer.Typer(
+    help="Run and score POPE, CHAIR and AMBER as their official scripts do.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+class Variadic(TyperCommand):
+    """A command whose repeatable options take all that follows them: `--questions a.json b.json`, as shells expand."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeats the option before each of its values."""
+        names = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
+        expanded: list[str] = []
+        current = ""
+        for number, arg in enumerate(args):
+            if arg.startswith("-") and arg != "-":
+                current = arg if arg in names else ""
+                expanded.append(arg)
+                continue
+            if current and args[number - 1] != current:
+                expanded.append(current)
+            expanded.append(arg)
+        return super().parse_args(ctx, expanded)
+
+
+class Rule(StrEnum):
+    """How an answer becomes yes or no."""
+
+    OFFICIAL = "official"
+    VCD = "vcd"
+    OPERA = "opera"
+    STRICT = "strict"
+
+
+class TextRule(StrEnum):
+    """How a caption becomes words."""
+
+    LEMMA = "lemma"
+    SINGULAR = "singular"
+
+
+class Language(StrEnum):
+    """Whose tokenizer, tagger and lemmatizer."""
+
+    AUTO = "auto"
+    NLTK = "nltk"
+    FALLBACK = "fallback"
+
+
+LanguageOption = Annotated[
+    Language, typer.Option(help="NLTK's data (extra `eval`) or the fallback without data, which is not official.")
+]
+SuffixOption = Annotated[
+    str | None,
+    typer.Option(help="After each yes/no question; default ' Please answer this question with one word.'"),
+]
+NoSuffix = Annotated[bool, typer.Option("--no-suffix", help="Questions as they are in the files.")]
+
+
+@app.command("pope", cls=Variadic)
+@with_options(model=ModelOptions, decoding=DecodingOptions, options=EvalOptions)
+def pope(
+    *,
+    questions: Annotated[
+        list[Path], typer.Option(metavar="FILE...", help="POPE's question files, a split each.", show_default=False)
+    ],
+    rule: Annotated[Rule, typer.Option(help="How an answer becomes yes or no: whose script.")] = Rule.OFFICIAL,
+    suffix: SuffixOption = None,
+    no_suffix: NoSuffix = False,
+    options: EvalOptions,
+    model: ModelOptions,
+    decoding: DecodingOptions,
+) -> None:
+    """Yes/no questions about objects (Li et al. 2023): accuracy, F1, precision, recall, FPR, yes-rate.
+
+    --method takes several, as greedy,sira,vcd; greedy and greedy+apc are added as controls. Answer files are
+    of {"question", "answer"} in the order of the questions or of {"question_id", "text"}, one for each file of
+    questions, or sira's own.
+    """
+    set_verbosity(options.quiet, options.verbose)
+    sources = answers_of(options, at_once=len(questions))
+    from sira_cli.eval.pope import Pope
+
+    benchmark = Pope(questions, rule=rule.value, suffix=_suffix(suffix, no_suffix), limit=options.limit)
+    evaluate(benchmark, sources, model, decoding, options)
+
+
+@app.command("chair", cls=Variadic)
+@with_options(model=ModelOptions, decoding=DecodingOptions, options=EvalOptions)
+def chair(
+    *,
+    annotations: Annotated[
+        Path, typer.Option(metavar="COCO_DIR", help="The folder of COCO's instances_*.json and captions_*.json.")
+    ],
+    ids: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Image ids, one a line; default all pictures, or all answers.")
+    ] = None,
+    lengths: Annotated[str, typer.Option(help="Longest captions, in tokens; --max-new-tokens N is one length.")] = (
+        "64,512"
+    ),
+    rule: Annotated[TextRule, typer.Option(help="Lemmas, or singulars as the first script.")] = TextRule.LEMMA,
+    language: LanguageOption = Language.AUTO,
+    options: EvalOptions,
+    model: ModelOptions,
+    decoding: DecodingOptions,
+) -> None:
+    """Objects in captions that are not in the picture (Rohrbach et al. 2018): CHAIRs, CHAIRi, recall, length.
+
+    --method takes several, as greedy,sira,vcd; greedy and greedy+apc are added as controls. Answer files are
+    of {"image_id", "caption"}, a file a method, or sira's own.
+    """
+    set_verbosity(options.quiet, options.verbose)
+    sources = answers_of(options)
+    from sira_cli.eval.answers import own_parts
+    from sira_cli.eval.chair import Chair
+
+    tokens = _lengths(lengths) if decoding.max_new_tokens is None else (decoding.max_new_tokens,)
+    if sources:
+        parts = own_parts(sources)
+        if parts and not all(source.own for source in sources):
+            raise SettingsError("--answers: score files of sira and files from elsewhere one after the other")
+        tokens = tuple(int(part) for part in parts)
+    benchmark = Chair.of(
+        annotations,
+        ids=ids,
+        rule=rule.value,
+        language=language.value,
+        lengths=tokens,
+        images=options.images,
+        limit=options.limit,
+    )
+    evaluate(benchmark, sources, model, decoding, options)
+
+
+@app.command("amber", cls=Variadic)
+@with_options(model=ModelOptions, decoding=DecodingOptions, options=EvalOptions)
+def amber(
+    *,
+    data: Annotated[Path, typer.Option(metavar="AMBER_DIR", help="AMBER's folder `data`.")],
+    task: Annotated[str, typer.Option(help="generative, discriminative, or all.")] = "all",
+    similarity: Annotated[
+        str, typer.Option(help="spacy: en_core_web_lg; exact: equal words only, not official; or a spaCy pipeline.")
+    ] = "spacy",
+    language: LanguageOption = Language.AUTO,
+    suffix: SuffixOption = None,
+    no_suffix: NoSuffix = False,
+    options: EvalOptions,
+    model: ModelOptions,
+    decoding: DecodingOptions,
+) -> None:
+    """Captions and yes/no questions (Wang et al. 2023): CHAIR, Cover, Hal, Cog; accuracy, precision, recall, F1.
+
+    --method takes several, as greedy,sira,vcd; greedy and greedy+apc are added as controls. Answer files are
+    of {"id", "response"}, a file a method, or sira's own.
+    """
+    set_verbosity(options.quiet, options.verbose)
+    sources = answers_of(options)
+    from sira_cli.eval.amber import PARTS, Amber
+
+    if task not in (*PARTS, "all"):
+        raise SettingsError(f"--task {task}: expected {', '.join(PARTS)} or all")
+    benchmark = Amber.of(
+        data,
+        language=language.value,
+        similarity=similarity,
+        parts=PARTS if task == "all" else (task,),
+        suffix=_suffix(suffix, no_suffix),
+        normalize=all(source.own for source in sources),
+        limit=options.limit,
+    )
+    evaluate(benchmark, sources, model, decoding, options)
+
+
+def _suffix(suffix: str | None, none: bool) -> str:
+    from sira_cli.eval.pope import ONE_WORD
+
+    if none and suffix is not None:
+        raise SettingsError("give --suffix or --no-suffix, not both")
+    return "" if none else ONE_WORD if suffix is None else suffix
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    lengths = tuple(dict.fromkeys(int(part) if part.strip().isdigit() else 0 for part in text.split(",")))
+    if not all(lengths):
+        raise SettingsError(f"--lengths {text}: expected numbers of tokens, such as 64,512")
+    return lengths

@@ -1,0 +1,228 @@
+"""The figures of methods side by side: with intervals, differences to the first method, and paired tests."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from sira_cli._version import __version__
+from sira_cli.demo.figures import Figure
+from sira_cli.eval.answers import Answers, Failure
+from sira_cli.eval.base import Benchmark, Counts, Part, Tally
+from sira_cli.eval.paired import interval, mcnemar, resample
+
+MEAN = "mean"
+LOWER_IS_BETTER = frozenset({"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog"})
+NO_DIRECTION = frozenset({"yes", "neither", "words", "length"})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in one group.
+
+    Attributes:
+        group: of the part: a split, a length, a dimension; `mean` is the mean over a part's groups.
+        answered: how many asks were.
+        failed: how many were not, because their pictures failed; they are in no figure.
+        counts: sums over pictures that figures are ratios of; none for a mean.
+        figures: in percent but for `words` and `length`, with 95 % bootstrap intervals over pictures.
+        differences: of the figures to the first method's, on the same pictures; none for the first method.
+        paper: the figures that the paper gives, if it was asked for them and has any.
+    """
+
+    part: str
+    group: str
+    method: str
+    answered: int
+    failed: int
+    counts: Counts
+    figures: dict[str, Figure]
+    differences: dict[str, Figure]
+    paper: dict[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """McNemar's exact test of two methods: on which answers only one of them is right."""
+
+    group: str
+    first: str
+    second: str
+    only_first: int
+    only_second: int
+    p: float
+
+
+@dataclass(frozen=True)
+class EvalReport:
+    """What was measured, and what decided it.
+
+    Attributes:
+        benchmark: its name.
+        official: whether the figures are those of the official script: no stand-in for its language data took part.
+        facts: the rule, language data and their versions, files.
+        settings: of each method, as far as it is known; the first is what the others are compared with.
+        same: methods that were not run because they cannot differ from another one.
+    """
+
+    benchmark: str
+    official: bool
+    facts: dict[str, Any]
+    settings: dict[str, dict[str, Any]]
+    same: dict[str, str]
+    rows: tuple[Row, ...]
+    tests: tuple[Comparison, ...]
+    failures: tuple[Failure, ...]
+
+    @classmethod
+    def of(
+        cls,
+        benchmark: Benchmark,
+        answers: Sequence[Answers],
+        *,
+        same: Mapping[str, str] | None = None,
+        paper: Mapping[tuple[str, str], dict[str, float]] | None = None,
+    ) -> EvalReport:
+        """From answers, the first method's first.
+
+        Args:
+            benchmark: with its ground truth.
+            answers: of each method.
+            same: names of methods whose answers are another's.
+            paper: the paper's figures by group and method.
+        """
+        rows: list[Row] = []
+        tests: list[Comparison] = []
+        for part in benchmark.parts:
+            given = [one for one in answers if part.name in one.texts]
+            tallies = {one.name: benchmark.score(part, one.texts[part.name]) for one in given}
+            sizes = _sizes(benchmark, part)
+            scored = [
+                _Group(benchmark, group, {name: tallies[name][group] for name in tallies}) for group in part.groups
+            ]
+            for group in scored:
+                rows += group.rows(part.name, sizes[group.name], paper or {})
+                tests += group.tests()
+            if benchmark.averaged and len(scored) > 1:
+                rows += _means([row for row in rows if row.part == part.name], scored)
+        facts = benchmark.facts()
+        return cls(
+            benchmark=benchmark.name,
+            official=bool(facts.get("official", True)),
+            facts=facts,
+            settings={one.name: one.settings for one in answers},
+            same=dict(same or {}),
+            rows=tuple(rows),
+            tests=tuple(tests),
+            failures=tuple(failure for one in answers for failure in one.failures),
+        )
+
+    def to_json(self) -> str:
+        """One JSON object, `sira.eval/1`."""
+        record = {"schema": "sira.eval/1", **asdict(self), "sira_version": __version__}
+        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+
+class _Group:
+    """The tallies of all methods in one group, over the same pictures."""
+
+    def __init__(self, benchmark: Benchmark, name: str, tallies: Mapping[str, Tally]) -> None:
+        self.name = name
+        self.tallies = tallies
+        self._figures = functools.partial(benchmark.figures, name)
+        self._pictures = list(dict.fromkeys(picture for tally in tallies.values() for picture in tally.counts))
+
+    @functools.cached_property
+    def exact(self) -> dict[str, dict[str, float]]:
+        """Of each method that has answers."""
+        return {name: self._figures(tally.total()) for name, tally in self.tallies.items() if tally.counts}
+
+    @functools.cached_property
+    def drawn(self) -> dict[str, dict[str, np.ndarray]]:
+        """The same of resampled pictures; one that failed under a method counts nothing there."""
+        drawn = {}
+        for name in self.exact:
+            counts = self.tallies[name].counts
+            nothing = dict.fromkeys(next(iter(counts.values())), 0.0)
+            drawn[name] = resample([counts.get(picture, nothing) for picture in self._pictures], self._figures)
+        return drawn
+
+    def rows(self, part: str, size: int, paper: Mapping[tuple[str, str], dict[str, float]]) -> list[Row]:
+        """A row a method."""
+        return [
+            Row(
+                part=part,
+                group=self.name,
+                method=name,
+                answered=len(self.tallies[name].right),
+                failed=size - len(self.tallies[name].right),
+                counts=self.tallies[name].total(),
+                figures={key: interval(value, self.drawn[name][key]) for key, value in exact.items()},
+                differences=_differences(self.exact, self.drawn, name),
+                paper=paper.get((self.name, name)),
+            )
+            for name, exact in self.exact.items()
+        ]
+
+    def tests(self) -> list[Comparison]:
+        """Of all pairs of methods, on what both of them answered."""
+        tests = []
+        for first, second in itertools.combinations(self.exact, 2):
+            one, other = self.tallies[first].right, self.tallies[second].right
+            both = [ask for ask in one if ask in other]
+            only_first = sum(one[ask] and not other[ask] for ask in both)
+            only_second = sum(other[ask] and not one[ask] for ask in both)
+            p = mcnemar(only_first, only_second)
+            tests.append(Comparison(self.name, first, second, only_first, only_second, p))
+        return tests
+
+
+def _means(rows: Sequence[Row], groups: Sequence[_Group]) -> list[Row]:
+    """Means of the groups' figures; a draw takes the same pictures in all groups that share them."""
+    names = [name for name in groups[0].exact if all(name in group.exact for group in groups)]
+    exact = {
+        name: {key: float(np.mean([group.exact[name][key] for group in groups])) for key in groups[0].exact[name]}
+        for name in names
+    }
+    drawn = {
+        name: {key: np.mean([group.drawn[name][key] for group in groups], axis=0) for key in exact[name]}
+        for name in names
+    }
+    return [
+        Row(
+            part=rows[-1].part,
+            group=MEAN,
+            method=name,
+            answered=sum(row.answered for row in rows if row.method == name),
+            failed=sum(row.failed for row in rows if row.method == name),
+            counts={},
+            figures={key: interval(value, drawn[name][key]) for key, value in exact[name].items()},
+            differences=_differences(exact, drawn, name),
+        )
+        for name in names
+    ]
+
+
+def _differences(
+    exact: Mapping[str, Mapping[str, float]], drawn: Mapping[str, Mapping[str, np.ndarray]], name: str
+) -> dict[str, Figure]:
+    """Of a method's figures to those of the first."""
+    first = next(iter(exact))
+    if name == first:
+        return {}
+    return {
+        key: interval(value - exact[first][key], drawn[name][key] - drawn[first][key])
+        for key, value in exact[name].items()
+    }
+
+
+def _sizes(benchmark: Benchmark, part: Part) -> dict[str, int]:
+    """How many asks a group has: all that can be answered."""
+    everything = benchmark.score(part, {ask.id: "" for ask in part.asks})
+    return {group: len(tally.right) for group, tally in everything.items()}

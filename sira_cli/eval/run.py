@@ -1,0 +1,110 @@
+"""Let a loaded model answer what a benchmark asks: a batch run, kept in a file of records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from sira_cli.batch import BatchRun, Item
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.eval.answers import Said
+from sira_cli.eval.base import Ask, Part
+from sira_cli.ledger import Ledger, configuration_of
+from sira_cli.lvlm import Lvlm
+from sira_cli.results import as_text
+from sira_cli.sources import Shard, Source
+
+
+def units(part: Part, shard: Shard | None = None) -> list[Ask]:
+    """What is decoded, each once: one ask of each unit, of the shard's pictures."""
+    first = {ask.unit: ask for ask in reversed(part.asks)}
+    asks = {ask.unit: first[ask.unit] for ask in part.asks}.values()
+    return [ask for ask in asks if shard is None or shard.holds(Source(ask.picture, ask.picture))]
+
+
+def check_pictures(parts: tuple[Part, ...], images: Path) -> None:
+    """Whether there is any picture, before a model is loaded.
+
+    Raises:
+        SettingsError: `images` is no folder.
+        PictureError: there is none of them.
+    """
+    if not images.is_dir():
+        raise SettingsError(f"--images {images}: is not a folder")
+    pictures = list(dict.fromkeys(ask.picture for part in parts for ask in part.asks))
+    if not any(os.path.lexists(images / name) for name in pictures):
+        others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
+        raise PictureError(f"{images / pictures[0]}: no such file{others}: is --images right?")
+
+
+def check_prompts(lvlm: Lvlm, part: Part) -> None:
+    """Whether all prompts can be asked.
+
+    Raises:
+        SettingsError: one holds the model's placeholder for a picture.
+    """
+    for ask in part.asks:
+        try:
+            lvlm.check_prompt(ask.prompt)
+        except SettingsError as error:
+            raise SettingsError(f"{ask.prompt!r} about {ask.picture}: {error}") from None
+
+
+def answer_part(
+    lvlm: Lvlm,
+    part: Part,
+    asks: list[Ask],
+    images: Path,
+    ledger: Ledger,
+    *,
+    batch_size: int = 1,
+    retry_errors: bool = False,
+    on_done: Callable[[Item], None] = lambda item: None,
+) -> Said:
+    """Every answer, in the order of the asks; what an earlier run has in the file is not done again.
+
+    Args:
+        lvlm: the model, with the part's settings.
+        part: what is asked for.
+        asks: from `units`.
+        images: the folder of the pictures.
+        ledger: keeps the records.
+        batch_size: pictures decoded together.
+        retry_errors: ask again what failed in an earlier run.
+        on_done: told about each item.
+
+    Raises:
+        SettingsError: the file holds answers of other settings.
+        SiraError: about the model or the settings, or the file cannot be written.
+    """
+
+    def done(unit: str) -> str:
+        return "" if retry_errors and ledger.is_error(unit) else ledger.key(unit)
+
+    run = BatchRun(lvlm, part.task, "", batch_size=batch_size, done=done)
+    now = configuration_of(run.blank())
+    del now["prompt"]
+    ledger.check(now)
+    ledger.begin()
+    folder = images.resolve()
+    beside = Path(os.path.relpath(folder, ledger.path.parent.resolve()))
+    template = lvlm.preset.prompts.asking if part.task == "ask" else str
+    items = run.answers(
+        Item(str(folder / ask.picture), as_text((beside / ask.picture).as_posix()), template(ask.prompt), ask.unit)
+        for ask in asks
+    )
+    try:
+        for item in items:
+            if item.result is not None:
+                ledger.append({**item.result.to_record(), "id": item.id, "part": part.name})
+            on_done(item)
+    finally:
+        items.close()
+    ledger.finish(ask.unit for ask in asks)
+    said = Said()
+    wanted = {ask.unit for ask in asks}
+    for record in ledger.records():
+        if record["id"] in wanted:
+            said.add(record["id"], record)
+    return said
