@@ -9,29 +9,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sira_cli.cli.console import set_verbosity, silence_transformers, waiting
+from sira_cli.cli.console import note, set_verbosity, silence_transformers, waiting
 from sira_cli.cli.options import Verbose
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
-from sira_cli.errors import SiraError
+from sira_cli.errors import SettingsError, SiraError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sira_cli.demo.scenes import Scene
 
-SHOWN, MEASURED, TESTED = 4, 60, 1_000  # scenes: shown, behind the small table, behind --evaluate
+SHOWN, MEASURED, TESTED, EXPORTED = 4, 60, 1_000, 100  # scenes: shown, in the small table, --evaluate, --export
 
 
 def demo(
     seed: Annotated[int, typer.Option(min=0, max=900_000, help="Number of the first scene.")] = 0,
     count: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000, show_default=False, help=f"How many; default {SHOWN}, {TESTED} to evaluate."),
+        typer.Option(
+            min=1,
+            max=10_000,
+            show_default=False,
+            help=f"How many; default {SHOWN}, {TESTED} to evaluate, {EXPORTED} to export.",
+        ),
     ] = None,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Measure on all test scenes instead; takes minutes.")
     ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="DIR", help="Write the scenes as files for sira eval instead."),
+    ] = None,
     output_dir: Annotated[
         Path | None, typer.Option("--output-dir", help="Where the pictures are saved; default a cache folder.")
     ] = None,
@@ -41,6 +50,11 @@ def demo(
 ) -> None:
     """Show greedy and SIRA on drawn scenes with a bundled model: nothing to download."""
     set_verbosity(quiet, verbose)
+    if export is not None:
+        if evaluate or as_json or output_dir is not None:
+            raise SettingsError("--export writes files and nothing else: leave out --evaluate, --json, --output-dir")
+        _export(export, seed, count or EXPORTED)
+        return
     with waiting("loading the bundled model"):
         from sira_cli.demo.evaluate import load_methods
 
@@ -50,6 +64,21 @@ def demo(
         _evaluate(methods, seed, count or TESTED, as_json)
     else:
         _show(methods, seed, count or SHOWN, output_dir, as_json)
+
+
+def _export(folder: Path, seed: int, count: int) -> None:
+    """Write the files, and print what to type next."""
+    from sira_cli.demo.evaluate import held_out
+    from sira_cli.demo.export import export
+    from sira_cli.demo.scenes import TEST_SEEDS
+
+    with Progress.shown("scenes", count) as progress:
+        to = export([held_out(number) for number in TEST_SEEDS[seed : seed + count]], folder, progress.reach)
+    note(f"{count} scenes are in {folder}; measure on them with")
+    images, pope, coco, amber = (shlex.quote(str(path)) for path in (to.images, to.pope, to.coco, to.amber))
+    print(f"sira eval pope --questions {pope}/*.json --images {images} -p demo")
+    print(f"sira eval chair --annotations {coco} --images {images} --ids {coco}/ids.txt -p demo")
+    print(f"sira eval amber --data {amber} --images {images} --similarity exact -p demo")
 
 
 def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:

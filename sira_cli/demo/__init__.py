@@ -10,6 +10,7 @@
 | `train.py`, with `recipe.py` and `stage.py` | training from scratch |
 | `evaluate.py` | decoders caption scenes and answer questions about them |
 | `figures.py` | CHAIR's and POPE's figures, with intervals |
+| `export.py`, `export_amber.py` | scenes as the files of POPE, COCO and AMBER |
 | `card.py` | measures the model and writes the figures beside it |
 | `model/` | the trained checkpoint with its card |
 """
