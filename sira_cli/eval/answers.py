@@ -79,7 +79,7 @@ def find_sources(given: Sequence[str], at_once: int = 1) -> list[Source]:
     """What `--answers` names, by method.
 
     Args:
-        given: files, `LABEL=FILE`, or folders, which stand for the `.jsonl` files in them.
+        given: files, `LABEL=FILE`, or folders, which stand for the files of sira's records in them.
         at_once: how many files from elsewhere make up one method's answers, unless they are labelled.
 
     Raises:
@@ -90,16 +90,18 @@ def find_sources(given: Sequence[str], at_once: int = 1) -> list[Source]:
     rest: list[Path] = []
     for text in given:
         label, path = _split(text)
-        for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
-            method = _method(file)
+        files = {file: _method(file) for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])}
+        if path.is_dir():
+            files = {file: method for file, method in files.items() if method is not None}
+            if not files:
+                raise SettingsError(f"--answers {path}: no file in this folder holds records of sira: name the files")
+        for file, method in files.items():
             if method is not None:
                 own.setdefault(label or method, []).append(file)
             elif label:
                 labelled.setdefault(label, []).append(file)
             else:
                 rest.append(file)
-    if not own and not labelled and not rest:
-        raise SettingsError(f"--answers {given[0]}: no .jsonl files in this folder")
     if len(rest) % at_once:
         raise SettingsError(
             f"--answers {rest[-1]}: {len(rest)} files of answers to {at_once} files of questions: "
@@ -113,7 +115,7 @@ def find_sources(given: Sequence[str], at_once: int = 1) -> list[Source]:
     for source in sources:
         if labels.count(source.label) > 1:
             raise SettingsError(f"--answers {source.paths[0]}: {source.label!r} names two methods: use LABEL=FILE")
-    return sources
+    return sorted(sources, key=lambda source: source.label != "greedy")  # it is what others are compared with
 
 
 def read_source(benchmark: Benchmark, source: Source) -> Answers:

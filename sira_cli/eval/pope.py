@@ -188,7 +188,7 @@ class Pope(Benchmark):
                 asked = questions[position]
             else:
                 raise SettingsError(
-                    f"{where}: one answer too many: {self._paths[split]} has {len(questions)} questions"
+                    f"{where}: too many answers: {self._paths[split]} has {len(questions)} questions"
                 )
             said = row.get("question", asked.text)
             if not str(said).startswith(asked.text):
@@ -199,7 +199,7 @@ class Pope(Benchmark):
         missing = next((asked for asked in questions if _id(split, asked) not in found), None)
         if missing is not None:
             raise SettingsError(
-                f"{where}: the file ends with {len(found)} answers to {len(questions)} questions: "
+                f"{where}: the file ends after {len(found)} of {len(questions)} answers: "
                 f"question {missing.number} of {self._paths[split]} has none"
             )
         return found

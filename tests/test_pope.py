@@ -1,0 +1,285 @@
+"""POPE to the digit: every rule restated in another way, on odd answers, over all nine files where they are at hand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from sira_cli.errors import SettingsError
+from sira_cli.eval import pope
+from sira_cli.eval.pope import RULES, Pope, read_questions
+
+SHARED = Path(__file__).parents[2] / "shared" / "data" / "pope"
+ODD = (
+    *("", "NO", "No!", "isn't", "Yes\nno", ".No", "Yes, it is", "No, there is no dog", "  no", "Yes.", "No.", "no"),
+    *(
+        "Nope",
+        "There is one. No",
+        "There is no, dog",
+        "I do not see it",
+        "It isn't there.",
+        "yes",
+        "YES!",
+        "n o",
+        "no.",
+    ),
+    *("no.", "No\tdog", "Yes no", "noise", "not. sure", "Know", "Yes,no", "NO.", "“No”", "cannot", "0", "nó"),
+)
+
+
+def restated(rule: str, answer: str, there: bool) -> bool | None:
+    """The rules again, by regular expressions over the text instead of by splitting it."""
+    if rule == "official":
+        first = re.match(r"[^.]*", answer)[0]
+        return re.search(r"(?:^| ),*(?:N,*o|n,*o(?:,*t)?),*(?= |$)(?!\n)", first) is None
+    if rule == "vcd":
+        return bool(re.search("yes", answer, re.I)) if there else not re.search("no", answer, re.I)
+    if rule == "opera":
+        drop = "[.,]*"
+        word = "|".join(drop.join(word) for word in ("No", "not", "no", "NO"))
+        return re.search(rf"(?:^| ){drop}(?:{word}){drop}(?: |\Z)|n{drop}'{drop}t{drop}(?: |\Z)", answer) is None
+    start = re.match(r"[\W\d_]*(yes|no)(?![^\W\d_]|'[^\W\d_])", answer, re.I)
+    return None if start is None else start[1].lower() == "yes"
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("answer", ODD)
+@pytest.mark.parametrize("there", [True, False])
+def test_a_rule_equals_its_restatement(rule: str, answer: str, there: bool):
+    assert RULES[rule](answer, there) is restated(rule, answer, there)
+
+
+@pytest.mark.parametrize(
+    ("answer", "official", "opera", "strict"),
+    [
+        ("", True, True, None),
+        ("NO", True, False, False),
+        ("No!", True, True, False),
+        ("isn't", True, False, None),
+        ("Yes\nno", True, True, True),
+        (".No", True, False, False),
+        ("No, never", False, False, False),
+        (" no", False, False, False),
+        ("There is one. No", True, False, None),
+        ("not", False, False, None),
+    ],
+)
+def test_quirks_by_hand(answer: str, official: bool, opera: bool, strict: bool | None):
+    assert pope.official(answer) is official
+    assert pope.opera(answer) is opera
+    assert pope.strict(answer) is strict
+
+
+def test_what_vcd_looks_for_depends_on_the_truth():
+    assert pope.vcd("Nothing to say", True) is False  # no yes
+    assert pope.vcd("Nothing to say", False) is False  # "no" is in it
+    assert pope.vcd("yes and no", True) is True
+    assert pope.vcd("yes and no", False) is False
+    assert pope.vcd("", True) is False
+    assert pope.vcd("", False) is True
+
+
+@pytest.fixture
+def file(tmp_path: Path):
+    def write(rows: list[dict] | str, name: str = "coco_pope_random.json") -> Path:
+        path = tmp_path / name
+        path.write_text(rows if isinstance(rows, str) else "".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write
+
+
+def rows(*labels: str) -> list[dict]:
+    return [
+        {"question_id": number, "image": f"{number // 3}.jpg", "text": f"Is there a {number}?", "label": label}
+        for number, label in enumerate(labels, start=1)
+    ]
+
+
+def texts(*answers: str, split: str = "coco random") -> dict[str, str]:
+    return {f"{split}/{number}": answer for number, answer in enumerate(answers, start=1)}
+
+
+def figures(benchmark: Pope, answers: dict[str, str], split: str = "coco random") -> dict[str, float]:
+    return benchmark.figures(split, benchmark.score(benchmark.parts[0], answers)[split].total())
+
+
+def test_figures_by_hand(file):
+    benchmark = Pope([file(rows("yes", "yes", "yes", "no", "no"))])
+    found = figures(benchmark, texts("Yes", "Yes", "No", "Yes", "No it is not"))
+    assert found == pytest.approx(
+        {"accuracy": 60, "F1": 200 / 3, "precision": 200 / 3, "recall": 200 / 3, "FPR": 50, "yes": 60}
+        | {"neither": 0, "words": 8 / 5}
+    )
+
+
+def test_zero_denominators_are_zero(file):
+    benchmark = Pope([file(rows("yes", "yes"))])
+    found = figures(benchmark, texts("No", "No"))
+    assert (found["precision"], found["F1"], found["FPR"], found["yes"]) == (0, 0, 0, 0)
+
+
+def test_strict_counts_what_is_neither_as_wrong_but_in_no_cell(file):
+    benchmark = Pope([file(rows("yes", "yes", "no", "no"))], rule="strict")
+    tally = benchmark.score(benchmark.parts[0], texts("Yes", "Maybe", "No", "It isn't"))["coco random"]
+    total = tally.total()
+    assert [total[cell] for cell in ("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no")] == [1, 0, 1, 0, 1, 1]
+    found = benchmark.figures("coco random", total)
+    assert (found["accuracy"], found["recall"], found["precision"], found["neither"]) == (50, 50, 100, 50)
+    assert tally.right == dict(zip(texts("", "", "", ""), (True, False, True, False), strict=True))
+
+
+def test_answers_that_are_missing_are_in_no_figure(file):
+    benchmark = Pope([file(rows("yes", "no", "yes"))])
+    answers = texts("Yes", "No", "No")
+    del answers["coco random/3"]
+    assert figures(benchmark, answers)["accuracy"] == 100
+    assert len(benchmark.score(benchmark.parts[0], answers)["coco random"].right) == 2
+
+
+def test_a_question_that_two_splits_share_is_asked_once(file):
+    one, other = file(rows("yes", "no")), file(rows("yes", "yes"), "coco_pope_popular.json")
+    asks = Pope([one, other], suffix=" One word.").parts[0].asks
+    assert [ask.id for ask in asks] == ["coco random/1", "coco random/2", "coco popular/1", "coco popular/2"]
+    assert [ask.unit for ask in asks] == 2 * ["0.jpg: Is there a 1?", "0.jpg: Is there a 2?"]
+    assert asks[0].prompt == "Is there a 1? One word."
+
+
+def test_question_files_may_be_arrays_without_ids(file):
+    content = [{name: row[name] for name in ("image", "text", "label")} for row in rows("yes", "No ")]
+    found = read_questions(file(json.dumps(content, indent=1)))
+    assert [(asked.number, asked.there) for asked in found] == [(1, True), (2, False)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", r"holds no questions"),
+        ("{", r"line 1 is not JSON"),
+        ('{"image": "a", "text": "b", "label": "yes"}\n7', r"line 2: expected a JSON object, got 7"),
+        ('[{"image": "a", "text": "b"}]', r"row 1: expected label, found image, text"),
+        ('{"image": "a", "text": "b", "label": "maybe"}', r"line 1: label must be yes or no, got 'maybe'"),
+        ('{"image": 1, "text": "b", "label": "no"}', r"line 1: image is no text: 1"),
+        (
+            '{"question_id": "x", "image": "a", "text": "b", "label": "no"}',
+            r"line 1: question_id is no whole number: 'x'",
+        ),
+        (
+            2 * '{"question_id": 1, "image": "a", "text": "b", "label": "no"}\n',
+            r"line 2: question_id 1 was there before",
+        ),
+    ],
+)
+def test_bad_question_files_name_the_row(file, content: str, message: str):
+    with pytest.raises(SettingsError, match=rf"coco_pope_random.json: {message}"):
+        Pope([file(content)])
+
+
+def test_two_files_of_one_name_are_refused(file, tmp_path: Path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "coco_pope_random.json").write_text(json.dumps(rows("yes")[0]))
+    with pytest.raises(SettingsError, match="another file is named coco random"):
+        Pope([file(rows("yes")), tmp_path / "b" / "coco_pope_random.json"])
+
+
+def read(benchmark: Pope, path: Path) -> dict[str, str]:
+    return benchmark.read([path])["pope"]
+
+
+def test_both_forms_of_answer_files(file):
+    benchmark = Pope([file(rows("yes", "no"))])
+    plain = [{"question": "Is there a 1?", "answer": "Yes"}, {"question": "Is there a 2? One word.", "answer": ""}]
+    numbered = [{"question_id": 2, "text": ""}, {"question_id": "1", "prompt": "...", "text": "Yes"}]
+    expected = texts("Yes", "")
+    assert read(benchmark, file(plain, "a.jsonl")) == expected
+    assert read(benchmark, file(numbered, "b.jsonl")) == expected
+    assert read(benchmark, file(json.dumps(plain), "c.json")) == expected
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([{"answer": "Yes"}], r"line 1: the file ends after 1 of 2 answers: question 2 of \S+ has none"),
+        (3 * [{"answer": "Yes"}], r"line 3: too many answers: \S+ has 2 questions"),
+        ([{"question": "Is it?", "answer": "Yes"}], r"line 1: answers 'Is it\?', but question 1 is 'Is there a 1\?'"),
+        ([{"question_id": 1, "text": "a"}, {"question_id": 1, "text": "b"}], r"line 2: question 1 was answered before"),
+        ([{"question_id": 1, "text": "a"}, {"question_id": 9, "text": "b"}], r"line 2: question_id 9 is not in"),
+        ([{"question_id": 1, "text": "a"}], r"line 1: the file ends after 1 of 2 answers: question 2"),
+        ([{"question_id": 1, "text": None}], r"line 1: text is no text: None"),
+        ([{"question_id": 1, "reply": "a"}], r"line 1: expected answer or text, found question_id, reply"),
+    ],
+)
+def test_answers_that_do_not_match_name_the_row(file, answers: list[dict], message: str):
+    benchmark = Pope([file(rows("yes", "no"))])
+    with pytest.raises(SettingsError, match=rf"a.jsonl: {message}"):
+        read(benchmark, file(answers, "a.jsonl"))
+
+
+def test_every_question_file_needs_its_answers(file):
+    benchmark = Pope([file(rows("yes")), file(rows("no"), "coco_pope_popular.json")])
+    with pytest.raises(SettingsError, match="1 files of answers to 2 files of questions"):
+        benchmark.read([file([{"answer": "Yes"}], "a.jsonl")])
+
+
+def test_exports_are_read_again(file, tmp_path: Path):
+    benchmark = Pope([file(rows("yes", "no"))])
+    expected = texts("Yes,\nthere is.", "")
+    (written,) = benchmark.export({"pope": expected}, tmp_path)
+    assert written.name == "coco_pope_random.jsonl"
+    assert read(benchmark, written) == expected
+    assert [json.loads(line)["question_id"] for line in written.read_text().splitlines()] == [1, 2]
+
+
+def test_details_say_what_an_answer_was_taken_for(file):
+    benchmark = Pope([file(rows("yes", "no", "yes"))], rule="strict")
+    found = list(benchmark.details(benchmark.parts[0], texts("Yes", "Yes", "Hm")))
+    assert [(row["label"], row["taken_for"], row["right"]) for row in found] == [
+        ("yes", "yes", True),
+        ("no", "yes", False),
+        ("yes", "", False),
+    ]
+
+
+def test_records_of_ask_are_told_by_picture_and_prompt(file):
+    content = rows("yes", "no")
+    content[1] |= {"image": "0.jpg", "text": "Is there a 1? Or two?"}
+    benchmark = Pope([file(content)])
+    record = {"file_name": "../val/0.jpg", "prompt": "USER: Is there a 1? Or two? ASSISTANT:"}
+    assert benchmark.unit(record) == "0.jpg: Is there a 1? Or two?"
+    assert benchmark.unit(record | {"prompt": "Is there a 1? One word."}) == "0.jpg: Is there a 1?"
+    assert benchmark.unit(record | {"file_name": "1.jpg"}) == ""
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="POPE's files are not beside the checkout")
+@pytest.mark.parametrize("rule", ["official", "vcd", "opera"])
+def test_all_nine_files_by_exact_fractions(rule: str):
+    paths = sorted(SHARED.glob("*/*.json"))
+    assert len(paths) == 9
+    benchmark = Pope(paths, rule=rule)
+    (part,) = benchmark.parts
+    assert len(part.asks) == 27_000
+    odd = itertools.cycle(ODD + ODD[::3])  # its length has no factor in common with the order of labels
+    answers = {ask.id: next(odd) for ask in part.asks}
+    tallies = benchmark.score(part, answers)
+    for path, split in zip(paths, part.groups, strict=True):
+        labels = [json.loads(line)["label"] == "yes" for line in path.read_text().splitlines()]
+        said = [restated(rule, answers[f"{split}/{n}"], there) for n, there in enumerate(labels, start=1)]
+        pairs = list(zip(labels, said, strict=True))
+        tp, fn, fp, tn = (pairs.count(pair) for pair in itertools.product((True, False), (True, False)))
+        expected = {
+            "accuracy": Fraction(tp + tn, 3000),
+            "precision": Fraction(tp, tp + fp),
+            "recall": Fraction(tp, tp + fn),
+            "F1": Fraction(2 * tp, 2 * tp + fp + fn),
+            "FPR": Fraction(fp, fp + tn),
+            "yes": Fraction(sum(said), 3000),
+        }
+        found = benchmark.figures(split, tallies[split].total())
+        assert {name: found[name] for name in expected} == pytest.approx(
+            {name: float(100 * value) for name, value in expected.items()}, rel=1e-14
+        )
