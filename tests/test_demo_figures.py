@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sira_cli.demo import evaluate
-from sira_cli.demo.evaluate import Question, Questions, hallucinated, held_out, says_yes
+from sira_cli.demo.evaluate import Question, Questions, hallucinated, held_out
 from sira_cli.demo.figures import SPLITS, Report
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, Thing
 from sira_cli.demo.world import OBJECTS, PLACES
@@ -67,17 +67,6 @@ def test_nothing_said_and_nothing_asked_is_zero_not_a_crash():
 def test_hallucinated_words():
     text = "A red cup, a dog and two cats."
     assert [text[start:end] for start, end in hallucinated(room("cup"), text)] == ["dog", "cats"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "yes"),
-    [
-        *(("Yes", True), ("No", False), ("No.", False), ("no, it is not", False), ("It does not.", False)),
-        *(("", True), ("NO", True), ("Nope", True), ("Yes. No", True), ("No, dog", False), ("Note", True)),
-    ],
-)
-def test_the_official_rule_of_pope(answer, yes):
-    assert says_yes(answer) is yes
 
 
 def test_questions_are_balanced_and_of_their_split(questions):

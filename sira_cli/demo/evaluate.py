@@ -21,6 +21,7 @@ from sira_cli.demo.figures import SPLITS, Counts, Report, Split
 from sira_cli.demo.language import mentions, yes_no_question
 from sira_cli.demo.scenes import TRAINING_SEEDS, Scene, render, scene
 from sira_cli.demo.world import OBJECTS
+from sira_cli.eval.pope import official
 
 PER_ANSWER = 3  # questions about things that are there, and per split about things that are not
 T = TypeVar("T")
@@ -88,12 +89,6 @@ def held_out(seed: int) -> Scene:
 def hallucinated(of: Scene, text: str) -> list[tuple[int, int]]:
     """Start and end of every mention of something that is not in the scene."""
     return [(start, end) for start, end, name in mentions(text) if name not in of.objects]
-
-
-def says_yes(answer: str) -> bool:
-    """POPE's official rule: yes, unless the first sentence has the word No, not or no."""
-    words = answer.split(".")[0].replace(",", "").split(" ")
-    return not {"No", "not", "no"} & set(words)
 
 
 @functools.cache
@@ -177,7 +172,7 @@ def answer_counts(splits: Sequence[str], answered: Iterable[tuple[bool, Sequence
     """
     row = {f"{split} {cell}": 0 for split in splits for cell in ("TP", "FP", "TN", "FN")}
     for there, belongs_to, answer in answered:
-        yes = says_yes(answer)
+        yes = official(answer)
         cell = ("TP" if yes else "FN") if there else ("FP" if yes else "TN")
         for split in belongs_to:
             row[f"{split} {cell}"] += 1

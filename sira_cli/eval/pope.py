@@ -187,9 +187,7 @@ class Pope(Benchmark):
             elif position < len(questions):
                 asked = questions[position]
             else:
-                raise SettingsError(
-                    f"{where}: too many answers: {self._paths[split]} has {len(questions)} questions"
-                )
+                raise SettingsError(f"{where}: too many answers: {self._paths[split]} has {len(questions)} questions")
             said = row.get("question", asked.text)
             if not str(said).startswith(asked.text):
                 raise SettingsError(f"{where}: answers {said!r}, but question {asked.number} is {asked.text!r}")

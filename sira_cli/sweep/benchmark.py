@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from sira_cli.demo.evaluate import Questions, held_out
 from sira_cli.demo.figures import SPLITS
 from sira_cli.demo.language import yes_no_question
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render
-from sira_cli.errors import SettingsError
+from sira_cli.eval.pope import read_questions, split_names
 from sira_cli.images import open_picture
 from sira_cli.results import hash_of
 
@@ -89,7 +88,7 @@ def scenes(limit: int | None = None, suffix: str = "") -> Benchmark:
 
 
 def files(paths: Sequence[Path], folder: Path, limit: int | None = None, suffix: str = "") -> Benchmark:
-    """POPE's question files, each a split that is named as the file is.
+    """POPE's question files, each a split that is named after the file.
 
     Args:
         paths: files of JSON lines or of a JSON array, with `image`, `text` and `label` (yes or no).
@@ -100,17 +99,11 @@ def files(paths: Sequence[Path], folder: Path, limit: int | None = None, suffix:
     Raises:
         SettingsError: a file cannot be read, or a line of it; or two have the same name.
     """
-    splits = tuple(path.stem for path in paths)
-    for number, split in enumerate(splits):
-        if split in splits[:number]:
-            raise SettingsError(f"{paths[number]}: another file is named {split}, too: rename one, their splits mix up")
+    splits = tuple(split_names(paths))
     found: dict[str, dict[tuple[str, bool], list[str]]] = {}  # by picture
     for path, split in zip(paths, splits, strict=True):
-        rows = list(_read(path))[:limit]
-        if not rows:
-            raise SettingsError(f"{path}: holds no questions")
-        for picture, text, there in rows:
-            found.setdefault(picture, {}).setdefault((text + suffix, there), []).append(split)
+        for asked in read_questions(path)[:limit]:
+            found.setdefault(asked.image, {}).setdefault((asked.text + suffix, asked.there), []).append(split)
     questions = (
         Asked(picture, text, there, tuple(belongs_to))
         for picture, about in found.items()
@@ -118,35 +111,3 @@ def files(paths: Sequence[Path], folder: Path, limit: int | None = None, suffix:
     )
     pictures = folder.resolve()
     return Benchmark(splits, tuple(questions), lambda name: open_picture(pictures / name).image, folder=str(pictures))
-
-
-def _read(path: Path) -> Iterator[tuple[str, str, bool]]:
-    """Picture, question and whether yes is true."""
-    try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if content.lstrip().startswith("["):
-        for number, row in enumerate(_json(path, content), start=1):
-            yield _fields(row, f"{path}: question {number}")
-        return
-    for number, line in enumerate(content.split("\n"), start=1):
-        if line.strip():
-            yield _fields(_json(path, line, number), f"{path}: line {number}")
-
-
-def _json(path: Path, text: str, line: int = 1) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise SettingsError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}") from error
-
-
-def _fields(row: Any, where: str) -> tuple[str, str, bool]:
-    wrong = [name for name in ("image", "text", "label") if not isinstance(row, dict) or type(row.get(name)) is not str]
-    if wrong:
-        raise SettingsError(f"{where}: expected image, text and label, as in POPE's files: {wrong[0]} is no text")
-    label = row["label"].strip().lower()
-    if label not in ("yes", "no"):
-        raise SettingsError(f"{where}: label must be yes or no, got {row['label']!r}")
-    return row["image"], row["text"], label == "yes"
