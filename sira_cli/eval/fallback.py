@@ -12,16 +12,14 @@ VERSION = 1  # of the rules; in every record, so that figures by other rules are
 # As NLTK's tokens where captions have any: n't and 's by themselves, hyphens inside words, every other sign alone.
 _TOKEN = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:-\w+)*|[^\w\s]", re.IGNORECASE)
 
-_IRREGULAR = dict(
-    pair.split(":")
-    for pair in (
-        "men:man women:woman children:child people:person feet:foot teeth:tooth geese:goose mice:mouse oxen:ox "
-        "knives:knife wives:wife lives:life shelves:shelf leaves:leaf loaves:loaf wolves:wolf calves:calf halves:half "
-        "scarves:scarf elves:elf thieves:thief hooves:hoof buses:bus gases:gas lenses:lens skis:ski taxis:taxi "
-        "shoes:shoe horseshoes:horseshoe canoes:canoe toes:toe cookies:cookie movies:movie doggies:doggie "
-        "collies:collie hoodies:hoodie veggies:veggie smoothies:smoothie selfies:selfie"
-    ).split()
-)
+_PLURALS = """
+men:man women:woman children:child people:person feet:foot teeth:tooth geese:goose mice:mouse oxen:ox knives:knife
+wives:wife lives:life shelves:shelf leaves:leaf loaves:loaf wolves:wolf calves:calf halves:half scarves:scarf elves:elf
+thieves:thief hooves:hoof buses:bus gases:gas lenses:lens skis:ski taxis:taxi shoes:shoe horseshoes:horseshoe
+canoes:canoe toes:toe cookies:cookie movies:movie doggies:doggie collies:collie hoodies:hoodie veggies:veggie
+smoothies:smoothie selfies:selfie
+"""
+_IRREGULAR = dict(pair.split(":") for pair in _PLURALS.split())
 _COMPOUND = re.compile(r"(men|women|children|people|knives|wives|shelves|buses)$")  # policemen, bookshelves
 _UNCHANGED = {"scissors", "series", "species", "sunglasses", "jeans", "always", "perhaps", "towards"}
 
