@@ -1,0 +1,94 @@
+"""Files that CHAIR reads beside COCO's: captions made elsewhere or by `sira`, and lists of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sira_cli.errors import SettingsError
+from sira_cli.eval.coco import image_of
+from sira_cli.eval.rows import read_json, read_rows, read_text, text_of
+
+
+class Given(NamedTuple):
+    """A caption, and the file and row where it stands."""
+
+    text: str
+    where: str
+
+
+def read_captions(paths: Sequence[Path]) -> tuple[dict[int, Given], dict[int, str]]:
+    """Captions by image, and the images whose picture failed, with where that stands.
+
+    Rows are `{"image_id", "caption"}`, with the number of the image or its digits, or COCO's file name as `image` or
+    `file_name`; or records of `sira caption`, named by `id` or `file_name`. An empty caption is one without mentions.
+
+    Args:
+        paths: shards; an image is in one of them.
+
+    Raises:
+        SettingsError: a file cannot be read or holds nothing, a row has no image or no caption, or an image has two.
+    """
+    captions: dict[int, Given] = {}
+    failed: dict[int, str] = {}
+    for path in paths:
+        empty = True
+        for where, row in read_rows(path):
+            empty = False
+            image = _image(where, row)
+            if _is_record(row) and row.get("status") == "error":
+                failed[image] = where
+                continue
+            if image in captions:
+                raise SettingsError(f"{where}: image {image} has a caption in {captions[image].where}, too")
+            captions[image] = Given(text_of(where, row, "text" if _is_record(row) else "caption"), where)
+        if empty:
+            raise SettingsError(f"{path}: holds no captions")
+    return captions, failed
+
+
+def read_ids(path: Path) -> list[int]:
+    """The images of a list: one a line, or a JSON array; numbers, or COCO's file names.
+
+    Raises:
+        SettingsError: the file cannot be read or holds nothing, an entry is neither, or one is there twice.
+    """
+    places: dict[int, str] = {}
+    for where, entry in _entries(path):
+        image = entry if type(entry) is int else image_of(entry) if isinstance(entry, str) else None
+        if image is None:
+            raise SettingsError(f"{where}: expected an image's number or its file name in COCO, got {entry!r:.60}")
+        if image in places:
+            raise SettingsError(f"{where}: image {image} is in {places[image]}, too")
+        places[image] = where
+    if not places:
+        raise SettingsError(f"{path}: holds no images")
+    return list(places)
+
+
+def _entries(path: Path) -> Iterator[tuple[str, Any]]:
+    content = read_text(path)
+    if content.lstrip().startswith("["):
+        for number, entry in enumerate(read_json(path), start=1):
+            yield f"{path}: row {number}", entry
+        return
+    for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip():
+            yield f"{path}: line {number}", line
+
+
+def _is_record(row: dict[str, Any]) -> bool:
+    return str(row.get("schema")).startswith("sira.caption/")
+
+
+def _image(where: str, row: dict[str, Any]) -> int:
+    names = ("id", "file_name") if _is_record(row) else ("image_id", "image", "file_name")
+    for name in names:
+        if name in row:
+            value = row[name]
+            image = value if type(value) is int else image_of(value) if isinstance(value, str) else None
+            if image is None:
+                raise SettingsError(f"{where}: {name} is no image of COCO: {value!r:.60}")
+            return image
+    raise SettingsError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
