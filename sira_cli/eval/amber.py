@@ -213,11 +213,9 @@ class Amber(Benchmark):
 
     def _response(self, text: str) -> str:
         """The answer to a question as it counts."""
-        first = text.split(maxsplit=1)[:1] if self.normalize else []
-        for word in first:
-            if (bare := word.rstrip(".,!").capitalize()) in ("Yes", "No"):
-                return bare
-        return text
+        words = text.split(maxsplit=1)
+        bare = words[0].rstrip(".,!").capitalize() if self.normalize and words else ""
+        return bare if bare in ("Yes", "No") else text
 
     def _why_not(self, id_: str) -> str:
         if id_ not in self.annotations:
@@ -226,7 +224,7 @@ class Amber(Benchmark):
         return f"({self.annotations[id_].kind}) is not among the queries: expected only those of {names}"
 
 
-def _part(name: PartName, queries: Iterator[Query], suffix: str) -> Part:
+def _part(name: PartName, queries: Sequence[Query], suffix: str) -> Part:
     after = suffix if name == "discriminative" else ""
     return Part(
         name=name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,9 +36,8 @@ class Annotated:
 
 @dataclass(frozen=True)
 class Query:
-    """A row of a file of queries; `where` it stands is for messages."""
+    """A row of a file of queries."""
 
-    where: str
     id: int
     image: str
     text: str
@@ -77,31 +76,32 @@ def read_annotations(data: Path, lexicon: Lexicon) -> dict[int, Annotated]:
     return found
 
 
-def read_queries(data: Path, part: PartName, annotations: Mapping[int, Annotated]) -> Iterator[Query]:
+def read_queries(data: Path, part: PartName, annotations: Mapping[int, Annotated]) -> list[Query]:
     """The queries of a part, from its own file; from query_all.json if that is not there.
 
     The two are not the same in AMBER's data: they ask different things under id 13193.
 
     Raises:
-        SettingsError: no file of the two can be read, an id comes twice or is not annotated, or annotated for
-            another part.
+        SettingsError: no file of the two can be read, it has no queries of the part, or an id comes twice, is not
+            annotated, or is annotated for another part.
     """
     own, everything = (data / "query" / f"query_{name}.json" for name in (part, "all"))
     path = own if own.exists() or not everything.exists() else everything
-    seen = set()
+    queries, seen = [], set()
     for where, row in read_rows(path):
-        query = Query(where, id_of(where, row, "id"), text_of(where, row, "image"), text_of(where, row, "query"))
+        query = Query(id_of(where, row, "id"), text_of(where, row, "image"), text_of(where, row, "query"))
         if query.id not in annotations:
             raise SettingsError(f"{where}: id {query.id} is not in {data / 'annotations.json'}")
         if query.id in seen:
             raise SettingsError(f"{where}: id {query.id} is there already: each query needs an id of its own")
         seen.add(query.id)
         if annotations[query.id].part == part:
-            yield query
+            queries.append(query)
         elif path == own:
             raise SettingsError(f"{where}: id {query.id} is annotated as {annotations[query.id].kind}, expected {part}")
-    if not seen:
-        raise SettingsError(f"{path}: holds no queries")
+    if not queries:
+        raise SettingsError(f"{path}: holds no queries of {part}")
+    return queries
 
 
 def _annotated(where: str, row: dict[str, Any], lexicon: Lexicon) -> Annotated:

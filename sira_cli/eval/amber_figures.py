@@ -23,7 +23,7 @@ DIMENSIONS = {  # by `type` in annotations.json
 OTHERWISE = ("discriminative", "relation")  # whatever else the type is, as in the script
 
 # The script reads AMBER's metrics.txt, where every denominator starts at 0.001; attribute is three of them together.
-# No ratio of whole numbers over such a one lies between two roundings: in which order sums are taken is no matter.
+# That keeps every share off the middle between two roundings, so the order in which floats are added does not matter.
 START = 0.001
 STARTS = {"attribute": 3 * START}
 F1_START = 0.0001
