@@ -1,0 +1,93 @@
+"""AMBER's rule for captions (arXiv 2311.07397), as its script inference.py has it, quirks included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+Likeness = Callable[[str, str], bool]  # of a noun of the caption and a word of a list
+Listed = list[tuple[str, int]]  # words, and the place of the annotated word that each stands for
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a caption mentions.
+
+    Attributes:
+        mentions: nouns that AMBER knows, in the caption's order, repeats included.
+        hallucinated: those of them that are not in the picture.
+        covered: annotated words of the picture that are mentioned.
+        cognitive: annotated words that models like to make up, and that are mentioned.
+    """
+
+    mentions: tuple[str, ...]
+    hallucinated: tuple[str, ...]
+    covered: tuple[str, ...]
+    cognitive: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """The words that AMBER knows.
+
+    Attributes:
+        relation: for each word that pictures are annotated with, other words that name the same thing.
+        safe: words that are never counted as hallucinated, whatever the picture shows.
+    """
+
+    relation: Mapping[str, tuple[str, ...]]
+    safe: frozenset[str]
+
+    @cached_property
+    def vocabulary(self) -> frozenset[str]:
+        """All nouns that count; others are passed over."""
+        return frozenset(self.relation).union(*self.relation.values())
+
+    def judge(self, nouns: Sequence[str], truth: Sequence[str], hallu: Sequence[str], similar: Likeness) -> Judged:
+        """Sort a caption's nouns.
+
+        Quirks of the script that change figures: a safe word stays among the mentions; of words that name the same
+        thing only the first is covered, so one that is annotated twice is covered once at most; an annotated
+        hallucination can still be cleared by a similar word of the picture, but stays marked.
+
+        Args:
+            nouns: of the caption, in its order.
+            truth: annotated words for what the picture shows.
+            hallu: annotated words for what models like to make up about it.
+            similar: whether a noun and a word mean the same.
+        """
+        shown, made_up = self._listed(truth), self._listed(hallu)
+        mentions = tuple(noun for noun in nouns if noun in self.vocabulary)
+        hallucinated: list[str] = []
+        covered: set[int | None] = set()
+        cognitive: set[int | None] = set()
+        for noun in mentions:
+            if noun in self.safe:
+                continue
+            place = _first(shown, noun, _equal)
+            if place is None:
+                cognitive |= {_first(made_up, noun, _equal), _first(made_up, noun, similar)}
+                place = _first(shown, noun, similar)
+            if place is None:
+                hallucinated.append(noun)
+            else:
+                covered.add(place)
+        return Judged(mentions, tuple(hallucinated), _at(truth, covered), _at(hallu, cognitive))
+
+    def _listed(self, words: Sequence[str]) -> Listed:
+        """What names annotated words, in the script's order: the words related to each, then the words themselves."""
+        related = [(other, place) for place, word in enumerate(words) for other in self.relation[word]]
+        return related + [(word, place) for place, word in enumerate(words)]
+
+
+def _equal(one: str, other: str) -> bool:
+    return one == other
+
+
+def _first(listed: Listed, noun: str, like: Likeness) -> int | None:
+    return next((place for word, place in listed if like(noun, word)), None)
+
+
+def _at(words: Sequence[str], places: set[int | None]) -> tuple[str, ...]:
+    return tuple(word for place, word in enumerate(words) if place in places)

@@ -1,0 +1,126 @@
+"""Which words AMBER takes for the same thing: spaCy's vectors, as its script has it, or equal words only."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc
+
+OFFICIAL = "en_core_web_lg"
+THRESHOLD = 0.8  # words are similar above it, not at it
+
+
+class Similarity(ABC):
+    """A way to tell whether two words are similar.
+
+    Attributes:
+        name: `exact`, or the name of a spaCy pipeline.
+        official: whether it is the one of AMBER's script.
+    """
+
+    name: str
+    official: bool
+
+    @abstractmethod
+    def above(self, one: str, other: str) -> bool:
+        """Whether two words are more similar than THRESHOLD."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What decides the answers of `above`."""
+
+
+class Exact(Similarity):
+    """Words are similar only if they are equal. AMBER's script finds more, so its figures differ."""
+
+    name = "exact"
+    official = False
+
+    def above(self, one: str, other: str) -> bool:
+        """Whether two words are equal."""
+        return one == other
+
+    def facts(self) -> dict[str, Any]:
+        """The name."""
+        return {"name": self.name}
+
+
+class Vectors(Similarity):
+    """spaCy's `nlp(one).similarity(nlp(other))`; each word is read once, each pair compared once.
+
+    Attributes:
+        version: of the pipeline.
+    """
+
+    def __init__(self, nlp: Language) -> None:
+        self.name = f"{nlp.meta['lang']}_{nlp.meta['name']}"
+        self.version = str(nlp.meta["version"])
+        self.official = self.name == OFFICIAL
+        self._nlp = nlp
+        self._docs: dict[str, Doc] = {}
+        self._pairs: dict[tuple[str, str], bool] = {}
+
+    def above(self, one: str, other: str) -> bool:
+        """Whether two words are more similar than THRESHOLD; different words without a vector are not."""
+        pair = one, other
+        if pair not in self._pairs:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # a word without a vector; the script ignores it, too
+                self._pairs[pair] = bool(self._doc(one).similarity(self._doc(other)) > THRESHOLD)
+        return self._pairs[pair]
+
+    def facts(self) -> dict[str, Any]:
+        """Names and versions."""
+        return {"name": self.name, "version": self.version, "spacy": version("spacy"), "threshold": THRESHOLD}
+
+    def _doc(self, word: str) -> Doc:
+        if word not in self._docs:
+            self._docs[word] = self._nlp(word)
+        return self._docs[word]
+
+
+def find_similarity(choice: str = "spacy") -> Similarity:
+    """The similarity of that name.
+
+    Args:
+        choice: `spacy`: en_core_web_lg, as in AMBER's script; `exact`: equal words; or another spaCy pipeline with
+            word vectors: the name of an installed one, or its folder.
+
+    Raises:
+        SettingsError: spaCy or the pipeline is not there, cannot be loaded, or has no word vectors.
+    """
+    if choice == "exact":
+        return Exact()
+    name = OFFICIAL if choice == "spacy" else choice
+    get_model = f"`python -m spacy download {OFFICIAL}`"
+    try:
+        import spacy
+    except ImportError as error:
+        raise SettingsError(
+            f"AMBER compares words with spaCy, which is not installed: `pip install 'sira-cli[eval]'` and {get_model}; "
+            "or give `--similarity exact`, which the results will say"
+        ) from error
+    try:
+        nlp = spacy.load(name)
+    except (OSError, ImportError, ValueError) as error:
+        if name == OFFICIAL and not spacy.util.is_package(name):
+            raise SettingsError(
+                f"AMBER compares words with spaCy's {OFFICIAL}, which is not installed: {get_model}; "
+                "or give `--similarity exact`, which the results will say"
+            ) from error
+        raise SettingsError(
+            f"{name}: spaCy cannot load it: {error}: give an installed pipeline's name, a pipeline's folder, or exact"
+        ) from error
+    if not nlp.vocab.vectors.size:
+        raise SettingsError(
+            f"{name}: has no word vectors, so it cannot compare words: give a pipeline that has them, such as "
+            f"{OFFICIAL} ({get_model}), or `--similarity exact`"
+        )
+    return Vectors(nlp)
