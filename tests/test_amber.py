@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sira_cli.errors import SettingsError, SiraError
@@ -88,7 +89,7 @@ def lay_out(folder: Path) -> Path:
     (folder / "query").mkdir(parents=True)
     write(folder / "annotations.json", annotations)
     write(folder / "relation.json", RELATION)
-    (folder / "safe_words.txt").write_text("light\norange", encoding="utf-8")
+    (folder / "safe_words.txt").write_text("orange\nlight", encoding="utf-8")
     write(folder / "query" / "query_generative.json", captions)
     write(folder / "query" / "query_discriminative.json", questions)
     return folder
@@ -259,6 +260,15 @@ def test_existence_has_a_constant_of_its_own(amber):
     counts = {"answers": 10_000, "right": 5_000, "no": 10_000, "answered no": 5_000, "rightly no": 5_000}
     assert amber.figures("existence", counts)["F1"] == 66.6
     assert amber.figures("discriminative", counts)["F1"] == 66.7
+
+
+def test_numpys_sums_are_rounded_as_pythons(amber):
+    for right in range(2_000):
+        counts = {"answers": 2_000.0, "right": float(right), "no": 1_000.0, "answered no": 990.0, "rightly no": 333.0}
+        plain = amber.figures("attribute", counts)
+        numpys = amber.figures("attribute", {name: np.float64(count) for name, count in counts.items()})
+        assert numpys == plain
+        assert {type(value) for value in numpys.values()} == {float}
 
 
 def test_nothing_answered(amber):
@@ -466,6 +476,8 @@ def test_lines_and_own_records_are_read(amber, tmp_path):
     ]
     path.write_text("\n".join(map(json.dumps, own)) + "\n")
     assert amber.read([path]) == {"generative": {"1": "A sky.", "3": ""}}
+    write(path, [row | {"status": "error"} for row in rows(SAID)])  # not sira's: who knows what that means
+    assert amber.read([path]) == {"generative": SAID}
     tally = amber.score(amber.parts[0], {"1": "A sky.", "3": ""})["generative"]
     assert set(tally.counts) == {"a.jpg", "c.jpg"}
 

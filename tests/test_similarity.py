@@ -54,11 +54,12 @@ def test_similar_is_above_the_threshold_not_at_it(cosine, above):
     assert Vectors(Nlp()).above("sky", "cloud") == above
 
 
-def test_words_without_vectors_are_similar_to_themselves_only(tmp_path):
+def test_words_without_vectors_are_similar_to_themselves_only(tmp_path, recwarn):
     found = find_similarity(pipeline(tmp_path, VECTORS))
     assert found.above("unknown", "unknown")
     assert not found.above("unknown", "sky")
     assert not found.above("unknown", "stranger")
+    assert not recwarn.list
 
 
 def test_answers_are_those_of_spacy_and_are_looked_up_once(tmp_path, monkeypatch):
@@ -70,9 +71,12 @@ def test_answers_are_those_of_spacy_and_are_looked_up_once(tmp_path, monkeypatch
     with warnings.catch_warnings(action="ignore"):
         spacys = {(one, other): nlp(one).similarity(nlp(other)) > 0.8 for one, other in product(words, words)}
     found = find_similarity(folder)
+    read = []
+    monkeypatch.setattr(found, "_nlp", lambda word: read.append(word) or nlp(word))
     assert {pair: found.above(*pair) for pair in spacys} == spacys
     assert 100 < sum(spacys.values()) < 800
-    monkeypatch.setattr(found, "_nlp", None)
+    assert sorted(read) == sorted(words)
+    monkeypatch.setattr(found, "_docs", None)
     assert {pair: found.above(*pair) for pair in spacys} == spacys
 
 
