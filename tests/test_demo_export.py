@@ -16,12 +16,13 @@ import pytest
 from PIL import Image
 
 from sira_cli.demo.evaluate import Questions, held_out
-from sira_cli.demo.export import coco_categories, export, file_name
+from sira_cli.demo.export import export, file_name
 from sira_cli.demo.figures import SPLITS
 from sira_cli.demo.language import article, mentions, yes_no_question
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.errors import SiraError
+from sira_cli.eval.chair_words import HEADS
 
 DATA = Path(__file__).parents[2] / "shared" / "data"  # the benchmarks' files, where somebody put them
 SUBJECTS = [held_out(seed) for seed in TEST_SEEDS[:12]]
@@ -108,11 +109,10 @@ def test_instances_are_the_things_that_coco_has_a_category_for(folder):
         x, y, width, height = row["bbox"]
         assert 0 < row["area"] <= width * height
         boxes[row["image_id"]].append((names[row["category_id"]], (x, y, x + width, y + height)))
-    category_of = coco_categories()
     for row in instances["images"]:
         of = SCENES[row["file_name"]]
         assert (row["id"], (row["width"], row["height"])) == (of.seed, render(of)[0].size)
-        expected = [(category_of[thing.name], thing.box) for thing in of.things if thing.name in category_of]
+        expected = [(HEADS[thing.name], thing.box) for thing in of.things if thing.name in HEADS]
         assert boxes[row["id"]] == expected
     assert (folder / "coco/ids.txt").read_text().split() == [str(of.seed) for of in SUBJECTS]
 
@@ -121,11 +121,7 @@ def test_areas_are_the_pixels_that_are_seen(folder):
     annotations = read(folder / "coco/annotations/instances_val2014.json")["annotations"]
     for of in SUBJECTS[:3]:
         seen = render(of)[1]
-        expected = [
-            int(np.sum(seen == index))
-            for index, thing in enumerate(of.things, start=1)
-            if thing.name in coco_categories()
-        ]
+        expected = [int(np.sum(seen == index)) for index, thing in enumerate(of.things, start=1) if thing.name in HEADS]
         assert [row["area"] for row in annotations if row["image_id"] == of.seed] == expected
 
 
@@ -134,15 +130,14 @@ def synonyms() -> str:
 
 
 def test_the_worlds_objects_have_the_categories_that_chair_reads_them_as():
-    category_of = coco_categories()
-    assert {name: category_of[name] for name in ("sofa", "television", "table", "ball", "dog")} == {
+    assert {name: HEADS[name] for name in ("sofa", "television", "table", "ball", "dog")} == {
         "sofa": "couch",
         "television": "tv",
         "table": "dining table",
         "ball": "sports ball",
         "dog": "dog",
     }
-    assert sorted(set(OBJECTS) - set(category_of)) == ["fence", "flower", "house", "lamp", "tree"]
+    assert sorted(set(OBJECTS) - set(HEADS)) == ["fence", "flower", "house", "lamp", "tree"]
 
 
 def test_reference_captions_name_everything_and_nothing_else(folder):

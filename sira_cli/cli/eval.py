@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -13,6 +15,10 @@ from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.eval_run import EvalOptions, answers_of, evaluate
 from sira_cli.cli.options import DecodingOptions, ModelOptions, with_options
 from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.eval.answers import Source
+    from sira_cli.eval.base import Part
 
 app = typer.Typer(
     help="Run and score POPE, CHAIR and AMBER as their official scripts do.",
@@ -64,6 +70,14 @@ class Language(StrEnum):
     FALLBACK = "fallback"
 
 
+class Task(StrEnum):
+    """The parts of AMBER."""
+
+    GENERATIVE = "generative"
+    DISCRIMINATIVE = "discriminative"
+    ALL = "all"
+
+
 LanguageOption = Annotated[
     Language, typer.Option(help="NLTK's data (extra `eval`) or the fallback without data, which is not official.")
 ]
@@ -110,7 +124,7 @@ def chair(
         Path, typer.Option(metavar="COCO_DIR", help="The folder of COCO's instances_*.json and captions_*.json.")
     ],
     ids: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Image ids, one a line; default all pictures, or all answers.")
+        Path | None, typer.Option(metavar="FILE", help="Image ids, one a line; default with --answers: theirs.")
     ] = None,
     lengths: Annotated[str, typer.Option(help="Longest captions, in tokens; --max-new-tokens N is one length.")] = (
         "64,512"
@@ -128,25 +142,32 @@ def chair(
     """
     set_verbosity(options.quiet, options.verbose)
     sources = answers_of(options)
-    from sira_cli.eval.answers import own_parts
     from sira_cli.eval.chair import Chair
+    from sira_cli.eval.chair_rows import read_ids
 
     tokens = _lengths(lengths) if decoding.max_new_tokens is None else (decoding.max_new_tokens,)
+    images = None if ids is None else read_ids(ids)[: options.limit]
     if sources:
-        parts = own_parts(sources)
-        if parts and not all(source.own for source in sources):
-            raise SettingsError("--answers: score files of sira and files from elsewhere one after the other")
-        tokens = tuple(int(part) for part in parts)
-    benchmark = Chair.of(
-        annotations,
-        ids=ids,
-        rule=rule.value,
-        language=language.value,
-        lengths=tokens,
-        images=options.images,
-        limit=options.limit,
-    )
+        tokens, images = _answered(sources, images)
+    benchmark = Chair.of(annotations, ids=images, rule=rule.value, language=language.value, lengths=tokens)
     evaluate(benchmark, sources, model, decoding, options)
+
+
+def _answered(sources: Sequence[Source], images: list[int] | None) -> tuple[tuple[int, ...], list[int]]:
+    """The lengths of the captions in files, if they say so, and their images, unless these are given."""
+    from sira_cli.eval.answers import own_rows
+    from sira_cli.eval.chair_rows import read_captions
+
+    own = [source for source in sources if source.own]
+    if own and len(own) < len(sources):
+        raise SettingsError("--answers: score sira's own captions and captions from elsewhere one after the other")
+    if not own:
+        return (), list(read_captions(sources[0].paths)[0]) if images is None else images
+    rows = [row for _, row in own_rows(own[0]) if str(row.get("id", "")).isdigit() and "part" in row]
+    if not rows:
+        raise SettingsError(f"--answers {own[0].paths[0]}: holds no captions of sira eval chair")
+    lengths = tuple(dict.fromkeys(int(row["part"]) for row in rows))
+    return lengths, list(dict.fromkeys(int(row["id"]) for row in rows)) if images is None else images
 
 
 @app.command("amber", cls=Variadic)
@@ -154,7 +175,7 @@ def chair(
 def amber(
     *,
     data: Annotated[Path, typer.Option(metavar="AMBER_DIR", help="AMBER's folder `data`.")],
-    task: Annotated[str, typer.Option(help="generative, discriminative, or all.")] = "all",
+    task: Annotated[Task, typer.Option(help="Captions, yes/no questions, or both.")] = Task.ALL,
     similarity: Annotated[
         str, typer.Option(help="spacy: en_core_web_lg; exact: equal words only, not official; or a spaCy pipeline.")
     ] = "spacy",
@@ -173,19 +194,27 @@ def amber(
     set_verbosity(options.quiet, options.verbose)
     sources = answers_of(options)
     from sira_cli.eval.amber import PARTS, Amber
+    from sira_cli.eval.language import find_language
+    from sira_cli.eval.similarity import find_similarity
 
-    if task not in (*PARTS, "all"):
-        raise SettingsError(f"--task {task}: expected {', '.join(PARTS)} or all")
+    captions = task != Task.DISCRIMINATIVE  # questions need neither nouns nor vectors
     benchmark = Amber.of(
         data,
-        language=language.value,
-        similarity=similarity,
-        parts=PARTS if task == "all" else (task,),
+        language=find_language(language.value if captions else "fallback", ["nouns"]),
+        similarity=find_similarity(similarity if captions else "exact"),
+        parts=PARTS if task == Task.ALL else [part for part in PARTS if part == task.value],
         suffix=_suffix(suffix, no_suffix),
         normalize=all(source.own for source in sources),
-        limit=options.limit,
     )
+    if options.limit is not None:
+        benchmark = dataclasses.replace(benchmark, parts=tuple(_first(part, options.limit) for part in benchmark.parts))
     evaluate(benchmark, sources, model, decoding, options)
+
+
+def _first(part: Part, pictures: int) -> Part:
+    """What is asked about the first pictures."""
+    first = list(dict.fromkeys(ask.picture for ask in part.asks))[:pictures]
+    return dataclasses.replace(part, asks=tuple(ask for ask in part.asks if ask.picture in first))
 
 
 def _suffix(suffix: str | None, none: bool) -> str:

@@ -337,8 +337,10 @@ def _paper(benchmark: Benchmark, preset: Preset, methods: Sequence[str]) -> dict
     """
     from sira_cli.eval.paper import paper_models, paper_row
 
-    if (name := preset.name or preset.model) not in paper_models():
-        raise SettingsError(f"--paper: the paper has no figures of {name}, only of {', '.join(paper_models())}")
+    models = paper_models()  # ids and their presets' names
+    name = preset.name if preset.name in models.values() else preset.model
+    if name not in (*models, *models.values()):
+        raise SettingsError(f"--paper: the paper has no figures of {name}, only of {', '.join(models.values())} (-p)")
     found = {}
     for part in benchmark.parts:
         for group in part.groups:

@@ -12,7 +12,6 @@ The same scenes give the same bytes.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,9 +26,8 @@ from sira_cli.demo.figures import SPLITS
 from sira_cli.demo.language import NUMBERS, article, caption, yes_no_question
 from sira_cli.demo.scenes import SIDE, Scene, render
 from sira_cli.demo.world import OBJECTS
+from sira_cli.eval.chair_words import HEADS
 from sira_cli.files import replacing, writing
-
-SYNONYMS = Path(__file__).parents[1] / "eval" / "synonyms.txt"
 
 
 @dataclass(frozen=True)
@@ -87,16 +85,6 @@ def file_name(of: Scene) -> str:
     return f"scene_{of.seed:012d}.png"
 
 
-@functools.cache
-def coco_categories() -> dict[str, str]:
-    """COCO's category by each of its words: the first word of a line of CHAIR's list names the category."""
-    found = {}
-    for line in SYNONYMS.read_text(encoding="utf-8").splitlines():
-        words = line.strip().split(", ")
-        found.update(dict.fromkeys(words, words[0]))
-    return found
-
-
 def _pope(subjects: Sequence[Scene]) -> dict[str, list[dict[str, Any]]]:
     """The questions of each split: yes and no by turns."""
     about = Questions().about
@@ -126,13 +114,12 @@ def _instances(subjects: Sequence[Scene], areas: dict[int, list[int]]) -> dict[s
         subjects: the scenes.
         areas: by seed, how many pixels of each thing are seen.
     """
-    category_of = coco_categories()
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(category_of.values()), start=1)}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(HEADS.values()), start=1)}
     things = [
         (of, thing, area)
         for of in subjects
         for thing, area in zip(of.things, areas[of.seed], strict=True)
-        if thing.name in category_of
+        if thing.name in HEADS
     ]
     annotations = []
     for number, (of, thing, area) in enumerate(things, start=1):
@@ -140,7 +127,7 @@ def _instances(subjects: Sequence[Scene], areas: dict[int, list[int]]) -> dict[s
         row = {
             "id": number,
             "image_id": of.seed,
-            "category_id": numbers[category_of[thing.name]],
+            "category_id": numbers[HEADS[thing.name]],
             "bbox": [x0, y0, x1 - x0, y1 - y0],
             "area": area,
             "iscrowd": 0,

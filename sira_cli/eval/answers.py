@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from sira_cli.errors import SettingsError
 from sira_cli.eval.base import Benchmark, Part
 from sira_cli.eval.rows import read_rows, text_of
-from sira_cli.ledger import CONFIGURATION, check_same
+from sira_cli.ledger import CONFIGURATION
 
 SAME = tuple(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens"))
 
@@ -129,31 +129,36 @@ def read_source(benchmark: Benchmark, source: Source) -> Answers:
     return Answers(source.label, benchmark.read(source.paths))
 
 
-def own_parts(sources: Iterable[Source]) -> list[str]:
-    """The parts that records of sira are of, in their order."""
-    parts: dict[str, None] = {}
-    for source in sources:
-        for path in source.paths if source.own else ():
-            parts |= dict.fromkeys(str(row["part"]) for _, row in read_rows(path) if "part" in row)
-    return list(parts)
+def own_rows(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every record of sira's files, with where it stands.
+
+    Raises:
+        SettingsError: a file cannot be read.
+    """
+    for path in source.paths:
+        yield from read_rows(path)
 
 
 def _own(benchmark: Benchmark, source: Source) -> Answers:
     units = {part.name: {ask.unit for ask in part.asks} for part in benchmark.parts}
     said = {name: Said() for name in units}
     answers = Answers(source.label)
-    for path in source.paths:
-        for where, row in read_rows(path):
-            configuration = {name: row.get(name) for name in SAME}
-            answers.settings = answers.settings or configuration
-            check_same(path, configuration, answers.settings)
-            name = str(row.get("part", benchmark.parts[0].name))
-            unit = str(row.get("id") or benchmark.unit(row))
-            if unit not in units.get(name, ()):
-                continue  # of other question files
-            row.setdefault("status", "ok")
-            text_of(where, row, "text" if row["status"] == "ok" else "error")
-            said[name].add(unit, row)
+    for where, row in own_rows(source):
+        configuration = {name: row.get(name) for name in SAME}
+        answers.settings = answers.settings or configuration
+        if configuration != answers.settings:
+            other = next(name for name in SAME if configuration[name] != answers.settings[name])
+            raise SettingsError(
+                f"{where}: {other} is {configuration[other]!r} here and {answers.settings[other]!r} before: "
+                "label what is to be compared: LABEL=FILE"
+            )
+        name = str(row.get("part", benchmark.parts[0].name))
+        unit = str(row.get("id") or benchmark.unit(row))
+        if unit not in units.get(name, ()):
+            continue  # of other question files
+        row.setdefault("status", "ok")
+        text_of(where, row, "text" if row["status"] == "ok" else "error")
+        said[name].add(unit, row)
     for part in benchmark.parts:
         one = said[part.name]
         if not one.texts and not one.errors and len(benchmark.parts) > 1:

@@ -71,7 +71,9 @@ def id_of(where: str, row: dict[str, Any], *names: str) -> int:
     for name in names:
         if name in row:
             value = row[name]
-            if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, str) and value.isdigit())):
+            if isinstance(value, bool) or not (
+                isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
+            ):
                 raise SettingsError(f"{where}: {name} is no whole number: {value!r}")
             return int(value)
     raise SettingsError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
