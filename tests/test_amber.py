@@ -316,14 +316,18 @@ def test_captions_are_never_reduced(data, tmp_path):
 def test_facts(data):
     amber = benchmark(data)
     assert amber.facts() == {
-        "official": True,
         "normalize": False,
         "language": {"name": "words"},
         "similarity": {"name": "near"},
     }
-    assert not benchmark(data, similarity=Exact()).facts()["official"]
     questions = benchmark(data, similarity=Exact(), parts=["discriminative"], normalize=True)
-    assert questions.facts() == {"official": True, "normalize": True}
+    assert questions.facts() == {"normalize": True}
+
+
+def test_only_captions_have_stand_ins(data):
+    assert benchmark(data).stand_ins() == {}
+    assert benchmark(data, similarity=Exact()).stand_ins() == {"generative": "similarity exact"}
+    assert benchmark(data, similarity=Exact(), parts=["discriminative"]).stand_ins() == {}
 
 
 # The whole rule in other words.

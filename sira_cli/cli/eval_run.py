@@ -222,7 +222,8 @@ class _Run:
         lvlms = self._load()
         found = {name: self._one(name, by_part, ledgers) for name, by_part in lvlms.items()}
         for name, other in self.same.items():
-            found[name] = dataclasses.replace(found[other], name=name)
+            failures = [dataclasses.replace(failure, method=name) for failure in found[other].failures]
+            found[name] = dataclasses.replace(found[other], name=name, failures=failures)
         if self._shard is None:
             return [found[name] for name in self._decodings]
         failed = sum(len(one.failures) for one in found.values())
@@ -321,7 +322,7 @@ def _by_method(names: Sequence[str], decoding: DecodingOptions) -> dict[str, Dec
     for name in names:
         method = find(name)
         has = {*method.from_preset, *(field.name for field in dataclasses.fields(method))}
-        used |= has
+        used |= has if name != "greedy" else set()  # which only shows the CF stream, where one looks at both
         options[name] = dataclasses.replace(decoding, method=name, **{key: None for key in given if key not in has})
     for key in given:
         if key not in used:
@@ -362,7 +363,10 @@ def _write(benchmark: Benchmark, answers: Sequence[Answers], report: EvalReport,
             for one in answers:
                 for part in benchmark.parts:
                     for row in benchmark.details(part, one.texts.get(part.name, {})):
-                        file.write(json.dumps({"method": one.name, **row}, ensure_ascii=False).encode() + b"\n")
+                        file.write(
+                            json.dumps({"method": one.name, "part": part.name, **row}, ensure_ascii=False).encode()
+                            + b"\n"
+                        )
     if options.export is not None and options.output is not None:
         for one in answers:
             if one.failures:

@@ -199,12 +199,17 @@ class Amber(Benchmark):
                 right = is_right(annotated, response)
                 yield {"id": ask.id, "truth": annotated.truth[0], "response": response, "right": right}
 
+    def stand_ins(self) -> dict[str, str]:
+        """Of captions; questions need no language."""
+        used = [] if self.language.official else ["nouns without NLTK's data"]
+        used += [] if self.similarity.official else [f"similarity {self.similarity.name}"]
+        return {part.name: ", ".join(used) for part in self.parts if used and part.name == "generative"}
+
     def facts(self) -> dict[str, Any]:
-        """How answers are read; `official` if the script reads them so. Questions need no language."""
+        """How answers are read; questions need no language."""
         captions = any(part.name == "generative" for part in self.parts)
         words = {"language": self.language.facts(), "similarity": self.similarity.facts()} if captions else {}
-        official = not captions or (self.language.official and self.similarity.official)
-        return {"official": official, "normalize": self.normalize, **words}
+        return {"normalize": self.normalize, **words}
 
     def _judged(self, id_: str, text: str) -> Judged:
         annotated = self.annotations[id_]

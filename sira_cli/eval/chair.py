@@ -192,6 +192,10 @@ class Chair(Benchmark):
                 },
             }
 
+    def stand_ins(self) -> dict[str, str]:
+        """Of all parts, where NLTK's data are missing."""
+        return {} if self._language.official else {part.name: "words without NLTK's data" for part in self.parts}
+
     def facts(self) -> dict[str, Any]:
         """The rule, the language with its versions, and the annotation files."""
         files = [str(path) for path in self._annotations.files]

@@ -23,7 +23,7 @@ def to_csv(report: EvalReport) -> str:
         for name in names:
             figure = row.figures.get(name)
             cells += ["", "", ""] if figure is None else [repr(figure.value), repr(figure.low), repr(figure.high)]
-        writer.writerow([*start, "measured", report.official, row.answered, row.failed, *cells])
+        writer.writerow([*start, "measured", row.part not in report.stand_ins, row.answered, row.failed, *cells])
         if row.paper is not None:
             paper = [cell for name in names for cell in (row.paper.get(name, ""), "", "")]
             writer.writerow([*start, "paper", "", "", "", *paper])
@@ -36,7 +36,8 @@ def to_latex(report: EvalReport) -> str:
     for part in dict.fromkeys(row.part for row in report.rows):
         rows = [row for row in report.rows if row.part == part]
         names = list(rows[0].figures)
-        lines = [
+        lines = [f"% NOT the official figures: {report.stand_ins[part]}"] if part in report.stand_ins else []
+        lines += [
             rf"\begin{{tabular}}{{ll{'r' * len(names)}}}",
             r"\toprule",
             " & ".join(["", "Method", *(_head(name) for name in names)]) + r" \\",
@@ -52,8 +53,7 @@ def to_latex(report: EvalReport) -> str:
                     lines.append(" & ".join(["", _tex(row.method) + " (paper)", *cells]) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
         tables.append("\n".join(lines))
-    note = "" if report.official else "% not the official figures: a stand-in took part, see the JSON's facts\n"
-    return note + "\n\n".join(tables) + "\n"
+    return "\n\n".join(tables) + "\n"
 
 
 def _cell(row: Row, name: str, block: list[Row]) -> str:

@@ -179,6 +179,8 @@ class Pope(Benchmark):
         found: dict[str, str] = {}
         where = str(path)
         for position, (where, row) in enumerate(read_rows(path)):
+            if "label" in row and "answer" not in row:
+                raise SettingsError(f"{where}: is a question, expected an answer: is --answers right?")
             if "question_id" in row:
                 number = id_of(where, row, "question_id")
                 if number not in by_number:

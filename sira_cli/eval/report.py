@@ -65,14 +65,14 @@ class EvalReport:
 
     Attributes:
         benchmark: its name.
-        official: whether the figures are those of the official script: no stand-in for its language data took part.
+        stand_ins: by part, what took the place of the official script's language data; its figures are not official.
         facts: the rule, language data and their versions, files.
         settings: of each method, as far as it is known; the first is what the others are compared with.
         same: methods that were not run because they cannot differ from another one.
     """
 
     benchmark: str
-    official: bool
+    stand_ins: dict[str, str]
     facts: dict[str, Any]
     settings: dict[str, dict[str, Any]]
     same: dict[str, str]
@@ -111,11 +111,10 @@ class EvalReport:
                 tests += group.tests()
             if benchmark.averaged and len(scored) > 1:
                 rows += _means([row for row in rows if row.part == part.name], scored)
-        facts = benchmark.facts()
         return cls(
             benchmark=benchmark.name,
-            official=bool(facts.get("official", True)),
-            facts=facts,
+            stand_ins=benchmark.stand_ins(),
+            facts=benchmark.facts(),
             settings={one.name: one.settings for one in answers},
             same=dict(same or {}),
             rows=tuple(rows),
@@ -125,7 +124,7 @@ class EvalReport:
 
     def to_json(self) -> str:
         """One JSON object, `sira.eval/1`."""
-        record = {"schema": "sira.eval/1", **asdict(self), "sira_version": __version__}
+        record = {"schema": "sira.eval/1", "official": not self.stand_ins, **asdict(self), "sira_version": __version__}
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 

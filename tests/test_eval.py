@@ -1,0 +1,440 @@
+"""`sira eval`: runs on drawn scenes from pictures to figures, resuming, shards, failures, files, what is refused."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sira_cli import methods
+from sira_cli.demo.evaluate import Questions, held_out
+from sira_cli.demo.export import export
+from sira_cli.demo.scenes import TEST_SEEDS
+from sira_cli.eval.pope import ONE_WORD
+from sira_cli.lvlm import Lvlm, load
+
+SPLITS = ("random", "popular", "adversarial")
+SCENES = 3
+
+
+@pytest.fixture(scope="module")
+def lvlm() -> Lvlm:
+    return load("demo")
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("scenes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sira_cli.demo.export.Questions", functools.partial(Questions, sample=50))
+        export([held_out(seed) for seed in TEST_SEEDS[:SCENES]], folder)
+    return folder
+
+
+@pytest.fixture
+def loaded(lvlm, monkeypatch) -> Counter:
+    """Commands get the model that is loaded already; what it is asked is counted, by method."""
+    asked: Counter = Counter()
+    answer = Lvlm.answer
+
+    def counted(self, inputs, *args, **options):
+        asked[self.method] += len(inputs["input_ids"])
+        return answer(self, inputs, *args, **options)
+
+    monkeypatch.setattr(Lvlm, "answer", counted)
+    monkeypatch.setattr("sira_cli.cli.eval_run.load_model", lambda preset, model, method: lvlm.under(method, preset))
+    return asked
+
+
+@pytest.fixture
+def pope(sira, scenes, loaded):
+    """`sira eval pope` on the scenes, as JSON."""
+
+    def run(*args: object, images: Path = scenes / "images", splits=SPLITS) -> tuple[int, dict, str]:
+        files = [scenes / "pope" / f"scenes_pope_{split}.json" for split in splits]
+        given = [] if "--answers" in args else ["--images", images, "-p", "demo", "-b", 16]
+        code, out, err = sira("eval", "pope", "--questions", *files, *given, "--json", *args)
+        return code, json.loads(out) if out else {}, err
+
+    return run
+
+
+def rows(report: dict) -> dict[tuple[str, str], dict]:
+    return {(row["group"], row["method"]): row for row in report["rows"]}
+
+
+def values(report: dict) -> dict[tuple[str, str, str], float]:
+    return {
+        (*key, name): figure["value"] for key, row in rows(report).items() for name, figure in row["figures"].items()
+    }
+
+
+# --- POPE, from pictures to figures
+
+
+def test_pope_against_single_questions(pope, scenes, lvlm, loaded):
+    """Every answer again, one at a time through `Lvlm.ask`; what splits share is asked once."""
+    code, report, _ = pope()
+    assert code == 0
+    found = rows(report)
+    assert list(dict.fromkeys(method for _, method in found)) == ["greedy", "greedy+apc", "sira"]
+    assert list(dict.fromkeys(group for group, _ in found)) == [*(f"scenes {split}" for split in SPLITS), "mean"]
+    distinct: set[tuple[str, str]] = set()
+    for method in ("greedy", "sira"):
+        model = lvlm.under(methods.find(method))
+        say = functools.cache(lambda image, text, ask=model.ask: ask(scenes / "images" / image, text + ONE_WORD).text)
+        for split in SPLITS:
+            lines = (scenes / "pope" / f"scenes_pope_{split}.json").read_text().splitlines()
+            asked = [json.loads(line) for line in lines]
+            distinct |= {(row["image"], row["text"]) for row in asked}
+            pairs = Counter((row["label"], say(row["image"], row["text"])) for row in asked)
+            row = found[f"scenes {split}", method]
+            cells = {"TP": ("yes", "Yes"), "FN": ("yes", "No"), "FP": ("no", "Yes"), "TN": ("no", "No")}
+            assert {name: row["counts"][name] for name in cells} == {name: pairs[pair] for name, pair in cells.items()}
+            assert row["answered"] == len(asked)
+    once = 2 * len(distinct)  # under two methods, each again by `say`
+    assert sum(loaded.values()) == 2 * once
+
+
+def test_controls(pope, loaded):
+    _, report, _ = pope("--method", "vcd", splits=("random",))
+    assert list(report["settings"]) == ["greedy", "greedy+apc", "vcd"]
+    assert report["same"] == {"greedy+apc": "greedy"}
+    assert loaded["greedy+apc"] == 0
+    assert rows(report)["scenes random", "greedy+apc"]["counts"] == rows(report)["scenes random", "greedy"]["counts"]
+    _, report, _ = pope("--method", "sira", "--no-controls", splits=("random",))
+    assert list(report["settings"]) == ["sira"]
+    assert report["tests"] == []
+
+
+def test_a_cut_off_is_run_where_it_can_matter(pope, loaded):
+    _, report, _ = pope("--method", "sira", "--temperature", 1, "--seed", 1, "--limit", 4, splits=("random",))
+    assert report["same"] == {}
+    assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 4
+
+
+def test_settings_go_to_the_methods_that_have_them(pope):
+    code, report, _ = pope("--method", "sira,vcd", "--alpha", 2, "--limit", 2, splits=("random",))
+    assert code == 0
+    assert [row["alpha"] for row in report["settings"].values()] == [0, 0, 2, 2]
+
+
+def test_a_run_goes_on_where_it_stopped(pope, loaded, tmp_path):
+    whole = pope()[1]
+    loaded.clear()
+    assert pope("-o", tmp_path / "out", "--limit", 6)[0] == 0
+    first = loaded.total()
+    loaded.clear()
+    _, report, _ = pope("-o", tmp_path / "out")
+    assert values(report) == values(whole)
+    assert first > 0
+    assert loaded["sira"] == len((tmp_path / "out" / "sira-pope.jsonl").read_text().splitlines()) - first // 2
+    loaded.clear()
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == report
+    assert pope("-o", tmp_path / "out")[1] == report
+    assert loaded.total() == 0
+    code, _, err = pope("-o", tmp_path / "out", "--alpha", 3)
+    assert (code, err.splitlines()[-1].count("alpha is 0.5 there and 3.0 now")) == (2, 1)
+    assert pope("-o", tmp_path / "out", "--alpha", 3, "--overwrite", "--limit", 1)[0] == 0
+
+
+def test_an_interrupted_run_keeps_what_is_finished(pope, loaded, tmp_path, monkeypatch):
+    counted = Lvlm.answer
+
+    def interrupted(self, *args, **options):
+        if self.method == "sira":
+            raise KeyboardInterrupt
+        return counted(self, *args, **options)
+
+    monkeypatch.setattr(Lvlm, "answer", interrupted)
+    code, report, err = pope("-o", tmp_path)
+    assert (code, report) == (130, {})
+    assert "run the same command again to go on" in err
+    monkeypatch.setattr(Lvlm, "answer", counted)
+    loaded.clear()
+    code, report, _ = pope("-o", tmp_path)
+    assert (code, set(loaded)) == (0, {"sira"})
+
+
+def test_shards_make_the_whole(pope, tmp_path):
+    whole = pope()[1]
+    for part in ("1/2", "2/2"):
+        code, report, err = pope("-o", tmp_path, "--shard", part)
+        assert (code, report) == (0, {})
+        assert f"--answers {tmp_path}" in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{method}-pope.{part}-of-2.jsonl" for method in ("greedy", "sira") for part in (1, 2)
+    ]
+    code, report, _ = pope("--answers", tmp_path)
+    assert code == 0
+    assert values(report) == {key: value for key, value in values(whole).items() if key[1] != "greedy+apc"}
+    code, _, err = pope("--answers", *tmp_path.glob("*.1-of-2.jsonl"))
+    assert (code, err.count("is it finished, and are all shards given?")) == (2, 1)
+
+
+def test_pictures_that_fail_are_counted_and_left_out(pope, scenes, tmp_path, loaded):
+    images = tmp_path / "images"
+    images.mkdir()
+    one, two, three = sorted((scenes / "images").iterdir())
+    (images / one.name).write_bytes(one.read_bytes())
+    (images / two.name).write_bytes(b"no picture")
+    code, report, err = pope("-o", tmp_path / "out", "--export", "official", images=images)
+    assert code == 3
+    assert err.count(f"{images / three.name}: no such file") == 2  # once a method
+    assert "sira: not exported, as pictures failed" in err
+    assert "2 pictures failed; what was asked about them is in no figure" in err
+    failed = [(row["method"], row["picture"]) for row in report["failures"]]
+    assert sorted(failed) == sorted((method, path.name) for method in report["settings"] for path in (two, three))
+    asked = (scenes / "pope" / "scenes_pope_random.json").read_text().splitlines()
+    here = sum(one.name in line for line in asked)
+    row = rows(report)["scenes random", "sira"]
+    assert (row["answered"], row["failed"]) == (here, len(asked) - here)
+    assert sum(row["counts"][cell] for cell in ("TP", "FP", "TN", "FN")) == here
+    scored = pope("--answers", tmp_path / "out")
+    assert scored[0] == 3
+    assert rows(scored[1])["scenes random", "sira"] == row | {"differences": row["differences"]}
+    for path in (two, three):
+        (images / path.name).write_bytes(path.read_bytes())
+    loaded.clear()
+    # A picture that can be read now has another key, so it is asked about again; one that was missing has, too.
+    code, report, _ = pope("-o", tmp_path / "out", "--retry-errors", images=images)
+    assert (code, report["failures"]) == (0, [])
+    assert rows(report)["scenes random", "sira"]["failed"] == 0
+
+
+def test_exported_answers_score_the_same(pope, tmp_path):
+    _, report, _ = pope("-o", tmp_path, "--export", "official", "--details", tmp_path / "details.jsonl")
+    files = [f"sira={tmp_path}/official/sira/scenes_pope_{split}.jsonl" for split in SPLITS]
+    _, again, _ = pope("--answers", *files)
+    assert values(again) == {key: value for key, value in values(report).items() if key[1] == "sira"}
+    details = [json.loads(line) for line in (tmp_path / "details.jsonl").read_text().splitlines()]
+    right = [row["right"] for row in details if (row["method"], row["split"]) == ("sira", "scenes random")]
+    assert 100 * sum(right) / len(right) == values(report)["scenes random", "sira", "accuracy"]
+
+
+def test_pictures_of_a_record_are_found_from_its_file(pope, scenes, tmp_path):
+    pope("-o", tmp_path, "--limit", 1, splits=("random",))
+    record = json.loads((tmp_path / "sira-pope.jsonl").read_text())
+    assert (tmp_path / record["file_name"]).resolve() == next((scenes / "images").glob("*000000.png")).resolve()
+    assert (record["schema"], record["part"]) == ("sira.ask/1", "pope")
+    assert record["id"] == f"{Path(record['file_name']).name}: {record['prompt'].removesuffix(ONE_WORD)}"
+
+
+# --- CHAIR and AMBER
+
+
+def test_chair(sira, scenes, loaded, lvlm, tmp_path):
+    coco = scenes / "coco"
+    run = ("eval", "chair", "--annotations", coco, "-o", tmp_path, "--details", tmp_path / "d.jsonl", "--json")
+    run += ("--language", "fallback")
+    code, out, _ = sira(
+        *run, "--images", scenes / "images", "--ids", coco / "ids.txt", "-p", "demo", "-b", 4, "--lengths", "12,64"
+    )
+    report = json.loads(out)
+    assert code == 0
+    assert not report["official"]
+    assert list(report["stand_ins"]) == ["12", "64"]
+    found = rows(report)
+    assert list(found) == [
+        (f"{length} tokens", method) for length in (12, 64) for method in ("greedy", "greedy+apc", "sira")
+    ]
+    texts = [json.loads(line) for line in (tmp_path / "sira-12.jsonl").read_text().splitlines()]
+    assert [row["output_tokens"] for row in texts] == 3 * [12]
+    assert {row["prompt"] for row in texts} == {"Please describe this image in detail."}
+    single = lvlm.under(methods.find("sira"), lvlm.preset.with_settings(max_new_tokens=12))
+    image = scenes / "images" / Path(texts[0]["file_name"]).name
+    assert single.caption(image, "Please describe this image in detail.").text == texts[0]["text"]
+    details = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()]
+    for (group, method), row in found.items():
+        of = [one for one in details if (one["method"], one["part"]) == (method, group.removesuffix(" tokens"))]
+        wrong = [bool(one["mscoco_hallucinated_words"]) for one in of]
+        assert row["figures"]["CHAIRs"]["value"] == pytest.approx(100 * sum(wrong) / SCENES)
+        assert row["answered"] == SCENES
+    loaded.clear()
+    code, out, _ = sira(*run, "--answers", tmp_path)
+    assert values(json.loads(out)) == {key: value for key, value in values(report).items() if key[1] != "greedy+apc"}
+    assert loaded.total() == 0
+
+
+def test_chair_of_one_length(sira, scenes, loaded):
+    coco = scenes / "coco"
+    code, out, _ = sira(
+        *("eval", "chair", "--annotations", coco, "--images", scenes / "images", "--ids", coco / "ids.txt"),
+        *(
+            "-p",
+            "demo",
+            "--max-new-tokens",
+            5,
+            "--limit",
+            1,
+            "--no-controls",
+            "--format",
+            "csv",
+            "--language",
+            "fallback",
+        ),
+    )
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert (code, row["group"], row["method"], row["official"], row["answered"]) == (
+        0,
+        "5 tokens",
+        "sira",
+        "False",
+        "1",
+    )
+    assert loaded == {"sira": 1}
+
+
+def test_amber(sira, scenes, loaded, tmp_path):
+    run = ("eval", "amber", "--data", scenes / "amber", "--similarity", "exact", "--language", "fallback", "--json")
+    code, out, _ = sira(
+        *run, "--images", scenes / "images", "-p", "demo", "-b", 8, "-o", tmp_path, "--export", "official"
+    )
+    report = json.loads(out)
+    assert code == 0
+    assert list(report["stand_ins"]) == ["generative"]
+    groups = ["generative", "discriminative", "existence", "attribute", "state", "number", "action", "relation"]
+    assert list(dict.fromkeys(group for group, _ in rows(report))) == groups
+    truth = {row["id"]: row for row in json.loads((scenes / "amber" / "annotations.json").read_text())}
+    said = json.loads((tmp_path / "official" / "sira" / "discriminative.json").read_text())
+    right = [{"yes": "Yes", "no": "No"}[truth[row["id"]]["truth"]] == row["response"] for row in said]
+    assert values(report)["discriminative", "sira", "accuracy"] == pytest.approx(
+        100 * sum(right) / len(right), abs=0.06
+    )
+    elsewhere = [f"sira={tmp_path}/official/sira/{part}.json" for part in ("generative", "discriminative")]
+    _, out, _ = sira(*run, "--answers", *elsewhere)
+    assert values(json.loads(out)) == {key: value for key, value in values(report).items() if key[1] == "sira"}
+    code, out, _ = sira(*run, "--task", "discriminative", "--answers", f"{elsewhere[1]}", "--similarity", "spacy")
+    assert (code, json.loads(out)["official"]) == (0, True)  # questions need no vectors
+
+
+def test_amber_on_the_first_pictures(sira, scenes, loaded):
+    code, out, _ = sira(
+        *("eval", "amber", "--data", scenes / "amber", "--images", scenes / "images", "-p", "demo", "--limit", 1),
+        *("--task", "discriminative", "--no-suffix", "--no-controls", "--json"),
+    )
+    first = json.loads((scenes / "amber" / "query" / "query_discriminative.json").read_text())[0]["image"]
+    queries = json.loads((scenes / "amber" / "query" / "query_discriminative.json").read_text())
+    assert code == 0
+    assert rows(json.loads(out))["discriminative", "sira"]["answered"] == sum(row["image"] == first for row in queries)
+
+
+# --- answers from elsewhere
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A question file and two methods' answers to it."""
+    labels = ["yes", "no"] * 4
+    (tmp_path / "coco_pope_random.json").write_text(
+        "".join(
+            json.dumps({"question_id": n, "image": f"{n // 4}.jpg", "text": f"Is there a {n}?", "label": label}) + "\n"
+            for n, label in enumerate(labels)
+        )
+    )
+    for name, said in (("base", ["Yes"] * 8), ("better", ["Yes", "No"] * 3 + ["No", "No"])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"answer": text}) + "\n" for text in said))
+    return tmp_path
+
+
+def test_methods_side_by_side(sira, elsewhere):
+    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json")
+    files = (elsewhere / "base.jsonl", f"sira={elsewhere / 'better.jsonl'}")
+    code, out, err = sira(*run, "--answers", *files)
+    assert (code, err) == (0, "")
+    assert [line.split()[:4] for line in out.splitlines() if "±" in line and "coco" in line] == [
+        ["coco", "random", "sira", "87.5"],
+    ]
+    assert "p to sira" in out  # labelled files come first
+    report = json.loads(sira(*run, "--answers", files[0], "--answers", files[1], "--json")[1])
+    assert list(report["settings"]) == ["sira", "base"]
+    (test,) = report["tests"]
+    # Of eight answers three are right only under sira, none only under base: 2 / 2^3, but for the one that both miss.
+    assert test == {
+        "group": "coco random", "first": "sira", "second": "base", "only_first": 4, "only_second": 1, "p": 0.375
+    }  # fmt: skip
+    difference = report["rows"][1]["differences"]["accuracy"]
+    assert difference["value"] == -37.5
+    assert difference["low"] <= -37.5 <= difference["high"]
+
+
+def test_the_papers_row_is_beside(sira, elsewhere):
+    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--answers")
+    run += (f"sira={elsewhere / 'better.jsonl'}", "--paper")
+    code, out, _ = sira(*run, "-p", "llava-1.5-7b")
+    assert code == 0
+    assert "in the paper" in out
+    assert "89.27" in out  # Table 1
+    (row,) = json.loads(sira(*run, "-m", "Qwen/Qwen2.5-VL-7B-Instruct", "--json")[1])["rows"]
+    assert row["paper"]["accuracy"] == 91.13
+    lines = list(csv.DictReader(io.StringIO(sira(*run, "-p", "llava-1.5-7b", "--format", "csv")[1])))
+    assert [(line["source"], line["accuracy"]) for line in lines] == [("measured", "87.5"), ("paper", "89.27")]
+    code, out, err = sira(*run, "-p", "demo")
+    assert (code, out) == (2, "")
+    assert err == "sira: --paper: the paper has no figures of bundled, only of qwen2.5-vl-7b, llava-1.5-7b (-p)\n"
+
+
+def test_latex(sira, elsewhere):
+    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--format", "latex", "--answers")
+    _, out, _ = sira(*run, f"a_b={elsewhere / 'better.jsonl'}", elsewhere / "base.jsonl")
+    lines = out.splitlines()
+    assert (lines[0], lines[-1]) == (r"\begin{tabular}{llrrrrrrrr}", r"\end{tabular}")
+    body = [line for line in lines if line.endswith(r"\\")]
+    assert all(line.count("&") == 9 for line in body)
+    assert body[0].startswith(r" & Method & accuracy$\uparrow$ & F1$\uparrow$")
+    assert body[1].startswith(r"coco random & a\_b & \textbf{87.50} & \textbf{85.71} & \textbf{100.00} & 75.00 &")
+    assert body[2].startswith(r" & base & 50.00 & 66.67 & 50.00 & \textbf{100.00} & 100.00 & 100.00 & ")
+
+
+def test_records_of_two_settings_are_not_one_method(pope, tmp_path):
+    for alpha in (0.5, 3):
+        pope("-o", tmp_path / str(alpha), "--limit", 2, "--no-controls", "--alpha", alpha, splits=("random",))
+    files = [tmp_path / str(alpha) / "sira-pope.jsonl" for alpha in (0.5, 3)]
+    code, _, err = pope("--answers", *files, splits=("random",))
+    assert (code, "alpha is 3.0 here and 0.5 before: label what is to be compared: LABEL=FILE" in err) == (2, True)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--images", "x", "--answers", "y"], "give --images FOLDER to ask the model, or --answers FILE"),
+        ([], "give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two"),
+        (["--answers", "missing.json"], "--answers missing.json: no such file"),
+        (["--answers", "{q}", "--limit", 1], "--limit is for runs"),
+        (["--images", "{i}", "--shard", "1/2"], "--shard needs --output FOLDER"),
+        (["--answers", "{q}", "--export", "official"], "--export needs --output FOLDER"),
+        (["--images", "{i}", "-o", "out.jsonl"], "--output out.jsonl: expected a folder"),
+        (["--images", "{q}"], "is not a folder"),
+        (["--images", "{i}", "--method", "opera"], "no method named 'opera'"),
+        (
+            ["--images", "{i}", "--method", "dola", "--k", 2],
+            "--k: none of the methods has it: greedy, ",
+        ),
+        (["--images", "{i}", "--json", "--format", "csv"], "give --json or --format csv, not both"),
+        (["--images", "{i}", "--suffix", "x", "--no-suffix"], "give --suffix or --no-suffix, not both"),
+        (["--answers", "{i}"], "no file in this folder holds records of sira"),
+        (["--answers", "{q}"], "line 1: is a question, expected an answer"),
+    ],
+)
+def test_refusals(sira, scenes, args, message):
+    names = {"{q}": scenes / "pope" / "scenes_pope_random.json", "{i}": scenes / "images"}
+    given = [names.get(arg, arg) for arg in args]
+    code, out, err = sira("eval", "pope", "--questions", names["{q}"], *given, "-p", "demo")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_no_picture_at_all_is_known_before_the_model_is_loaded(sira, scenes, tmp_path):
+    files = scenes / "pope" / "scenes_pope_random.json"
+    code, out, err = sira("eval", "pope", "--questions", files, "--images", tmp_path, "-p", "llava-1.5-7b")
+    assert (code, out) == (1, "")
+    assert err.endswith(f"no such file, nor any of the other {SCENES - 1}: is --images right?\n")
