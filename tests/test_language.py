@@ -1,0 +1,249 @@
+"""Words of captions: the real NLTK on small data of our own, pattern's singulars, and the rules without data."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import nltk
+import pytest
+
+from sira_cli.errors import SettingsError
+from sira_cli.eval import fallback, language
+from sira_cli.eval.language import Nltk, find_language
+from tests import language_data
+
+TAGGER = "averaged_perceptron_tagger_eng"
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory) -> Path:
+    return language_data.build(tmp_path_factory.mktemp("nltk") / "data")
+
+
+@pytest.fixture
+def data(built, tmp_path, monkeypatch) -> Path:
+    """A copy that NLTK knows and nothing else."""
+    folder = tmp_path / "nltk_data"
+    shutil.copytree(built, folder)
+    language_data.use(monkeypatch, folder)
+    yield folder
+    language_data.forget()
+
+
+def test_lemmas_take_the_part_of_speech_into_account(data):
+    found = find_language("nltk")
+    assert found.lemmas("The men are riding horses near two benches.") == (
+        ["the", "man", "be", "ride", "horse", "near", "two", "bench", "."]
+    )
+    assert found.lemmas("A woman rides a horse and leaves the better seat") == (
+        ["a", "woman", "ride", "a", "horse", "and", "leave", "the", "good", "seat"]
+    )
+    assert found.lemmas("") == []
+
+
+def test_all_tokens_of_a_caption_are_tagged_at_once(data, monkeypatch):
+    asked = []
+    real = nltk.pos_tag
+    monkeypatch.setattr(nltk, "pos_tag", lambda tokens: asked.append(tokens) or real(tokens))
+    find_language("nltk").lemmas("The men run. The dogs sit.")
+    assert asked[-1] == ["the", "men", "run", ".", "the", "dogs", "sit", "."]
+
+
+def test_tags_of_other_kinds_count_as_nouns(data, monkeypatch):
+    monkeypatch.setattr(nltk, "pos_tag", lambda tokens: [(token, "IN") for token in tokens])
+    assert find_language("nltk").lemmas("men leaves riding") == ["man", "leaf", "riding"]
+
+
+def test_nouns_keep_the_case_of_the_text(data):
+    found = find_language("nltk", ("nouns",))
+    assert found.nouns("The dogs run happily, they don't sit.") == ["dog"]
+    assert found.nouns("There are wine glasses on the table") == ["wine", "glass", "table"]
+    # WordNet knows no capitals, so what begins a sentence stays a plural that no vocabulary has.
+    assert found.nouns("Horses are riding the horses") == ["Horses", "horse"]
+
+
+def test_facts_name_versions_and_what_the_data_holds(data):
+    before = find_language("nltk").facts()
+    assert before["language"] == "nltk"
+    assert before["official"] is True
+    assert list(before["versions"]) == ["nltk", "punkt_tab", TAGGER, "wordnet"]
+    assert before["versions"]["nltk"] == nltk.__version__
+    with (data / "corpora" / "wordnet" / "noun.exc").open("a") as file:
+        file.write("oxen ox\n")
+    after = find_language("nltk").facts()["versions"]
+    assert after["wordnet"].startswith("sha256:")
+    assert {name for name in after if after[name] != before["versions"][name]} == {"wordnet"}
+
+
+def test_zipped_data_has_the_same_words_and_the_same_hash(data, monkeypatch):
+    """`nltk.downloader` leaves wordnet zipped."""
+    plain = find_language("nltk")
+    expected = plain.lemmas("the men are riding horses")
+    shutil.make_archive(str(data / "corpora" / "wordnet"), "zip", data / "corpora", "wordnet")
+    shutil.rmtree(data / "corpora" / "wordnet")
+    language_data.use(monkeypatch, data)
+    zipped = find_language("nltk")
+    assert zipped.facts() == plain.facts()
+    assert zipped.lemmas("the men are riding horses") == expected
+
+
+@pytest.mark.parametrize(
+    ("gone", "named"),
+    [
+        ("tokenizers/punkt_tab", "punkt_tab"),
+        ("tokenizers/punkt_tab/english/ortho_context.tab", "punkt_tab"),
+        (f"taggers/{TAGGER}", TAGGER),
+        (f"taggers/{TAGGER}/{TAGGER}.tagdict.json", TAGGER),
+        ("corpora/wordnet", "wordnet"),
+        ("corpora/wordnet/verb.exc", "wordnet"),
+        ("corpora/wordnet/lexnames", "lexnames"),
+    ],
+)
+def test_missing_data_is_named_with_the_way_to_get_it(data, gone, named):
+    path = data / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(SettingsError, match=named) as caught:
+        find_language("nltk")
+    assert "pip install 'sira-cli[eval]'" in str(caught.value)
+    assert f"python -m nltk.downloader punkt_tab {TAGGER} wordnet" in str(caught.value)
+    found = find_language("auto")
+    assert found.name == "fallback"
+    assert named in found.facts()["why"]
+    assert "pip" not in found.facts()["why"]
+
+
+def test_singulars_need_no_tagger_and_no_wordnet(data):
+    shutil.rmtree(data / "taggers")
+    shutil.rmtree(data / "corpora")
+    found = find_language("auto", ("singulars",))
+    assert found.name == "nltk"
+    assert list(found.facts()["versions"]) == ["nltk", "textblob", "punkt_tab"]
+    assert found.singulars("Two women's knives are on the wine glasses.") == (
+        ["two", "woman", "'", "knife", "are", "on", "the", "wine", "glass", "."]
+    )
+
+
+@pytest.mark.parametrize(
+    ("plural", "singular"),
+    [
+        # Where textblob and pattern.en differ, pattern's.
+        *[("collies", "collies"), ("doggies", "doggies"), ("cookies", "cookies"), ("minibuses", "minibus")],
+        *[("airbuses", "airbus"), ("jeans", "jean"), ("christmas", "christmas"), ("as", "as")],
+        # Both take these for plurals, which changes figures: a bus is no bus, and tennis rackets are rackets.
+        *[("bus", "bu"), ("buses", "bus"), ("tennis", "tenni"), ("glass", "glas"), ("has", "ha"), ("ties", "ty")],
+        *[("people", "person"), ("men", "man"), ("scissors", "scissors"), ("skis", "ski"), ("''", "'s's")],
+    ],
+)
+def test_singulars_are_those_of_pattern(plural, singular):
+    assert language._singular(plural) == singular
+
+
+def test_textblob_missing_is_named(data, monkeypatch):
+    def nothing(name: str) -> str:
+        raise language.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(language.metadata, "version", nothing)
+    with pytest.raises(SettingsError, match=r"textblob is not installed.*sira-cli"):
+        find_language("nltk", ("singulars",))
+    assert find_language("nltk").name == "nltk"
+
+
+def test_without_nltk_only_the_fallback_is_left(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nltk", None)
+    with pytest.raises(SettingsError, match="NLTK is not installed: pip install"):
+        find_language("nltk")
+    found = find_language("auto")
+    assert (found.name, found.official) == ("fallback", False)
+    assert found.facts() == {"language": "fallback", "official": False, "why": "NLTK is not installed", "rules": 1}
+
+
+@pytest.mark.parametrize("version", ["3.8.1", "3.0", "2.9", "rubbish"])
+def test_an_nltk_that_reads_pickles_is_refused(data, monkeypatch, version):
+    monkeypatch.setattr(nltk, "__version__", version)
+    with pytest.raises(SettingsError, match=f"NLTK {version} is too old"):
+        find_language("nltk")
+    assert find_language("auto").name == "fallback"
+
+
+@pytest.mark.parametrize("version", ["3.9", "3.9b1", "3.10.4", "4.0"])
+def test_later_ones_are_not(data, monkeypatch, version):
+    monkeypatch.setattr(nltk, "__version__", version)
+    assert find_language("nltk").facts()["versions"]["nltk"] == version
+
+
+class Trap:
+    """What runs code when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_pickles_of_old_data_are_never_loaded(data, tmp_path):
+    sprung = tmp_path / "sprung"
+    pickles = [
+        f"taggers/{TAGGER}/{TAGGER}.pickle",
+        f"taggers/{TAGGER}/averaged_perceptron_tagger.pickle",
+        "taggers/averaged_perceptron_tagger/averaged_perceptron_tagger.pickle",
+        "tokenizers/punkt/english.pickle",
+        "tokenizers/punkt/PY3/english.pickle",
+        "tokenizers/punkt_tab/english/english.pickle",
+    ]
+    for name in pickles:
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_bytes(pickle.dumps(Trap(sprung)))
+    pickle.loads((data / pickles[0]).read_bytes())
+    assert sprung.exists()  # the trap works
+    sprung.unlink()
+    assert find_language("nltk", ("lemmas", "nouns", "singulars")).lemmas("men") == ["man"]
+    for gone in (f"taggers/{TAGGER}/{TAGGER}.weights.json", "tokenizers/punkt_tab/english/collocations.tab"):
+        (data / gone).unlink()
+        language_data.forget()
+        with pytest.raises(SettingsError):
+            Nltk(("lemmas",))
+    assert not sprung.exists()
+
+
+def test_no_other_choices():
+    with pytest.raises(SettingsError, match="--language 'spacy': expected auto, nltk or fallback"):
+        find_language("spacy")
+
+
+def test_the_fallback_splits_as_nltk_does(data):
+    """On what captions have: contractions, possessives, hyphens, quotes, numbers."""
+    text = (
+        "a man's t-shirt isn't red, the dogs' bowl (2 of them) costs $ 5; they can't, won't; it's on-the-go! "
+        "\"no parking\" signs aren't seen? we've looked: don't."
+    )
+    ours = fallback.tokens(text)
+    theirs = [token.replace("``", '"').replace("''", '"') for token in nltk.word_tokenize(text)]
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("word", "singular"),
+    [
+        *[("women", "woman"), ("policemen", "policeman"), ("grandchildren", "grandchild"), ("people", "person")],
+        *[("knives", "knife"), ("bookshelves", "bookshelf"), ("minibuses", "minibus"), ("stoves", "stove")],
+        *[("benches", "bench"), ("dishes", "dish"), ("glasses", "glass"), ("boxes", "box"), ("potatoes", "potato")],
+        *[("puppies", "puppy"), ("pies", "pie"), ("ties", "tie"), ("vases", "vase"), ("horses", "horse")],
+        *[("bus", "bus"), ("glass", "glass"), ("tennis", "tennis"), ("octopus", "octopus"), ("scissors", "scissors")],
+        *[("dogs", "dog"), ("Dogs", "Dog"), ("Men", "Man"), ("'s", "'s"), (".", "."), ("skis", "ski"), ("its", "its")],
+    ],
+)
+def test_singulars_of_the_fallback(word, singular):
+    assert fallback.singular(word) == singular
+
+
+def test_the_fallback_is_never_called_official(data):
+    found = find_language("fallback")
+    assert found.official is False
+    assert found.facts() == {"language": "fallback", "official": False, "why": "it was chosen", "rules": 1}
+    assert found.lemmas("The Dogs ran") == found.singulars("The Dogs ran") == ["the", "dog", "ran"]
+    assert found.nouns("The Dogs ran") == ["The", "Dog", "ran"]
