@@ -88,8 +88,8 @@ SuffixOption = Annotated[
 NoSuffix = Annotated[bool, typer.Option("--no-suffix", help="Questions as they are in the files.")]
 
 
-@app.command("pope", cls=Variadic)
-@with_options(model=ModelOptions, decoding=DecodingOptions, options=EvalOptions)
+@app.command("pope", cls=Variadic, short_help="Yes/no questions about objects.")
+@with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
 def pope(
     *,
     questions: Annotated[
@@ -116,8 +116,8 @@ def pope(
     evaluate(benchmark, sources, model, decoding, options)
 
 
-@app.command("chair", cls=Variadic)
-@with_options(model=ModelOptions, decoding=DecodingOptions, options=EvalOptions)
+@app.command("chair", cls=Variadic, short_help="Objects in captions that are not there.")
+@with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
 def chair(
     *,
     annotations: Annotated[
@@ -170,8 +170,8 @@ def _answered(sources: Sequence[Source], images: list[int] | None) -> tuple[tupl
     return lengths, list(dict.fromkeys(int(row["id"]) for row in rows)) if images is None else images
 
 
-@app.command("amber", cls=Variadic)
-@with_options(model=ModelOptions, decoding=DecodingOptions, options=EvalOptions)
+@app.command("amber", cls=Variadic, short_help="Captions and yes/no questions about 1,004 pictures.")
+@with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
 def amber(
     *,
     data: Annotated[Path, typer.Option(metavar="AMBER_DIR", help="AMBER's folder `data`.")],

@@ -187,6 +187,9 @@ class _Run:
             names = list(dict.fromkeys([*CONTROLS, *names]))
         self._decodings = _by_method(names, decoding)
         self._presets = {name: choose_preset(model, own) for name, own in self._decodings.items()}
+        for name, preset in self._presets.items():
+            if find(name).one_text and preset.generation.num_beams > 1:
+                raise SettingsError(f"--method {name} follows one text a picture: leave out --num-beams")
         self._given = {} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens}
         self.preset: Preset = next(iter(self._presets.values()))
         self.same: dict[str, str] = {}

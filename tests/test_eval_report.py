@@ -1,0 +1,211 @@
+"""Methods side by side: intervals, differences, paired tests, means; and which files are which method's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sira_cli.errors import SettingsError
+from sira_cli.eval.answers import Answers, Failure, find_sources, read_source
+from sira_cli.eval.base import Ask, Benchmark, Part, Tally
+from sira_cli.eval.paired import interval, mcnemar, resample
+from sira_cli.eval.report import EvalReport
+
+
+@pytest.mark.parametrize("only_first", range(0, 40, 3))
+@pytest.mark.parametrize("only_second", [0, 1, 5, 20, 300])
+def test_mcnemar_is_the_binomial_test_of_discordant_answers(only_first: int, only_second: int):
+    discordant = only_first + only_second
+    expected = stats.binomtest(only_first, discordant).pvalue if discordant else 1.0
+    assert mcnemar(only_first, only_second) == pytest.approx(expected, rel=1e-9)
+    assert mcnemar(only_second, only_first) == mcnemar(only_first, only_second)
+
+
+def share(total: Mapping[str, float]) -> dict[str, float]:
+    return {"share": 100 * total["right"] / total["all"] if total["all"] else 0.0}
+
+
+def counts(right: list[bool], times: int = 1) -> list[dict[str, float]]:
+    return [{"right": times * one, "all": times} for one in right]
+
+
+def test_an_interval_is_as_wide_as_that_of_a_mean():
+    right = [number % 10 < 7 for number in range(500)]
+    found = interval(70.0, resample(counts(right), share)["share"])
+    error = 100 * np.sqrt(0.7 * 0.3 / 500)
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=0.1)
+    assert (found.high + found.low) / 2 == pytest.approx(70, abs=0.3)
+
+
+def test_questions_about_one_picture_are_drawn_together():
+    """Ten equal answers about a picture tell as much as one."""
+    right = [number % 3 > 0 for number in range(90)]
+    one, ten = (resample(counts(right, times), share)["share"] for times in (1, 10))
+    assert np.array_equal(one, ten)
+
+
+class Made(Benchmark):
+    """A benchmark of two groups: what is said is right if it is `1`."""
+
+    name = "made"
+    averaged = True
+
+    def __init__(self, pictures: int = 40) -> None:
+        asks = (Ask(f"{group}/{number}", f"{number}.jpg", "?") for group in "ab" for number in range(pictures))
+        self.parts = (Part("only", "ask", tuple(asks), ("a", "b")),)
+
+    def score(self, part, texts):
+        tallies = {group: Tally() for group in part.groups}
+        for ask in part.asks:
+            if ask.id in texts:
+                tally, right = tallies[ask.id[0]], texts[ask.id] == "1"
+                tally.counts[ask.picture] = {"right": right, "all": 1}
+                tally.right[ask.id] = right
+        return tallies
+
+    def figures(self, group, total):
+        return share(total)
+
+    def read(self, paths):
+        return {"only": json.loads(paths[0].read_text())}
+
+    def export(self, texts, folder):
+        raise NotImplementedError
+
+
+def said(name: str, a: str, b: str) -> Answers:
+    texts = {f"{group}/{number}": text for group, row in (("a", a), ("b", b)) for number, text in enumerate(row)}
+    return Answers(name, {"only": {ask: text for ask, text in texts.items() if text != "-"}})
+
+
+def test_methods_side_by_side():
+    report = EvalReport.of(
+        Made(4), [said("base", "1100", "1111"), said("new", "1011", "1110"), said("same", "1100", "1111")]
+    )
+    found = {(row.group, row.method): row for row in report.rows}
+    assert list(found) == [(group, method) for group in ("a", "b", "mean") for method in ("base", "new", "same")]
+    assert [row.figures["share"].value for row in found.values()] == [50, 75, 50, 100, 75, 100, 75, 75, 75]
+    assert found["a", "base"].differences == {}
+    assert found["a", "new"].differences["share"].value == 25
+    assert found["mean", "new"].differences["share"].value == 0
+    for group in ("a", "b", "mean"):
+        nothing = found[group, "same"].differences["share"]
+        assert (nothing.value, nothing.low, nothing.high) == (0, 0, 0)
+    tests = {
+        (test.group, test.first, test.second): (test.only_first, test.only_second, test.p) for test in report.tests
+    }
+    assert tests == {
+        ("a", "base", "new"): (1, 2, 1.0),
+        ("a", "base", "same"): (0, 0, 1.0),
+        ("a", "new", "same"): (2, 1, 1.0),
+        ("b", "base", "new"): (1, 0, 1.0),
+        ("b", "base", "same"): (0, 0, 1.0),
+        ("b", "new", "same"): (0, 1, 1.0),
+    }
+
+
+def test_a_difference_is_paired():
+    """Of methods that differ on few answers it is known better than the figures are."""
+    base = "10" * 20
+    report = EvalReport.of(Made(), [said("base", base, base), said("new", "11" + base[2:], base)])
+    row = next(row for row in report.rows if (row.group, row.method) == ("a", "new"))
+    figure, difference = row.figures["share"], row.differences["share"]
+    assert difference.value == pytest.approx(2.5)
+    assert difference.high - difference.low < (figure.high - figure.low) / 3
+
+
+def test_what_failed_under_one_method_is_paired_with_nothing():
+    report = EvalReport.of(Made(4), [said("base", "1111", "1111"), said("new", "00--", "1111")])
+    found = {(row.group, row.method): row for row in report.rows}
+    assert (found["a", "new"].answered, found["a", "new"].failed) == (2, 2)
+    assert found["a", "new"].figures["share"].value == 0
+    assert found["mean", "new"].failed == 2
+    test = next(test for test in report.tests if test.group == "a")
+    assert (test.only_first, test.only_second) == (2, 0)
+
+
+def test_a_group_of_which_everything_failed_has_no_row_but_failures():
+    nothing = said("new", "----", "1111")
+    nothing.failures.append(Failure("new", "only", "0.jpg", "gone"))
+    report = EvalReport.of(Made(4), [said("base", "1111", "1111"), nothing])
+    assert [(row.group, row.method) for row in report.rows if row.method == "new"] == [("b", "new")]
+    assert json.loads(report.to_json())["failures"] == [
+        {"method": "new", "part": "only", "picture": "0.jpg", "error": "gone"}
+    ]
+
+
+# --- which files are which method's
+
+
+@pytest.fixture
+def files(tmp_path: Path):
+    def write(**contents: dict) -> list[Path]:
+        paths = [tmp_path / f"{name}.jsonl" for name in contents]
+        for path, content in zip(paths, contents.values(), strict=True):
+            path.write_text(json.dumps(content) + "\n")
+        return paths
+
+    return write
+
+
+OWN = {"schema": "sira.ask/1", "method": "vcd", "id": "a/0", "part": "only", "text": "1", "status": "ok"}
+
+
+def test_files_are_named_by_label_method_or_name(files, tmp_path):
+    paths = files(llava={"answer": "a"}, shard_1=OWN, shard_2=OWN)
+    sources = find_sources([f"mine={paths[0]}", str(paths[0]), *map(str, paths[1:])])
+    assert [(source.label, len(source.paths), source.own) for source in sources] == [
+        ("vcd", 2, True),
+        ("mine", 1, False),
+        ("llava", 1, False),
+    ]
+    (source,) = find_sources([str(tmp_path)])  # of a folder, only what sira wrote
+    assert (source.label, source.paths) == ("vcd", tuple(paths[1:]))
+
+
+def test_files_of_one_method_go_with_several_question_files(files):
+    paths = [str(path) for path in files(base_random={}, base_popular={}, new_random={}, new_popular={})]
+    assert [source.label for source in find_sources(paths, at_once=2)] == ["base", "new"]
+    with pytest.raises(SettingsError, match="3 files of answers to 2 files of questions"):
+        find_sources(paths[:3], at_once=2)
+
+
+def test_greedy_is_what_others_are_compared_with(files):
+    paths = files(dola={**OWN, "method": "dola"}, greedy={**OWN, "method": "greedy"})
+    assert [source.label for source in find_sources(list(map(str, paths)))] == ["greedy", "dola"]
+
+
+def test_one_name_for_two_methods_is_refused(files):
+    paths = files(vcd={"answer": ""}, mine=OWN)
+    with pytest.raises(SettingsError, match="'vcd' names two methods: use LABEL=FILE"):
+        find_sources(list(map(str, paths)))
+
+
+def test_a_file_may_have_an_equals_sign_in_its_name(files):
+    (path,) = files(**{"alpha=1": {"answer": ""}})
+    assert find_sources([str(path)])[0].label == "alpha=1"
+
+
+def test_the_newest_record_counts(tmp_path):
+    path = tmp_path / "vcd.jsonl"
+    rows = [
+        {**OWN, "text": "", "status": "error", "error": "gone"},
+        {**OWN, "text": "0"},
+        {**OWN, "text": "1"},
+        {**OWN, "id": "a/1", "text": "1"},
+        {**OWN, "id": "b/0", "text": "", "status": "error", "error": "gone"},
+        {**OWN, "id": "of another file", "text": "1"},
+        {**OWN, "id": "b/1", "text": "1"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answers = read_source(Made(2), find_sources([str(path)])[0])
+    assert answers.texts == {"only": {"a/0": "1", "a/1": "1", "b/1": "1"}}
+    assert answers.failures == [Failure("vcd", "only", "0.jpg", "gone")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
+    with pytest.raises(SettingsError, match=r"no answer to 'b/1' and 0 more of 4: is it finished"):
+        read_source(Made(2), find_sources([str(path)])[0])
