@@ -14,6 +14,7 @@ from sira_cli import presets
 from sira_cli.bench import shape_names
 
 ROOT = Path(__file__).parent.parent
+GENERATED = ("README.md", "docs/performance.md", "docs/benchmarks.md")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -21,22 +22,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-GENERATED = ("README.md", "docs/performance.md", "docs/benchmarks.md")
-
-
 def test_the_generated_parts_are_up_to_date():
     check = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "cogapp",
-            "--check",
-            "-I",
-            ".",
-            "README.md",
-            "docs/performance.md",
-            "docs/benchmarks.md",
-        ],
+        [sys.executable, "-m", "cogapp", "--check", "-I", ".", *GENERATED],
         cwd=ROOT,
         capture_output=True,
         check=False,
