@@ -166,7 +166,7 @@ def _answered(sources: Sequence[Source], images: list[int] | None) -> tuple[tupl
     rows = [row for _, row in own_rows(own[0]) if str(row.get("id", "")).isdigit() and "part" in row]
     if not rows:
         raise SettingsError(f"--answers {own[0].paths[0]}: holds no captions of sira eval chair")
-    lengths = tuple(dict.fromkeys(int(row["part"]) for row in rows))
+    lengths = tuple(sorted({int(row["part"]) for row in rows}))
     return lengths, list(dict.fromkeys(int(row["id"]) for row in rows)) if images is None else images
 
 
