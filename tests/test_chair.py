@@ -296,24 +296,7 @@ def test_details_have_the_official_keys(chair):
         "mscoco_gt_words": ["bench", "dog", "person"],
         "mscoco_generated_words": ["person", "dog", "cat", "cat", "car"],
         "hallucination_idxs": [7, 10, 14],
-        "words": [
-            "a",
-            "woman",
-            "with",
-            "a",
-            "dog",
-            "and",
-            "a",
-            "cat",
-            ";",
-            "the",
-            "cat",
-            "is",
-            "near",
-            "a",
-            "car",
-            ".",
-        ],
+        "words": words,
         "metrics": {"CHAIRs": 1, "CHAIRi": 3 / 5, "Recall": 2 / 3, "Len": 0.0},
     }
     assert second["metrics"] == {"CHAIRs": 0, "CHAIRi": 0.0, "Recall": 1.0, "Len": 0.0}
@@ -513,6 +496,13 @@ def test_what_decides_is_in_the_key(coco, tmp_path, what):
         folder = coco.rename(tmp_path / "elsewhere")
     with pytest.raises(AssertionError, match="read again"):
         truth_of(folder, ids, never, **by)
+
+
+def test_lists_of_images_do_not_push_each_other_out(coco, home):
+    truth_of(coco, [7])
+    truth_of(coco, [8])
+    assert len(cached(home)) == 2
+    truth_of(coco, [7], never)
 
 
 def test_rule_and_language_are_in_the_key(coco, home, tmp_path, monkeypatch):
