@@ -498,6 +498,13 @@ def test_what_decides_is_in_the_key(coco, tmp_path, what):
         truth_of(folder, ids, never, **by)
 
 
+def test_lists_of_images_do_not_push_each_other_out(coco, home):
+    truth_of(coco, [7])
+    truth_of(coco, [8])
+    assert len(cached(home)) == 2
+    truth_of(coco, [7], never)
+
+
 def test_rule_and_language_are_in_the_key(coco, home, tmp_path, monkeypatch):
     for rule in ("lemma", "singular"):
         Chair.of(coco, ids=[7], rule=rule, language="fallback")
