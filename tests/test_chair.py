@@ -391,6 +391,20 @@ def test_all_pairs_of_one_year_are_used(tmp_path):
     assert truth_of(folder, [9]).objects == {9: {"cat"}}
 
 
+def test_files_need_not_list_their_images(tmp_path):
+    """The official script reads annotations only."""
+    folder = write_coco(tmp_path / "coco")
+    for path in folder.iterdir():
+        content = json.loads(path.read_text())
+        del content["images"]
+        path.write_text(json.dumps(content))
+    truth = truth_of(folder, [7, 310196])
+    assert truth.objects == {7: {"person", "dog", "bench"}, 310196: frozenset()}
+    assert truth.names[310196] == "COCO_val2014_000000310196.jpg"
+    with pytest.raises(SettingsError, match="image 9 is in none of them"):
+        truth_of(folder, [9])
+
+
 def test_a_pair_is_needed(tmp_path):
     folder = write_coco(tmp_path / "coco")
     (folder / "captions_val2014.json").rename(folder / "captions_train2014.json")

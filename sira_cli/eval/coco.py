@@ -113,13 +113,14 @@ class Annotations:
         objects: dict[int, set[str]] = {}
         for instances, captions in self.pairs:
             content = _Content(instances)
-            here = content.names(ids)
-            names |= here
-            objects |= {image: set() for image in here}
-            for image, head in content.heads(here):
-                objects[image].add(head)
-            for image, caption in _Content(captions).captions(here):
-                objects[image].update(mentions(words(caption)).heads)
+            names |= content.names(ids)
+            for image, head in content.heads(ids):
+                objects.setdefault(image, set()).add(head)
+            for image, caption in _Content(captions).captions(ids):
+                objects.setdefault(image, set()).update(mentions(words(caption)).heads)
+            for image in objects.keys() | names.keys():
+                objects.setdefault(image, set())
+                names.setdefault(image, f"COCO_{instances.stem.removeprefix('instances_')}_{image:012d}.jpg")
             if names.keys() == ids:
                 break  # an image is in one split only, so the rest need not be read
         if missing := sorted(ids - names.keys()):
@@ -138,7 +139,9 @@ class _Content:
             raise SettingsError(f"{path}: expected a JSON object, as in COCO's files")
 
     def names(self, ids: Collection[int]) -> dict[int, str]:
-        """File names of those of some images that are in this file."""
+        """File names of those of some images that this file names."""
+        if "images" not in self._content:
+            return {}
         rows = self._rows("images", id=int, file_name=str)
         return {image: name for image, name in rows if image in ids}
 
