@@ -219,7 +219,7 @@ def test_the_fallback_splits_as_nltk_does(data):
     """On what captions have: contractions, possessives, hyphens, quotes, numbers."""
     text = (
         "a man's t-shirt isn't red, the dogs' bowl (2 of them) costs $ 5; they can't, won't; it's on-the-go! "
-        "\"no parking\" signs aren't seen? we've looked: don't."
+        "\"no parking\" signs aren't seen? we've looked: DON'T."
     )
     ours = fallback.tokens(text)
     theirs = [token.replace("``", '"').replace("''", '"') for token in nltk.word_tokenize(text)]
