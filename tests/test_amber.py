@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.eval.amber import SUFFIX, Amber
+from sira_cli.eval.amber import Amber
 from sira_cli.eval.amber_words import Judged, Lexicon
-from sira_cli.eval.base import Ask
+from sira_cli.eval.base import ONE_WORD, Ask
 from sira_cli.eval.similarity import Exact, Similarity
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "amber"
@@ -442,7 +442,7 @@ def test_ambers_data_under_the_rule_in_other_words():
     assert [len(part.asks) for part in amber.parts] == [1_004, 14_216]
     assert len(amber.lexicon.vocabulary) == 418
     assert amber.parts[0].asks[-1] == Ask("1004", "AMBER_1004.jpg", "Describe this image.")
-    assert amber.parts[1].asks[0].prompt == f"Is the sky sunny in this image?{SUFFIX}"
+    assert amber.parts[1].asks[0].prompt == f"Is the sky sunny in this image?{ONE_WORD}"
     compare(amber, rounds=2)
 
 

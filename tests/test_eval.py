@@ -15,7 +15,7 @@ from sira_cli import methods
 from sira_cli.demo.evaluate import Questions, held_out
 from sira_cli.demo.export import export
 from sira_cli.demo.scenes import TEST_SEEDS
-from sira_cli.eval.pope import ONE_WORD
+from sira_cli.eval.base import ONE_WORD
 from sira_cli.lvlm import Lvlm, load
 
 SPLITS = ("random", "popular", "adversarial")

@@ -218,7 +218,7 @@ def _first(part: Part, pictures: int) -> Part:
 
 
 def _suffix(suffix: str | None, none: bool) -> str:
-    from sira_cli.eval.pope import ONE_WORD
+    from sira_cli.eval.base import ONE_WORD
 
     if none and suffix is not None:
         raise SettingsError("give --suffix or --no-suffix, not both")

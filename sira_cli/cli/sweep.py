@@ -169,7 +169,7 @@ def _benchmark(
         raise SettingsError(
             "give POPE's question files with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
         )
-    from sira_cli.eval.pope import ONE_WORD
+    from sira_cli.eval.base import ONE_WORD
     from sira_cli.sweep import benchmark
 
     if images is None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from sira_cli.demo.scenes import Scene, Thing, scene
 from sira_cli.demo.world import COLORS, OBJECTS, PLACES
+from sira_cli.eval.base import ONE_WORD
 
 CAPTION_PROMPTS = (
     "Please describe this image in detail.",
@@ -17,7 +18,6 @@ CAPTION_PROMPTS = (
     "What is in this picture?",
     "Write a caption for this image.",
 )
-ONE_WORD = " Please answer this question with one word."
 
 YES_NO = (
     "Is there {a} {name} in the image?",

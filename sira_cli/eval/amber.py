@@ -12,12 +12,11 @@ from sira_cli.errors import SettingsError
 from sira_cli.eval.amber_data import Annotated, PartName, Query, read_annotations, read_lexicon, read_queries
 from sira_cli.eval.amber_figures import GROUPS, answer_counts, caption_counts, figures_of, groups_of, is_right
 from sira_cli.eval.amber_words import Judged, Lexicon
-from sira_cli.eval.base import Ask, Benchmark, Part, Tally, Texts
+from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Tally, Texts
 from sira_cli.eval.rows import id_of, read_rows, text_of
 from sira_cli.eval.similarity import Similarity
 from sira_cli.files import replacing, writing
 
-SUFFIX = " Please answer this question with one word."
 PARTS: tuple[PartName, ...] = ("generative", "discriminative")
 MAX_NEW_TOKENS = {"generative": 512, "discriminative": 16}
 
@@ -64,7 +63,7 @@ class Amber(Benchmark):
         language: Language,
         similarity: Similarity,
         parts: Sequence[PartName] = PARTS,
-        suffix: str = SUFFIX,
+        suffix: str = ONE_WORD,
         normalize: bool = False,
     ) -> Amber:
         """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/.

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+ONE_WORD = " Please answer this question with one word."  # as in VCD's setting of POPE
+
 Texts = Mapping[str, str]  # answers, by the id of what was asked
 Counts = dict[str, float]  # what figures are ratios of
 

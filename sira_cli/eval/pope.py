@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.base import Ask, Benchmark, Part, Tally, Texts
+from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Tally, Texts
 from sira_cli.eval.paper import pope_group
 from sira_cli.eval.rows import id_of, read_rows, text_of
 from sira_cli.files import replacing
-
-ONE_WORD = " Please answer this question with one word."  # as in VCD's setting of POPE
 
 
 @dataclass(frozen=True)
