@@ -47,6 +47,14 @@ def writing(path: Path) -> Iterator[None]:
         raise cannot_write(path, error) from error
 
 
+def relative(path: Path, folder: Path) -> str:
+    """A path as seen from a folder; absolute if it is on another drive."""
+    try:
+        return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
+    except ValueError:
+        return path.resolve().as_posix()
+
+
 def cannot_write(path: Path, error: OSError) -> SiraError:
     """The message of a full disk and the like."""
     return SiraError(

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sira_cli.bootstrap import interval
 from sira_cli.errors import SettingsError
-from sira_cli.eval.answers import Answers, Failure, find_sources, read_source
+from sira_cli.eval.answers import Answers, Failure, find_files, read_answers
 from sira_cli.eval.base import Ask, Benchmark, Part, Tally
-from sira_cli.eval.paired import interval, mcnemar, resample
+from sira_cli.eval.paired import mcnemar, resample
 from sira_cli.eval.report import EvalReport
 
 
@@ -158,37 +159,37 @@ OWN = {"schema": "sira.ask/1", "method": "vcd", "id": "a/0", "part": "only", "te
 
 def test_files_are_named_by_label_method_or_name(files, tmp_path):
     paths = files(llava={"answer": "a"}, shard_1=OWN, shard_2=OWN)
-    sources = find_sources([f"mine={paths[0]}", str(paths[0]), *map(str, paths[1:])])
+    sources = find_files([f"mine={paths[0]}", str(paths[0]), *map(str, paths[1:])])
     assert [(source.label, len(source.paths), source.own) for source in sources] == [
         ("vcd", 2, True),
         ("mine", 1, False),
         ("llava", 1, False),
     ]
-    (source,) = find_sources([str(tmp_path)])  # of a folder, only what sira wrote
+    (source,) = find_files([str(tmp_path)])  # of a folder, only what sira wrote
     assert (source.label, source.paths) == ("vcd", tuple(paths[1:]))
 
 
 def test_files_of_one_method_go_with_several_question_files(files):
     paths = [str(path) for path in files(base_random={}, base_popular={}, new_random={}, new_popular={})]
-    assert [source.label for source in find_sources(paths, at_once=2)] == ["base", "new"]
+    assert [source.label for source in find_files(paths, at_once=2)] == ["base", "new"]
     with pytest.raises(SettingsError, match="3 files of answers to 2 files of questions"):
-        find_sources(paths[:3], at_once=2)
+        find_files(paths[:3], at_once=2)
 
 
 def test_greedy_is_what_others_are_compared_with(files):
     paths = files(dola={**OWN, "method": "dola"}, greedy={**OWN, "method": "greedy"})
-    assert [source.label for source in find_sources(list(map(str, paths)))] == ["greedy", "dola"]
+    assert [source.label for source in find_files(list(map(str, paths)))] == ["greedy", "dola"]
 
 
 def test_one_name_for_two_methods_is_refused(files):
     paths = files(vcd={"answer": ""}, mine=OWN)
     with pytest.raises(SettingsError, match="'vcd' names two methods: use LABEL=FILE"):
-        find_sources(list(map(str, paths)))
+        find_files(list(map(str, paths)))
 
 
 def test_a_file_may_have_an_equals_sign_in_its_name(files):
     (path,) = files(**{"alpha=1": {"answer": ""}})
-    assert find_sources([str(path)])[0].label == "alpha=1"
+    assert find_files([str(path)])[0].label == "alpha=1"
 
 
 def test_the_newest_record_counts(tmp_path):
@@ -203,9 +204,9 @@ def test_the_newest_record_counts(tmp_path):
         {**OWN, "id": "b/1", "text": "1"},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    answers = read_source(Made(2), find_sources([str(path)])[0])
+    answers = read_answers(Made(2), find_files([str(path)])[0])
     assert answers.texts == {"only": {"a/0": "1", "a/1": "1", "b/1": "1"}}
     assert answers.failures == [Failure("vcd", "only", "0.jpg", "gone")]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
     with pytest.raises(SettingsError, match=r"no answer to 'b/1' and 0 more of 4: is it finished"):
-        read_source(Made(2), find_sources([str(path)])[0])
+        read_answers(Made(2), find_files([str(path)])[0])

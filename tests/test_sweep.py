@@ -16,8 +16,9 @@ import pytest
 from PIL import Image
 
 from sira_cli import methods, presets
+from sira_cli.bootstrap import Figure
 from sira_cli.demo.evaluate import Questions, held_out, measure
-from sira_cli.demo.figures import SPLITS, Figure
+from sira_cli.demo.figures import SPLITS
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.lvlm import Lvlm, load

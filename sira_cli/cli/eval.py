@@ -12,13 +12,16 @@ import typer
 from typer.core import TyperCommand
 
 from sira_cli.cli.console import set_verbosity
-from sira_cli.cli.eval_run import EvalOptions, answers_of, evaluate
+from sira_cli.cli.eval_options import EvalOptions, find_answers
+from sira_cli.cli.eval_results import evaluate
 from sira_cli.cli.options import DecodingOptions, ModelOptions, with_options
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.eval.answers import Source
+    from sira_cli.eval.answers import AnswerFiles
     from sira_cli.eval.base import Part
+
+LENGTHS = (64, 512)  # of captions, in the paper's Table 2
 
 app = typer.Typer(
     help="Run and score POPE, CHAIR and AMBER as their official scripts do.",
@@ -37,7 +40,8 @@ class Variadic(TyperCommand):
         current = ""
         for number, arg in enumerate(args):
             if arg.startswith("-") and arg != "-":
-                current = arg if arg in names else ""
+                name = arg.partition("=")[0]
+                current = name if name in names else ""
                 expanded.append(arg)
                 continue
             if current and args[number - 1] != current:
@@ -71,10 +75,13 @@ class Language(StrEnum):
 
 
 class Task(StrEnum):
-    """The parts of AMBER."""
+    """What AMBER asks."""
 
     GENERATIVE = "generative"
     DISCRIMINATIVE = "discriminative"
+    EXISTENCE = "existence"
+    ATTRIBUTE = "attribute"
+    RELATION = "relation"
     ALL = "all"
 
 
@@ -109,7 +116,7 @@ def pope(
     questions, or sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
-    sources = answers_of(options, at_once=len(questions))
+    sources = find_answers(options, decoding, questions, at_once=len(questions))
     from sira_cli.eval.pope import Pope
 
     benchmark = Pope(questions, rule=rule.value, suffix=_suffix(suffix, no_suffix), limit=options.limit)
@@ -126,9 +133,9 @@ def chair(
     ids: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Image ids, one a line; default with --answers: theirs.")
     ] = None,
-    lengths: Annotated[str, typer.Option(help="Longest captions, in tokens; --max-new-tokens N is one length.")] = (
-        "64,512"
-    ),
+    lengths: Annotated[
+        str | None, typer.Option(help="Longest captions in tokens, default 64,512; --max-new-tokens N is one length.")
+    ] = None,
     rule: Annotated[TextRule, typer.Option(help="Lemmas, or singulars as the first script.")] = TextRule.LEMMA,
     language: LanguageOption = Language.AUTO,
     options: EvalOptions,
@@ -141,41 +148,54 @@ def chair(
     of {"image_id", "caption"}, a file a method, or sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
-    sources = answers_of(options)
+    sources = find_answers(options, decoding, [ids])
     from sira_cli.eval.chair import Chair
     from sira_cli.eval.chair_rows import read_ids
 
-    tokens = _lengths(lengths) if decoding.max_new_tokens is None else (decoding.max_new_tokens,)
     images = None if ids is None else read_ids(ids)[: options.limit]
+    tokens = () if lengths is None else _lengths(lengths)
     if sources:
-        tokens, images = _answered(sources, images)
+        tokens, images = _answered(sources, tokens, images, options.limit)
+    else:
+        tokens = (decoding.max_new_tokens,) if decoding.max_new_tokens else tokens or LENGTHS
+    if images is None:
+        raise SettingsError("--ids FILE is needed: the images to caption, one id a line")
     benchmark = Chair.of(annotations, ids=images, rule=rule.value, language=language.value, lengths=tokens)
     evaluate(benchmark, sources, model, decoding, options)
 
 
-def _answered(sources: Sequence[Source], images: list[int] | None) -> tuple[tuple[int, ...], list[int]]:
-    """The lengths of the captions in files, if they say so, and their images, unless these are given."""
-    from sira_cli.eval.answers import own_rows
-    from sira_cli.eval.chair_rows import read_captions
+def _answered(
+    sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: list[int] | None, limit: int | None
+) -> tuple[tuple[int, ...], list[int]]:
+    """The lengths of the captions in files, as far as they say so, and their images, unless these are given."""
+    from sira_cli.eval.chair_rows import image_of_row, read_captions
+    from sira_cli.eval.rows import read_rows
 
-    own = [source for source in sources if source.own]
-    if own and len(own) < len(sources):
-        raise SettingsError("--answers: score sira's own captions and captions from elsewhere one after the other")
-    if not own:
-        return (), list(read_captions(sources[0].paths)[0]) if images is None else images
-    rows = [row for _, row in own_rows(own[0]) if str(row.get("id", "")).isdigit() and "part" in row]
-    if not rows:
-        raise SettingsError(f"--answers {own[0].paths[0]}: holds no captions of sira eval chair")
-    lengths = tuple(sorted({int(row["part"]) for row in rows}))
-    return lengths, list(dict.fromkeys(int(row["id"]) for row in rows)) if images is None else images
+    found: dict[int, None] = {}
+    said: list[set[int]] = []
+    for source in sources:
+        said.append(set())
+        if not source.own:
+            found |= dict.fromkeys(read_captions(source.paths))
+            continue
+        for where, row in (row for path in source.paths for row in read_rows(path)):
+            if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
+                raise SettingsError(f"{where}: is no caption of sira caption or sira eval chair")
+            found[image_of_row(where, row, "id", "file_name")] = None
+            said[-1] |= {int(row["part"])} if "part" in row else set()
+    if not lengths and all(said) and (max(map(len, said)) > 1 or len(set.union(*said)) == 1):
+        lengths = tuple(sorted(set.union(*said)))
+    if len(lengths) < 2 and any(len(one) > 1 for one in said):
+        raise SettingsError("--answers: some files hold captions of several lengths: score those of each by themselves")
+    return lengths, list(found)[:limit] if images is None else images
 
 
 @app.command("amber", cls=Variadic, short_help="Captions and yes/no questions about 1,004 pictures.")
 @with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
 def amber(
     *,
-    data: Annotated[Path, typer.Option(metavar="AMBER_DIR", help="AMBER's folder `data`.")],
-    task: Annotated[Task, typer.Option(help="Captions, yes/no questions, or both.")] = Task.ALL,
+    data: Annotated[Path, typer.Option(metavar="AMBER_DIR", help="AMBER's folder `data`, or its repository.")],
+    task: Annotated[Task, typer.Option(help="Captions, yes/no questions or a dimension of them, or all.")] = Task.ALL,
     similarity: Annotated[
         str, typer.Option(help="spacy: en_core_web_lg; exact: equal words only, not official; or a spaCy pipeline.")
     ] = "spacy",
@@ -192,20 +212,22 @@ def amber(
     of {"id", "response"}, a file a method, or sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
-    sources = answers_of(options)
+    sources = find_answers(options, decoding, [])
     from sira_cli.eval.amber import PARTS, Amber
     from sira_cli.eval.language import find_language
     from sira_cli.eval.similarity import find_similarity
 
-    captions = task != Task.DISCRIMINATIVE  # questions need neither nouns nor vectors
+    captions = task in (Task.GENERATIVE, Task.ALL)  # questions need neither nouns nor vectors
+    questions = task != Task.GENERATIVE
     benchmark = Amber.of(
         data,
         language=find_language(language.value if captions else "fallback", ["nouns"]),
         similarity=find_similarity(similarity if captions else "exact"),
-        parts=PARTS if task == Task.ALL else [part for part in PARTS if part == task.value],
+        parts=PARTS[not captions : 1 + questions],
         suffix=_suffix(suffix, no_suffix),
-        normalize=all(source.own for source in sources),
     )
+    if task in (Task.EXISTENCE, Task.ATTRIBUTE, Task.RELATION):
+        benchmark = benchmark.only(task.value)
     if options.limit is not None:
         benchmark = dataclasses.replace(benchmark, parts=tuple(_first(part, options.limit) for part in benchmark.parts))
     evaluate(benchmark, sources, model, decoding, options)

@@ -1,4 +1,4 @@
-"""What the commands of `sira eval` print: for each group a row a method."""
+"""What the commands of `sira eval` print: for each group a row a method, as wide as the terminal allows."""
 
 from __future__ import annotations
 
@@ -7,33 +7,29 @@ from typing import TYPE_CHECKING
 from sira_cli.cli.output import table_console
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sira_cli.eval.report import EvalReport, Row
+
+EXTRAS = ("neither", "words", "length")  # what a narrow terminal can do without
 
 
 def print_report(report: EvalReport) -> None:
     """To stdout; nothing is wrapped in a file."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from rich.measure import Measurement
 
     out = table_console()
-    compared = len(report.settings) > 1
-    first = next(iter(report.settings))
     for names, rows in _tables(report):
-        table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-        for head in ["", "method", *names, *([f"p to {first}"] if compared else [])]:
-            table.add_column(head, justify="left" if head in ("", "method") else "right", overflow="fold")
-        for number, row in enumerate(rows):
-            opens = number == 0 or rows[number - 1].group != row.group
-            last = number + 1 == len(rows) or rows[number + 1].group != row.group
-            cells = [f"{row.figures[name]}" for name in names] + ([_p(report, row, first)] if compared else [])
-            table.add_row(row.group if opens else "", row.method, *cells, end_section=last and not row.paper)
-            if row.paper:
-                cells = [f"{row.paper[name]:g}" if name in row.paper else "" for name in names]
-                table.add_row("", "  in the paper", *cells, style="dim", end_section=last)
+        short = [name for name in names if name not in EXTRAS]
+        for shown, intervals in ((names, True), (short, True), (short, False)):
+            table = _table(report, rows, shown, intervals)
+            if Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width:
+                break
         out.print(table)
         for part in dict.fromkeys(row.part for row in rows):
             if part in report.stand_ins:
-                out.print(f"{part}: NOT the official figures: {report.stand_ins[part]}", style="bold", soft_wrap=True)
+                note = f"{part}: NOT the official figures: {report.stand_ins[part]}"
+                out.print(note, style="bold", markup=False, soft_wrap=True)
     for line in _remarks(report):
         out.print(line, soft_wrap=True, markup=False)
 
@@ -46,7 +42,32 @@ def _tables(report: EvalReport) -> list[tuple[list[str], list[Row]]]:
     return [(list(names), rows) for names, rows in tables.items()]
 
 
-def _p(report: EvalReport, row: Row, first: str) -> str:
+def _table(report: EvalReport, rows: list[Row], names: list[str], intervals: bool) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    compared = len(report.settings) > 1
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for head in [*names, *(["p"] if compared else [])]:
+        table.add_column(head, justify="right", no_wrap=True)
+    for number, row in enumerate(rows):
+        if number == 0 or rows[number - 1].group != row.group:
+            table.add_row(Text(row.group, "bold"))
+        last = number + 1 == len(rows) or rows[number + 1].group != row.group
+        figures = [row.figures[name] for name in names]
+        cells = [f"{figure}" if intervals else f"{figure.value:.1f}" for figure in figures]
+        cells += [_p(report, row)] if compared else []
+        table.add_row(Text(f"  {row.method}"), *cells, end_section=last and not row.paper)
+        if row.paper:
+            cells = [f"{row.paper[name]:g}" if name in row.paper else "" for name in names]
+            table.add_row("    in the paper", *cells, style="dim", end_section=last)
+    return table
+
+
+def _p(report: EvalReport, row: Row) -> str:
+    first = next(iter(report.settings))
     for test in report.tests:
         if (test.group, test.first, test.second) == (row.group, first, row.method):
             return f"{test.p:.3f}" if test.p >= 0.001 else "<0.001"
@@ -54,13 +75,14 @@ def _p(report: EvalReport, row: Row, first: str) -> str:
 
 
 def _remarks(report: EvalReport) -> list[str]:
+    first = next(iter(report.settings))
     remarks = ["in percent but for words and length, ± half a 95 % interval (bootstrap over pictures)"]
     if len(report.settings) > 1:
-        remarks.append("p: McNemar's exact test, on which answers only one of the two methods is right")
-    remarks += [f"{name}: not run, at temperature 0 it picks what {other} picks" for name, other in report.same.items()]
-    shown = {key: value for key, value in report.facts.items() if isinstance(value, str)}
-    remarks.append(", ".join(f"{key}: {value}" for key, value in shown.items()))
-    failed = {failure.picture for failure in report.failures}
-    if failed:
-        remarks.append(f"{len(failed)} pictures failed; what was asked about them is in no figure")
-    return [remark for remark in remarks if remark]
+        remarks.append(f"p: McNemar's exact test, on which answers only one of {first} and the method is right")
+    for name, other in report.not_run.items():
+        remarks.append(f"{name}: not run, as it picks what {other} picks unless one samples")
+    if report.paper:
+        without = dict.fromkeys(row.method for row in report.rows if row.paper is None and row.group != "mean")
+        remarks.append(f"in the paper: {report.paper}" + f"; nothing there of {', '.join(without)}" * bool(without))
+    facts = [f"{key}: {value}" for key, value in report.facts.items() if isinstance(value, str)]
+    return [*remarks, ", ".join(facts)] if facts else remarks

@@ -10,7 +10,7 @@ from typing import Any
 
 from sira_cli.cli.options import OutputOptions
 from sira_cli.errors import SettingsError
-from sira_cli.files import replacing, writing
+from sira_cli.files import relative, replacing, writing
 from sira_cli.ledger import Ledger, configuration_of
 from sira_cli.methods.base import Method
 from sira_cli.presets import Preset
@@ -87,7 +87,7 @@ class Targets:
 
     @functools.cache  # noqa: B019 (one object a run; pictures share few folders)
     def _relative(self, folder: str) -> str:
-        return os.path.relpath(Path(folder).resolve(), self._folder)
+        return relative(Path(folder), self._folder)
 
     def check(self, settings: dict[str, Any]) -> None:
         """Before the model is loaded: whether the records that are there were made with the same settings.

@@ -6,32 +6,19 @@ Intervals are 95 % percentile bootstrap intervals over scenes; differences to th
 from __future__ import annotations
 
 import dataclasses
-import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from sira_cli.bootstrap import Figure, draws, interval
+
 Split = Literal["random", "popular", "adversarial"]
 SPLITS: tuple[Split, ...] = ("random", "popular", "adversarial")
 CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
 ANSWER_FIGURES = ("accuracy", "F1", "precision", "recall", "FPR", "yes")
-RESAMPLES = 1_000
 
 Counts = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A value, in percent but for `words`, and its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __format__(self, sign: str) -> str:
-        """`+` shows the sign of a positive value; what follows ± is half the interval's width."""
-        return f"{self.value:{sign}.1f} ±{(self.high - self.low) / 2:.1f}"
 
 
 @dataclass(frozen=True)
@@ -60,12 +47,14 @@ class Report:
             scenes=_size(counts[first]),
             settings=settings,
             figures={
-                method: {name: _figure(exact[method][name], drawn[method][name]) for name in exact[method]}
+                method: {name: interval(float(exact[method][name][0]), drawn[method][name]) for name in exact[method]}
                 for method in counts
             },
             differences={
                 method: {
-                    name: _figure(exact[method][name] - exact[first][name], drawn[method][name] - drawn[first][name])
+                    name: interval(
+                        float((exact[method][name] - exact[first][name])[0]), drawn[method][name] - drawn[first][name]
+                    )
                     for name in exact[method]
                 }
                 for method in counts
@@ -126,12 +115,6 @@ def _totals(counts: Counts, resample: bool = False) -> Counts:
     return {name: weights @ column for name, column in counts.items()}
 
 
-@functools.lru_cache(maxsize=1)
-def draws(size: int) -> np.ndarray:
-    """How often each scene is drawn, `[RESAMPLES, size]`."""
-    return np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), RESAMPLES).astype(float)
-
-
 def _figures(total: Counts) -> Counts:
     """CHAIR's and POPE's figures from totals; shares in percent, a zero denominator gives 0."""
     figures = {}
@@ -161,8 +144,3 @@ def _figures(total: Counts) -> Counts:
 def _percent(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     share: np.ndarray = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
     return 100 * share
-
-
-def _figure(value: np.ndarray, drawn: np.ndarray) -> Figure:
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return Figure(float(value[0]), float(low), float(high))

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from sira_cli.bootstrap import Figure
 from sira_cli.demo.evaluate import hallucinated
-from sira_cli.demo.figures import Figure, markdown
+from sira_cli.demo.figures import markdown
 from sira_cli.demo.language import mentions
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.trace.grounding import WordScores

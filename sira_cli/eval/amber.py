@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sira_cli.errors import SettingsError
 from sira_cli.eval.amber_data import Annotated, PartName, Query, read_annotations, read_lexicon, read_queries
 from sira_cli.eval.amber_figures import GROUPS, answer_counts, caption_counts, figures_of, groups_of, is_right
 from sira_cli.eval.amber_words import Judged, Lexicon
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Tally, Texts
+from sira_cli.eval.language import Language
 from sira_cli.eval.rows import id_of, read_rows, text_of
 from sira_cli.eval.similarity import Similarity
-from sira_cli.files import replacing, writing
+from sira_cli.files import replacing
 
 PARTS: tuple[PartName, ...] = ("generative", "discriminative")
 MAX_NEW_TOKENS = {"generative": 512, "discriminative": 16}
-
-
-class Language(Protocol):
-    """What finds nouns in captions."""
-
-    @property
-    def official(self) -> bool:
-        """Whether it finds what AMBER's script finds."""
-
-    def nouns(self, text: str) -> list[str]:
-        """The nouns of a text, as AMBER's lists have them, in its order."""
-
-    def facts(self) -> dict[str, Any]:
-        """What decides the nouns."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +30,6 @@ class Amber(Benchmark):
         parts: `generative` and `discriminative`, or one of them.
         annotations: by ask.
         lexicon: the words that count in captions.
-        normalize: whether an answer such as `Yes.` or `no, it is not` counts as its first word, Yes or No. The script
-            counts nothing but `Yes` and `No`, so that answers it never counts are neither.
     """
 
     name = "amber"
@@ -53,7 +38,6 @@ class Amber(Benchmark):
     lexicon: Lexicon
     language: Language
     similarity: Similarity
-    normalize: bool = False
 
     @classmethod
     def of(
@@ -64,21 +48,21 @@ class Amber(Benchmark):
         similarity: Similarity,
         parts: Sequence[PartName] = PARTS,
         suffix: str = ONE_WORD,
-        normalize: bool = False,
     ) -> Amber:
         """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/.
 
         Args:
-            data: the folder; query/query_all.json does for a part whose own file is not there.
+            data: the folder, or AMBER's repository; query/query_all.json does for a part whose own file is not there.
             language: finds nouns.
             similarity: compares them with annotated words.
             parts: what to ask.
             suffix: after each question.
-            normalize: see the class; for answers that the script's users would have cleaned before scoring.
 
         Raises:
             SettingsError: a file cannot be read, or is not what AMBER's are.
         """
+        if not (data / "annotations.json").exists() and (data / "data").is_dir():
+            data /= "data"  # of AMBER's repository
         lexicon = read_lexicon(data)
         annotations = read_annotations(data, lexicon)
         return cls(
@@ -87,8 +71,17 @@ class Amber(Benchmark):
             lexicon=lexicon,
             language=language,
             similarity=similarity,
-            normalize=normalize,
         )
+
+    def only(self, group: str) -> Amber:
+        """One dimension of the questions: `existence`, `attribute` or `relation`, with what belongs to it."""
+        parts = []
+        for part in self.parts:
+            asks = tuple(ask for ask in part.asks if group in groups_of(self.annotations[ask.id]))
+            inside = {name for ask in asks for name in groups_of(self.annotations[ask.id])} - {"discriminative"}
+            if asks:
+                parts.append(replace(part, asks=asks, groups=tuple(name for name in part.groups if name in inside)))
+        return replace(self, parts=tuple(parts))
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
         """Count answers, by group; a question is in that of its dimension and in `discriminative`."""
@@ -101,9 +94,10 @@ class Amber(Benchmark):
                 judged = self._judged(ask.id, texts[ask.id])
                 counts, right = caption_counts(annotated, judged, texts[ask.id]), not judged.hallucinated
             else:
-                response = self._response(texts[ask.id])
-                counts, right = answer_counts(annotated, response), is_right(annotated, response)
+                counts, right = answer_counts(annotated, texts[ask.id]), is_right(annotated, texts[ask.id])
             for group in groups_of(annotated):
+                if group not in tallies:
+                    continue
                 row = tallies[group].counts.setdefault(ask.picture, dict.fromkeys(counts, 0.0))
                 for name, count in counts.items():
                     row[name] += count
@@ -119,36 +113,28 @@ class Amber(Benchmark):
         return figures_of(group, total)
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Answers that were made elsewhere, `{"id", "response"}` each, or sira's own records; all files together.
+        """Answers that were made elsewhere, `{"id", "response"}` each; all files together.
 
-        A part of which nothing is answered is left out; records of pictures that failed are, too.
+        What is annotated but not asked is passed over, and a part of which nothing is answered is left out.
 
         Raises:
-            SettingsError: a file cannot be read, a row is in no known form, an id is not asked or comes twice, or a
+            SettingsError: a file cannot be read, a row is in no known form, an id is not AMBER's or comes twice, or a
                 part is answered but not wholly; the message names file and row.
         """
-        asked = {ask.id for part in self.parts for ask in part.asks}
         found: dict[str, tuple[str, str]] = {}
-        failed: set[str] = set()
         for path in paths:
             for where, row in read_rows(path):
-                id_ = str(id_of(where, row, "id"))
-                if id_ not in asked:
-                    raise SettingsError(f"{where}: id {id_} {self._why_not(id_)}")
-                if str(row.get("schema")).startswith("sira.") and row.get("status") == "error":
-                    failed.add(id_)
-                    continue
-                text = text_of(where, row, "response", "text")
+                id_, text = str(id_of(where, row, "id")), text_of(where, row, "response")
+                if id_ not in self.annotations:
+                    raise SettingsError(f"{where}: id {id_} is not AMBER's: expected 1 to {len(self.annotations)}")
                 if id_ in found:
                     raise SettingsError(f"{where}: id {id_} is answered already: {found[id_][0]}: keep one of the two")
                 found[id_] = where, text
         files = ", ".join(map(str, paths))
-        if not found:
-            raise SettingsError(f"{files}: no answers there: expected rows with id and response")
         answers = {}
         for part in self.parts:
             texts = {ask.id: found[ask.id][1] for ask in part.asks if ask.id in found}
-            missing = [ask.id for ask in part.asks if ask.id not in found and ask.id not in failed]
+            missing = [ask.id for ask in part.asks if ask.id not in found]
             if texts and missing:
                 raise SettingsError(
                     f"{files}: id {missing[0]} is not answered: {len(missing)} of the {len(part.asks)} answers of "
@@ -156,6 +142,9 @@ class Amber(Benchmark):
                 )
             if texts:
                 answers[part.name] = texts
+        if not answers:
+            names = " or ".join(part.name for part in self.parts)
+            raise SettingsError(f"{files}: no answers of {names}: expected rows with id and response")
         return answers
 
     def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
@@ -165,15 +154,12 @@ class Amber(Benchmark):
             SiraError: a file cannot be written.
         """
         files = []
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
         for part in self.parts:
             if part.name not in texts:
                 continue
             answers = texts[part.name]
             ids = sorted((ask.id for ask in part.asks if ask.id in answers), key=int)
-            respond = str if part.name == "generative" else self._response
-            rows = [{"id": int(id_), "response": respond(answers[id_])} for id_ in ids]
+            rows = [{"id": int(id_), "response": answers[id_]} for id_ in ids]
             files.append(folder / f"{part.name}.json")
             with replacing(files[-1]) as file:
                 file.write(json.dumps(rows, indent=4).encode())
@@ -188,15 +174,24 @@ class Amber(Benchmark):
                 judged = self._judged(ask.id, texts[ask.id])
                 yield {
                     "id": ask.id,
+                    "image": ask.picture,
+                    "response": texts[ask.id],
                     "mentions": list(judged.mentions),
                     "hallucinated": list(judged.hallucinated),
                     "covered": list(judged.covered),
                     "cognitive": list(judged.cognitive),
                 }
             else:
-                annotated, response = self.annotations[ask.id], self._response(texts[ask.id])
+                annotated, response = self.annotations[ask.id], texts[ask.id]
                 right = is_right(annotated, response)
-                yield {"id": ask.id, "truth": annotated.truth[0], "response": response, "right": right}
+                about = {"id": ask.id, "image": ask.picture, "query": ask.prompt}
+                yield about | {"truth": annotated.truth[0], "response": response, "right": right}
+
+    def reduce(self, part: Part, text: str) -> str:
+        """Of an answer to a question its first word, where that is yes or no: the script counts only `Yes` and `No`."""
+        words = text.split(maxsplit=1)
+        bare = words[0].rstrip(".,!").capitalize() if words and part.name == "discriminative" else ""
+        return bare if bare in ("Yes", "No") else text
 
     def stand_ins(self) -> dict[str, str]:
         """Of captions; questions need no language."""
@@ -205,27 +200,14 @@ class Amber(Benchmark):
         return {part.name: ", ".join(used) for part in self.parts if used and part.name == "generative"}
 
     def facts(self) -> dict[str, Any]:
-        """How answers are read; questions need no language."""
+        """How captions are read; questions need no language."""
         captions = any(part.name == "generative" for part in self.parts)
-        words = {"language": self.language.facts(), "similarity": self.similarity.facts()} if captions else {}
-        return {"normalize": self.normalize, **words}
+        return {"language": self.language.facts(), "similarity": self.similarity.facts()} if captions else {}
 
     def _judged(self, id_: str, text: str) -> Judged:
         annotated = self.annotations[id_]
         nouns = self.language.nouns(text)
         return self.lexicon.judge(nouns, annotated.truth, annotated.hallu, self.similarity.above)
-
-    def _response(self, text: str) -> str:
-        """The answer to a question as it counts."""
-        words = text.split(maxsplit=1)
-        bare = words[0].rstrip(".,!").capitalize() if self.normalize and words else ""
-        return bare if bare in ("Yes", "No") else text
-
-    def _why_not(self, id_: str) -> str:
-        if id_ not in self.annotations:
-            return f"is not AMBER's: expected 1 to {len(self.annotations)}"
-        names = " and ".join(part.name for part in self.parts)
-        return f"({self.annotations[id_].kind}) is not among the queries: expected only those of {names}"
 
 
 def _part(name: PartName, queries: Sequence[Query], suffix: str) -> Part:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.base import Benchmark, Part
+from sira_cli.eval.base import ONE_WORD, Benchmark, Part
 from sira_cli.eval.rows import read_rows, text_of
 from sira_cli.ledger import CONFIGURATION
 
-SAME = tuple(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens"))
+# What has to be equal in all records of a method, whatever its part.
+SAME = (*(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens")), "num_beams")
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,21 @@ class Answers:
     failures: list[Failure] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, part: Part, said: Said) -> None:
-        """Give every ask of a part the text of its unit."""
-        self.texts[part.name] = {ask.id: said.texts[ask.unit] for ask in part.asks if ask.unit in said.texts}
+    def under(self, name: str) -> Answers:
+        """The same answers as another method's."""
+        failures = [replace(failure, method=name) for failure in self.failures]
+        return replace(self, name=name, failures=failures, settings={**self.settings, "method": name})
+
+    def add(self, benchmark: Benchmark, part: Part, said: Said) -> None:
+        """Give every ask of a part the text of its unit, as far as it counts."""
+        texts = {unit: benchmark.reduce(part, text) for unit, text in said.texts.items()}
+        self.texts[part.name] = {ask.id: texts[ask.unit] for ask in part.asks if ask.unit in texts}
         failed = {ask.picture: said.errors[ask.unit] for ask in part.asks if ask.unit in said.errors}
         self.failures += [Failure(self.name, part.name, picture, error) for picture, error in failed.items()]
 
 
 @dataclass(frozen=True)
-class Source:
+class AnswerFiles:
     """Files with one method's answers; `own`: records that sira wrote."""
 
     label: str
@@ -75,7 +83,7 @@ class Source:
     own: bool
 
 
-def find_sources(given: Sequence[str], at_once: int = 1) -> list[Source]:
+def find_files(given: Sequence[str], at_once: int = 1) -> list[AnswerFiles]:
     """What `--answers` names, by method.
 
     Args:
@@ -89,12 +97,8 @@ def find_sources(given: Sequence[str], at_once: int = 1) -> list[Source]:
     labelled: dict[str, list[Path]] = {}
     rest: list[Path] = []
     for text in given:
-        label, path = _split(text)
-        files = {file: _method(file) for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])}
-        if path.is_dir():
-            files = {file: method for file, method in files.items() if method is not None}
-            if not files:
-                raise SettingsError(f"--answers {path}: no file in this folder holds records of sira: name the files")
+        label, paths = _split(text)
+        files = {file: _method(file) for path in paths for file in ([path] if path.is_file() else _records(path))}
         for file, method in files.items():
             if method is not None:
                 own.setdefault(label or method, []).append(file)
@@ -108,9 +112,9 @@ def find_sources(given: Sequence[str], at_once: int = 1) -> list[Source]:
             "give one for each, in the same order"
         )
     chunks = [tuple(rest[start : start + at_once]) for start in range(0, len(rest), at_once)]
-    sources = [Source(label, tuple(paths), True) for label, paths in own.items()]
-    sources += [Source(label, tuple(paths), False) for label, paths in labelled.items()]
-    sources += [Source(name, paths, False) for name, paths in zip(_names(chunks), chunks, strict=True)]
+    sources = [AnswerFiles(label, tuple(paths), True) for label, paths in own.items()]
+    sources += [AnswerFiles(label, tuple(paths), False) for label, paths in labelled.items()]
+    sources += [AnswerFiles(name, paths, False) for name, paths in zip(_names(chunks), chunks, strict=True)]
     labels = [source.label for source in sources]
     for source in sources:
         if labels.count(source.label) > 1:
@@ -118,7 +122,7 @@ def find_sources(given: Sequence[str], at_once: int = 1) -> list[Source]:
     return sorted(sources, key=lambda source: source.label != "greedy")  # it is what others are compared with
 
 
-def read_source(benchmark: Benchmark, source: Source) -> Answers:
+def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
     """One method's answers.
 
     Raises:
@@ -129,39 +133,34 @@ def read_source(benchmark: Benchmark, source: Source) -> Answers:
     return Answers(source.label, benchmark.read(source.paths))
 
 
-def own_rows(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every record of sira's files, with where it stands.
-
-    Raises:
-        SettingsError: a file cannot be read.
-    """
-    for path in source.paths:
-        yield from read_rows(path)
-
-
-def _own(benchmark: Benchmark, source: Source) -> Answers:
-    units = {part.name: {ask.unit for ask in part.asks} for part in benchmark.parts}
-    said = {name: Said() for name in units}
+def _own(benchmark: Benchmark, source: AnswerFiles) -> Answers:
+    unit_of = _Units(benchmark)
+    said = {part.name: Said() for part in benchmark.parts}
     answers = Answers(source.label)
-    for where, row in own_rows(source):
-        configuration = {name: row.get(name) for name in SAME}
-        answers.settings = answers.settings or configuration
-        if configuration != answers.settings:
-            other = next(name for name in SAME if configuration[name] != answers.settings[name])
-            raise SettingsError(
-                f"{where}: {other} is {configuration[other]!r} here and {answers.settings[other]!r} before: "
-                "label what is to be compared: LABEL=FILE"
-            )
-        name = str(row.get("part", benchmark.parts[0].name))
-        unit = str(row.get("id") or benchmark.unit(row))
-        if unit not in units.get(name, ()):
-            continue  # of other question files
-        row.setdefault("status", "ok")
-        text_of(where, row, "text" if row["status"] == "ok" else "error")
-        said[name].add(unit, row)
+    places: dict[tuple[str, str], tuple[Path, str]] = {}
+    for path in source.paths:
+        for where, row in read_rows(path):
+            configuration = {setting: row.get(setting) for setting in SAME}
+            answers.settings = answers.settings or configuration
+            if configuration != answers.settings:
+                other = next(setting for setting in SAME if configuration[setting] != answers.settings[setting])
+                raise SettingsError(
+                    f"{where}: {other} is {configuration[other]!r} here and {answers.settings[other]!r} before: "
+                    "label what is to be compared: LABEL=FILE"
+                )
+            if (key := unit_of(row)) is None:
+                continue  # of other question files
+            name, unit = key
+            ok = row.get("status", "ok") == "ok"
+            text = text_of(where, row, "text" if ok else "error")
+            before = said[name].texts.get(unit, text) if ok else text
+            if key in places and places[key][0] != path and before != text:
+                raise SettingsError(f"{where}: {unit!r} has another answer in {places[key][1]}: give one of the files")
+            places[key] = path, where
+            said[name].add(unit, {"status": "ok" if ok else "error", "text": text, "error": text})
     for part in benchmark.parts:
         one = said[part.name]
-        if not one.texts and not one.errors and len(benchmark.parts) > 1:
+        if not one.texts and not one.errors:
             continue
         missing = [asked for asked in part.asks if asked.unit not in one.texts and asked.unit not in one.errors]
         if missing:
@@ -169,17 +168,55 @@ def _own(benchmark: Benchmark, source: Source) -> Answers:
                 f"{source.paths[0]}: no answer to {missing[0].unit!r} and {len(missing) - 1} more of "
                 f"{len(part.asks)}: is it finished, and are all shards given?"
             )
-        answers.add(part, one)
+        answers.add(benchmark, part, one)
+    if not answers.texts:
+        files = ", ".join(map(str, source.paths))
+        raise SettingsError(f"{files}: no record there answers what {benchmark.name} asks")
     return answers
 
 
-def _split(text: str) -> tuple[str, Path]:
+class _Units:
+    """Which part and unit a record belongs to."""
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        self._units = {part.name: {ask.unit for ask in part.asks} for part in benchmark.parts}
+        self._only = next(iter(self._units)) if len(self._units) == 1 else ""
+        self._about: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+        for part in benchmark.parts:
+            for ask in part.asks:
+                known = self._about.setdefault((part.task, Path(ask.picture).name), [])
+                known.append((ask.prompt.removesuffix(ONE_WORD), part.name, ask.unit))
+
+    def __call__(self, row: dict[str, Any]) -> tuple[str, str] | None:
+        """By its id; without one, as `sira caption` and `sira ask` write records, by its picture and prompt."""
+        if "id" in row:
+            part = self._only or str(row.get("part"))
+            return (part, str(row["id"])) if str(row["id"]) in self._units.get(part, ()) else None
+        task = str(row.get("schema")).removeprefix("sira.").partition("/")[0]
+        about = self._about.get((task, Path(str(row.get("file_name"))).name), [])
+        if task == "ask":
+            about = [known for known in about if known[0] in str(row.get("prompt"))]
+        _, part, unit = max(about, key=lambda known: len(known[0]), default=("", "", ""))
+        return (part, unit) if unit else None
+
+
+def _split(text: str) -> tuple[str, list[Path]]:
+    """The label and the files; after `LABEL=` a shell leaves a glob as it is."""
     label, found, path = text.partition("=")
     if not found or os.path.lexists(text):
         label, path = "", text
-    if not os.path.lexists(path):
+    paths = [path] if os.path.lexists(path) else sorted(glob.glob(path))  # noqa: PTH207 (a Path takes no absolute one)
+    if not paths:
         raise SettingsError(f"--answers {path}: no such file")
-    return label, Path(path)
+    return label, [Path(path) for path in paths]
+
+
+def _records(folder: Path) -> list[Path]:
+    """The files in a folder that sira wrote."""
+    files = [file for file in sorted(folder.glob("*.jsonl")) if _method(file) is not None]
+    if not files:
+        raise SettingsError(f"--answers {folder}: no file in this folder holds records of sira: name the files")
+    return files
 
 
 def _method(path: Path) -> str | None:
@@ -190,10 +227,10 @@ def _method(path: Path) -> str | None:
 
 
 def _names(chunks: Sequence[tuple[Path, ...]]) -> list[str]:
-    """The part of their names that a method's files share; whole paths where that does not tell methods apart."""
+    """The part of their names that a method's files share; their folders', too, where that does not tell them apart."""
     shared = [os.path.commonprefix([path.stem for path in paths]) for paths in chunks]  # noqa: RUF071 (of names)
     names = [name.strip("_-. ") or "answers" for name in shared]
     return [
-        name if names.count(name) == 1 else str(paths[0].with_suffix(""))
+        name if names.count(name) == 1 else "-".join(paths[0].with_suffix("").parts[-2:])
         for name, paths in zip(names, chunks, strict=True)
     ]

@@ -112,24 +112,29 @@ class Benchmark(ABC):
 
     @abstractmethod
     def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
-        """Write one method's answers, by part and ask, as the official script reads them; the files.
+        """Write one method's answers, by part and ask, as the official script reads them, into a folder that is there.
 
         Raises:
             SiraError: a file cannot be written.
         """
 
-    def unit(self, record: dict[str, Any]) -> str:
-        """Which unit a record of `sira caption` or `sira ask` is about, as those have no id; nothing if none."""
-        return ""
+    def reduce(self, part: Part, text: str) -> str:
+        """What counts of an answer that sira made: the script's users would have cleaned it before scoring."""
+        return text
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
         """How each answer was counted, one JSON object each."""
         yield from ()
 
     def stand_ins(self) -> dict[str, str]:
-        """By part, what took the place of the official script's language data; no part whose figures are official."""
+        """By part, what makes its figures others than those of a published script; no part that has those."""
         return {}
 
     def facts(self) -> dict[str, Any]:
         """What decides the figures beside the answers: the rule, versions of language data."""
         return {}
+
+
+def ratio(part: float, whole: float) -> float:
+    """Their quotient; 0 of nothing."""
+    return part / whole if whole else 0.0

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.base import Ask, Benchmark, Part, Tally, Texts
+from sira_cli.eval.base import Ask, Benchmark, Part, Tally, Texts, ratio
 from sira_cli.eval.chair_rows import read_captions
 from sira_cli.eval.chair_words import Mentions, mentions
-from sira_cli.eval.coco import Annotations, Truth
+from sira_cli.eval.coco import Annotations
 from sira_cli.eval.language import Language, Need, find_language
-from sira_cli.files import replacing, writing
+from sira_cli.files import replacing
 
 PROMPT = "Please describe this image in detail."
 RULES: dict[str, Need] = {"lemma": "lemmas", "singular": "singulars"}  # what each asks of the language
@@ -54,57 +54,56 @@ class Chair(Benchmark):
 
     name = "chair"
 
-    def __init__(self, annotations: Annotations, rule: str, language: Language, lengths: Sequence[int]) -> None:
-        """Without images; `of` is what callers want.
+    def __init__(
+        self,
+        annotations: Annotations,
+        ids: Sequence[int],
+        rule: str,
+        language: Language,
+        lengths: Sequence[int] = (),
+    ) -> None:
+        """Find out what is in some images.
 
         Args:
             annotations: the user's files.
-            rule: a key of RULES.
+            ids: of the images.
+            rule: `lemma` (OPERA's script) or `singular` (the one of Rohrbach et al.).
             language: which has what the rule needs.
-            lengths: a part for each; none: captions are made elsewhere.
+            lengths: of the captions, in tokens, a part for each; none: captions of unknown length are scored.
+
+        Raises:
+            SettingsError: annotations are not COCO's, or an image is not in them.
+            SiraError: the cache of ground truth cannot be written.
         """
         self._annotations = annotations
         self._rule = rule
         self._language = language
         words: Callable[[str], list[str]] = getattr(language, RULES[rule])
-        self._words = words
         self._mentions = functools.cache(lambda text: mentions(words(text)))  # both counts and details ask for it
-        self._lengths = tuple(lengths)
-        self._truth = Truth({}, {})
-        self.parts = ()  # until the images are known
+        self._truth = annotations.truth(ids, words, {"rule": rule, **language.facts()})
+        asks = tuple(Ask(str(image), self._truth.names[image], PROMPT) for image in ids)
+        self.parts = tuple(
+            Part(str(length), "caption", asks, (f"{length} tokens",), {"max_new_tokens": length}) for length in lengths
+        ) or (Part(ANSWERS, "caption", asks, (ANSWERS,)),)
 
     @classmethod
     def of(
         cls,
         annotations: Path,
         *,
-        ids: Sequence[int] | None = None,
+        ids: Sequence[int],
         rule: str = "lemma",
         language: str = "auto",
         lengths: Sequence[int] = (),
     ) -> Chair:
-        """The benchmark over some images.
-
-        Args:
-            annotations: COCO's folder, or its subfolder `annotations`.
-            ids: of the images; None: those of the first answers that `read` gets, which then sets `parts`.
-            rule: `lemma` (OPERA's script) or `singular` (the one of Rohrbach et al.).
-            language: `auto`, `nltk` or `fallback`, as for `find_language`.
-            lengths: of the captions that are to be made, in tokens; none: captions are made elsewhere.
+        """From COCO's folder, or its subfolder `annotations`, and what `find_language` finds.
 
         Raises:
-            SettingsError: no such rule or language, what they need is missing, annotations are missing or not COCO's,
-                or lengths without ids.
-            SiraError: the cache of ground truth cannot be written.
+            SettingsError: no such rule or language, or what they need is missing; else as the class.
         """
         if rule not in RULES:
             raise SettingsError(f"--rule {rule!r}: expected {' or '.join(RULES)}")
-        if lengths and ids is None:
-            raise SettingsError("--ids is needed: a file of the images to caption, one id a line")
-        found = cls(Annotations.find(annotations), rule, find_language(language, (RULES[rule],)), lengths)
-        if ids is not None:
-            found._set_images(ids)
-        return found
+        return cls(Annotations.find(annotations), ids, rule, find_language(language, (RULES[rule],)), lengths)
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
         """Counts by image, in the part's only group."""
@@ -129,37 +128,30 @@ class Chair(Benchmark):
         In the order of the official script's steps, so that floats are the same to the last digit: its Len is in
         hundreds of tokens, and all is multiplied by 100 where it is printed.
         """
-        captions = total.get("captions", 0)
         return {
-            "CHAIRs": 100 * _share(total, "hallucinated captions", "captions"),
-            "CHAIRi": 100 * _share(total, "hallucinated mentions", "mentions"),
-            "recall": 100 * _share(total, "recalled objects", "objects"),
-            "length": 100 * (0.01 * total["tokens"] / captions) if captions else 0.0,
+            "CHAIRs": 100 * ratio(total["hallucinated captions"], total["captions"]),
+            "CHAIRi": 100 * ratio(total["hallucinated mentions"], total["mentions"]),
+            "recall": 100 * ratio(total["recalled objects"], total["objects"]),
+            "length": 100 * ratio(0.01 * total["tokens"], total["captions"]),
         }
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Captions of one method, see `chair_rows`; several files are shards of them."""
-        if len(self._lengths) > 1:
-            raise SettingsError(f"{paths[0]}: captions of one length at a time: give one of {self._lengths}")
-        captions, failed = read_captions(paths)
-        if not self.parts:
-            self._set_images([*captions, *failed])
-        part = self.parts[0]
+        """Captions of one method and one length, see `chair_rows`; several files are shards of them."""
+        (part,) = self.parts
+        captions = read_captions(paths)
         asked = {int(ask.id) for ask in part.asks}
         for image, given in captions.items():
             if image not in asked:
                 raise SettingsError(f"{given.where}: image {image} is not among the {len(asked)} that are scored")
-        if missing := [image for image in sorted(asked) if image not in captions and image not in failed]:
+        if missing := [image for image in sorted(asked) if image not in captions]:
             files = ", ".join(str(path) for path in paths)
             raise SettingsError(
                 f"{files}: no caption of image {missing[0]} ({len(missing)} of {len(asked)} are missing)"
             )
-        return {part.name: {ask.id: captions[int(ask.id)].text for ask in part.asks if int(ask.id) in captions}}
+        return {part.name: {ask.id: captions[int(ask.id)].text for ask in part.asks}}
 
     def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
         """JSON lines of image_id and caption, a file for each part."""
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
         paths = []
         for part in self.parts:
             rows = [
@@ -201,21 +193,8 @@ class Chair(Benchmark):
         files = [str(path) for path in self._annotations.files]
         return {"rule": self._rule, **self._language.facts(), "annotations": files}
 
-    def _set_images(self, ids: Sequence[int]) -> None:
-        by = {"rule": self._rule, **self._language.facts()}
-        self._truth = self._annotations.truth(ids, self._words, by)
-        asks = tuple(Ask(str(image), self._truth.names[image], PROMPT) for image in ids)
-        self.parts = tuple(
-            Part(str(length), "caption", asks, (f"{length} tokens",), {"max_new_tokens": length})
-            for length in self._lengths
-        ) or (Part(ANSWERS, "caption", asks, (ANSWERS,)),)
-
     def _captions(self, part: Part, texts: Texts) -> Iterator[tuple[Ask, str, _Caption]]:
         for ask in part.asks:
             if ask.id in texts:
                 text = texts[ask.id]
                 yield ask, text, _Caption(self._mentions(text), self._truth.objects[int(ask.id)])
-
-
-def _share(total: Mapping[str, float], part: str, whole: str) -> float:
-    return total[part] / total[whole] if total.get(whole) else 0.0

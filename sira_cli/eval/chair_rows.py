@@ -1,4 +1,4 @@
-"""Files that CHAIR reads beside COCO's: captions made elsewhere or by `sira`, and lists of images."""
+"""Files that CHAIR reads beside COCO's: captions made elsewhere, and lists of images."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Given(NamedTuple):
     where: str
 
 
-def read_captions(paths: Sequence[Path]) -> tuple[dict[int, Given], dict[int, str]]:
-    """Captions by image, and the images whose picture failed, with where that stands.
+def read_captions(paths: Sequence[Path]) -> dict[int, Given]:
+    """Captions by image.
 
     Rows are `{"image_id", "caption"}`, with the number of the image or its digits, or COCO's file name as `image` or
-    `file_name`; or records of `sira caption`, named by `id` or `file_name`. An empty caption is one without mentions.
+    `file_name`. An empty caption is one without mentions.
 
     Args:
         paths: shards; an image is in one of them.
@@ -31,21 +31,16 @@ def read_captions(paths: Sequence[Path]) -> tuple[dict[int, Given], dict[int, st
         SettingsError: a file cannot be read or holds nothing, a row has no image or no caption, or an image has two.
     """
     captions: dict[int, Given] = {}
-    failed: dict[int, str] = {}
     for path in paths:
-        empty = True
+        where = ""
         for where, row in read_rows(path):
-            empty = False
-            image = _image(where, row)
-            if _is_record(row) and row.get("status") == "error":
-                failed[image] = where
-                continue
+            image = image_of_row(where, row, "image_id", "image", "file_name")
             if image in captions:
                 raise SettingsError(f"{where}: image {image} has a caption in {captions[image].where}, too")
-            captions[image] = Given(text_of(where, row, "text" if _is_record(row) else "caption"), where)
-        if empty:
+            captions[image] = Given(text_of(where, row, "caption"), where)
+        if not where:
             raise SettingsError(f"{path}: holds no captions")
-    return captions, failed
+    return captions
 
 
 def read_ids(path: Path) -> list[int]:
@@ -56,8 +51,7 @@ def read_ids(path: Path) -> list[int]:
     """
     places: dict[int, str] = {}
     for where, entry in _entries(path):
-        image = entry if type(entry) is int else image_of(entry) if isinstance(entry, str) else None
-        if image is None:
+        if (image := _image(entry)) is None:
             raise SettingsError(f"{where}: expected an image's number or its file name in COCO, got {entry!r:.60}")
         if image in places:
             raise SettingsError(f"{where}: image {image} is in {places[image]}, too")
@@ -78,17 +72,19 @@ def _entries(path: Path) -> Iterator[tuple[str, Any]]:
             yield f"{path}: line {number}", line
 
 
-def _is_record(row: dict[str, Any]) -> bool:
-    return str(row.get("schema")).startswith("sira.caption/")
+def image_of_row(where: str, row: dict[str, Any], *names: str) -> int:
+    """The image that the first of some fields stands for.
 
-
-def _image(where: str, row: dict[str, Any]) -> int:
-    names = ("id", "file_name") if _is_record(row) else ("image_id", "image", "file_name")
+    Raises:
+        SettingsError: there is no such field, or it stands for none.
+    """
     for name in names:
         if name in row:
-            value = row[name]
-            image = value if type(value) is int else image_of(value) if isinstance(value, str) else None
-            if image is None:
-                raise SettingsError(f"{where}: {name} is no image of COCO: {value!r:.60}")
-            return image
+            if (image := _image(row[name])) is not None:
+                return image
+            raise SettingsError(f"{where}: {name} is no image of COCO: {row[name]!r:.60}")
     raise SettingsError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
+
+
+def _image(value: Any) -> int | None:
+    return value if type(value) is int else image_of(value) if isinstance(value, str) else None

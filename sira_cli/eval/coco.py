@@ -116,6 +116,7 @@ class Annotations:
             names |= content.names(ids)
             for image, head in content.heads(ids):
                 objects.setdefault(image, set()).add(head)
+            del content  # of hundreds of megabytes
             for image, caption in _Content(captions).captions(ids):
                 objects.setdefault(image, set()).update(mentions(words(caption)).heads)
             for image in objects.keys() | names.keys():

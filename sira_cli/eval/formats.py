@@ -7,7 +7,9 @@ import io
 
 from sira_cli.eval.report import LOWER_IS_BETTER, NO_DIRECTION, EvalReport, Row
 
-_ESCAPES = str.maketrans({char: f"\\{char}" for char in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}"})
+_ESCAPES = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
+)
 
 
 def to_csv(report: EvalReport) -> str:

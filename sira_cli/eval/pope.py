@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Tally, Texts
+from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Tally, Texts, ratio
 from sira_cli.eval.paper import pope_group
 from sira_cli.eval.rows import id_of, read_rows, text_of
 from sira_cli.files import replacing
@@ -112,8 +110,10 @@ class Pope(Benchmark):
             limit: only so many questions of each file.
 
         Raises:
-            SettingsError: a file cannot be read, or two have the same name.
+            SettingsError: no such rule, a file cannot be read, or two have the same name.
         """
+        if rule not in RULES:
+            raise SettingsError(f"--rule {rule!r}: expected {', '.join(RULES)}")
         self.rule = rule
         self._paths = dict(zip(split_names(paths), paths, strict=True))
         self._questions = {split: read_questions(path)[:limit] for split, path in self._paths.items()}
@@ -146,18 +146,18 @@ class Pope(Benchmark):
         """
         tp, fp, tn, fn, unanswered_yes, unanswered_no = (total[cell] for cell in _CELLS)
         answers = tp + tn + fp + fn + unanswered_yes + unanswered_no
-        precision = _ratio(tp, tp + fp)
-        recall = _ratio(tp, tp + fn + unanswered_yes)
+        precision = ratio(tp, tp + fp)
+        recall = ratio(tp, tp + fn + unanswered_yes)
         shares = {
-            "accuracy": _ratio(tp + tn, answers),
-            "F1": _ratio(2 * precision * recall, precision + recall),
+            "accuracy": ratio(tp + tn, answers),
+            "F1": ratio(2 * precision * recall, precision + recall),
             "precision": precision,
             "recall": recall,
-            "FPR": _ratio(fp, fp + tn + unanswered_no),
-            "yes": _ratio(tp + fp, answers),
-            "neither": _ratio(total["neither"], answers),
+            "FPR": ratio(fp, fp + tn + unanswered_no),
+            "yes": ratio(tp + fp, answers),
+            "neither": ratio(total["neither"], answers),
         }
-        return {name: 100 * share for name, share in shares.items()} | {"words": _ratio(total["words"], answers)}
+        return {name: 100 * share for name, share in shares.items()} | {"words": ratio(total["words"], answers)}
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """A file a split: `{"question", "answer"}` in the order of the questions, or `{"question_id", "text"}`."""
@@ -167,9 +167,18 @@ class Pope(Benchmark):
                 "give one for each, in the same order"
             )
         texts: dict[str, str] = {}
-        for split, path in zip(self._paths, paths, strict=True):
+        for split, path in self._matched(paths):
             texts |= self._read_split(split, path)
         return {"pope": texts}
+
+    def _matched(self, paths: Sequence[Path]) -> list[tuple[str, Path]]:
+        """Splits and their answers: by name where all files of answers have those of the questions, else in order."""
+        stems = {split: file.stem.lower() for split, file in self._paths.items()}
+        named = [(split, path) for split, stem in stems.items() for path in paths if stem in path.stem.lower()]
+        by_name = dict(named)
+        if len(named) == len(by_name) == len(set(by_name.values())) == len(paths):
+            return named
+        return list(zip(self._paths, paths, strict=True))
 
     def _read_split(self, split: str, path: Path) -> dict[str, str]:
         questions = self._questions[split]
@@ -188,9 +197,13 @@ class Pope(Benchmark):
                 asked = questions[position]
             else:
                 raise SettingsError(f"{where}: too many answers: {self._paths[split]} has {len(questions)} questions")
-            said = row.get("question", asked.text)
-            if not str(said).startswith(asked.text):
-                raise SettingsError(f"{where}: answers {said!r}, but question {asked.number} is {asked.text!r}")
+            said = str(row.get("question", row.get("prompt", asked.text)))
+            image = Path(str(row.get("image", asked.image))).name
+            if asked.text not in said or image != Path(asked.image).name:
+                raise SettingsError(
+                    f"{where}: answers {said!r} about {image}, but question {asked.number} of {self._paths[split]} is "
+                    f"{asked.text!r} about {asked.image}"
+                )
             if _id(split, asked) in found:
                 raise SettingsError(f"{where}: question {asked.number} was answered before")
             found[_id(split, asked)] = text_of(where, row, "answer", "text")
@@ -201,22 +214,6 @@ class Pope(Benchmark):
                 f"question {missing.number} of {self._paths[split]} has none"
             )
         return found
-
-    def unit(self, record: dict[str, Any]) -> str:
-        """Which question a record of `sira ask` answers; nothing if none."""
-        image = Path(str(record.get("file_name", ""))).name
-        prompt = str(record.get("prompt", ""))
-        return max(
-            (unit for unit, text in self._by_image.get(image, {}).items() if text in prompt), key=len, default=""
-        )
-
-    @functools.cached_property
-    def _by_image(self) -> dict[str, dict[str, str]]:
-        known: dict[str, dict[str, str]] = {}
-        for questions in self._questions.values():
-            for asked in questions:
-                known.setdefault(Path(asked.image).name, {})[f"{asked.image}: {asked.text}"] = asked.text
-        return known
 
     def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
         """A file of JSON lines a split: what POPE's, VCD's and OPERA's scripts look for."""
@@ -240,14 +237,13 @@ class Pope(Benchmark):
                 row = {"split": split, "question_id": asked.number, "image": asked.image, "question": asked.text}
                 yield row | {"label": truth, "answer": text, "taken_for": said, "right": said == truth}
 
+    def stand_ins(self) -> dict[str, str]:
+        """The rule `strict`, which is of no published script."""
+        return {"pope": "rule strict"} if self.rule == "strict" else {}
+
     def facts(self) -> dict[str, Any]:
         """The rule and the files."""
-        labels = Counter(asked.there for questions in self._questions.values() for asked in questions)
-        return {
-            "rule": self.rule,
-            "questions": {split: str(path) for split, path in self._paths.items()},
-            "labels": {"yes": labels[True], "no": labels[False]},
-        }
+        return {"rule": self.rule, "questions": {split: str(path) for split, path in self._paths.items()}}
 
     def _answered(self, split: str, texts: Texts) -> Iterator[tuple[Question, str]]:
         for asked in self._questions[split]:
@@ -265,7 +261,3 @@ def _cell(there: bool, yes: bool | None) -> str:
     if there:
         return "TP" if yes else "FN"
     return "FP" if yes else "TN"
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from sira_cli._version import __version__
-from sira_cli.demo.figures import Figure
+from sira_cli.bootstrap import Figure, interval
 from sira_cli.eval.answers import Answers, Failure
 from sira_cli.eval.base import Benchmark, Counts, Part, Tally
-from sira_cli.eval.paired import interval, mcnemar, resample
+from sira_cli.eval.paired import mcnemar, resample
+from sira_cli.eval.paper import paper_row
 
 MEAN = "mean"
 LOWER_IS_BETTER = frozenset({"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog"})
@@ -27,12 +28,13 @@ class Row:
     """One method in one group.
 
     Attributes:
-        group: of the part: a split, a length, a dimension; `mean` is the mean over a part's groups.
+        part, group: a split, a length, a dimension; `mean` is the mean over a part's groups.
         answered: how many asks were.
         failed: how many were not, because their pictures failed; they are in no figure.
         counts: sums over pictures that figures are ratios of; none for a mean.
         figures: in percent but for `words` and `length`, with 95 % bootstrap intervals over pictures.
-        differences: of the figures to the first method's, on the same pictures; none for the first method.
+        differences: of the figures to the first method's, in the same draws of pictures; none for the first method,
+            or where that has no answers.
         paper: the figures that the paper gives, if it was asked for them and has any.
     """
 
@@ -65,17 +67,19 @@ class EvalReport:
 
     Attributes:
         benchmark: its name.
-        stand_ins: by part, what took the place of the official script's language data; its figures are not official.
+        stand_ins: by part, what makes its figures others than those of a published script.
         facts: the rule, language data and their versions, files.
         settings: of each method, as far as it is known; the first is what the others are compared with.
-        same: methods that were not run because they cannot differ from another one.
+        not_run: methods whose answers are another's, from which they cannot differ.
+        paper: the model whose figures in the paper are beside, if any are.
     """
 
     benchmark: str
     stand_ins: dict[str, str]
     facts: dict[str, Any]
     settings: dict[str, dict[str, Any]]
-    same: dict[str, str]
+    not_run: dict[str, str]
+    paper: str
     rows: tuple[Row, ...]
     tests: tuple[Comparison, ...]
     failures: tuple[Failure, ...]
@@ -86,16 +90,16 @@ class EvalReport:
         benchmark: Benchmark,
         answers: Sequence[Answers],
         *,
-        same: Mapping[str, str] | None = None,
-        paper: Mapping[tuple[str, str], dict[str, float]] | None = None,
+        not_run: Mapping[str, str] | None = None,
+        paper: str = "",
     ) -> EvalReport:
         """From answers, the first method's first.
 
         Args:
             benchmark: with its ground truth.
             answers: of each method.
-            same: names of methods whose answers are another's.
-            paper: the paper's figures by group and method.
+            not_run: see the class.
+            paper: a model of the paper, whose figures are put beside.
         """
         rows: list[Row] = []
         tests: list[Comparison] = []
@@ -106,17 +110,19 @@ class EvalReport:
             scored = [
                 _Group(benchmark, group, {name: tallies[name][group] for name in tallies}) for group in part.groups
             ]
+            first = answers[0].name
             for group in scored:
-                rows += group.rows(part.name, sizes[group.name], paper or {})
+                rows += group.rows(part.name, sizes[group.name], first, paper)
                 tests += group.tests()
             if benchmark.averaged and len(scored) > 1:
-                rows += _means([row for row in rows if row.part == part.name], scored)
+                rows += _means([row for row in rows if row.part == part.name], scored, first)
         return cls(
             benchmark=benchmark.name,
             stand_ins=benchmark.stand_ins(),
             facts=benchmark.facts(),
             settings={one.name: one.settings for one in answers},
-            same=dict(same or {}),
+            not_run=dict(not_run or {}),
+            paper=paper,
             rows=tuple(rows),
             tests=tuple(tests),
             failures=tuple(failure for one in answers for failure in one.failures),
@@ -134,8 +140,9 @@ class _Group:
     def __init__(self, benchmark: Benchmark, name: str, tallies: Mapping[str, Tally]) -> None:
         self.name = name
         self.tallies = tallies
+        self._benchmark = benchmark.name
         self._figures = functools.partial(benchmark.figures, name)
-        self._pictures = list(dict.fromkeys(picture for tally in tallies.values() for picture in tally.counts))
+        self._pictures = sorted({picture for tally in tallies.values() for picture in tally.counts})
 
     @functools.cached_property
     def exact(self) -> dict[str, dict[str, float]]:
@@ -152,7 +159,7 @@ class _Group:
             drawn[name] = resample([counts.get(picture, nothing) for picture in self._pictures], self._figures)
         return drawn
 
-    def rows(self, part: str, size: int, paper: Mapping[tuple[str, str], dict[str, float]]) -> list[Row]:
+    def rows(self, part: str, size: int, first: str, paper: str) -> list[Row]:
         """A row a method."""
         return [
             Row(
@@ -163,8 +170,8 @@ class _Group:
                 failed=size - len(self.tallies[name].right),
                 counts=self.tallies[name].total(),
                 figures={key: interval(value, self.drawn[name][key]) for key, value in exact.items()},
-                differences=_differences(self.exact, self.drawn, name),
-                paper=paper.get((self.name, name)),
+                differences=_differences(self.exact, self.drawn, name, first),
+                paper=paper_row(paper, self._benchmark, self.name, name) if paper else None,
             )
             for name, exact in self.exact.items()
         ]
@@ -182,7 +189,7 @@ class _Group:
         return tests
 
 
-def _means(rows: Sequence[Row], groups: Sequence[_Group]) -> list[Row]:
+def _means(rows: Sequence[Row], groups: Sequence[_Group], first: str) -> list[Row]:
     """Means of the groups' figures; a draw takes the same pictures in all groups that share them."""
     names = [name for name in groups[0].exact if all(name in group.exact for group in groups)]
     exact = {
@@ -202,18 +209,20 @@ def _means(rows: Sequence[Row], groups: Sequence[_Group]) -> list[Row]:
             failed=sum(row.failed for row in rows if row.method == name),
             counts={},
             figures={key: interval(value, drawn[name][key]) for key, value in exact[name].items()},
-            differences=_differences(exact, drawn, name),
+            differences=_differences(exact, drawn, name, first),
         )
         for name in names
     ]
 
 
 def _differences(
-    exact: Mapping[str, Mapping[str, float]], drawn: Mapping[str, Mapping[str, np.ndarray]], name: str
+    exact: Mapping[str, Mapping[str, float]],
+    drawn: Mapping[str, Mapping[str, np.ndarray]],
+    name: str,
+    first: str,
 ) -> dict[str, Figure]:
     """Of a method's figures to those of the first."""
-    first = next(iter(exact))
-    if name == first:
+    if name == first or first not in exact:
         return {}
     return {
         key: interval(value - exact[first][key], drawn[name][key] - drawn[first][key])

@@ -23,6 +23,8 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield _object(f"{path}: row {number}", row)
         return
     for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip() == "{":
+            raise SettingsError(f"{path}: line {number}: expected an object a line, or one JSON array of objects")
         if line.strip():
             yield _object(f"{path}: line {number}", _parsed(path, line, number))
 
@@ -58,6 +60,8 @@ def text_of(where: str, row: dict[str, Any], *names: str) -> str:
         if name in row:
             if not isinstance(row[name], str):
                 raise SettingsError(f"{where}: {name} is no text: {row[name]!r}")
+            if any("\ud800" <= char <= "\udfff" for char in row[name]):
+                raise SettingsError(f"{where}: {name} holds half a character (a lone surrogate): {row[name]!r:.60}")
             return str(row[name])
     raise SettingsError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
 
@@ -90,3 +94,5 @@ def _parsed(path: Path, text: str, line: int = 1) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise SettingsError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
+        raise SettingsError(f"{path}: line {line}: no JSON that can be read: {error}") from error

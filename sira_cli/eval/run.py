@@ -10,6 +10,7 @@ from sira_cli.batch import BatchRun, Item
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.answers import Said
 from sira_cli.eval.base import Ask, Part
+from sira_cli.files import relative
 from sira_cli.ledger import Ledger, configuration_of
 from sira_cli.lvlm import Lvlm
 from sira_cli.results import as_text
@@ -51,6 +52,25 @@ def check_prompts(lvlm: Lvlm, part: Part) -> None:
             raise SettingsError(f"{ask.prompt!r} about {ask.picture}: {error}") from None
 
 
+def check_ledger(lvlm: Lvlm, part: Part, asks: list[Ask], ledger: Ledger) -> None:
+    """Whether answers of these settings, to these prompts, belong into a file.
+
+    Raises:
+        SettingsError: it holds others.
+    """
+    now = configuration_of(BatchRun(lvlm, part.task, "").blank())
+    del now["prompt"]
+    ledger.check(now)
+    prompts = {ask.unit: _prompt(lvlm, part, ask) for ask in asks}
+    for record in ledger.records():
+        prompt = prompts.get(record["id"], record["prompt"])
+        if prompt != record["prompt"]:
+            raise SettingsError(
+                f"{ledger.path}: {record['id']!r} was asked as {record['prompt']!r} there and would be as {prompt!r} "
+                "now: give another --output, or --overwrite to start anew"
+            )
+
+
 def answer_part(
     lvlm: Lvlm,
     part: Part,
@@ -69,13 +89,12 @@ def answer_part(
         part: what is asked for.
         asks: from `units`.
         images: the folder of the pictures.
-        ledger: keeps the records.
+        ledger: keeps the records; see `check_ledger`.
         batch_size: pictures decoded together.
         retry_errors: ask again what failed in an earlier run.
         on_done: told about each item.
 
     Raises:
-        SettingsError: the file holds answers of other settings.
         SiraError: about the model or the settings, or the file cannot be written.
     """
 
@@ -83,21 +102,23 @@ def answer_part(
         return "" if retry_errors and ledger.is_error(unit) else ledger.key(unit)
 
     run = BatchRun(lvlm, part.task, "", batch_size=batch_size, done=done)
-    now = configuration_of(run.blank())
-    del now["prompt"]
-    ledger.check(now)
+    more = {"part": part.name, "num_beams": lvlm.preset.generation.num_beams}
     ledger.begin()
     folder = images.resolve()
-    beside = Path(os.path.relpath(folder, ledger.path.parent.resolve()))
-    template = lvlm.preset.prompts.asking if part.task == "ask" else str
+    beside = Path(relative(folder, ledger.path.parent))
     items = run.answers(
-        Item(str(folder / ask.picture), as_text((beside / ask.picture).as_posix()), template(ask.prompt), ask.unit)
+        Item(
+            str(folder / ask.picture),
+            as_text((beside / ask.picture).as_posix()),
+            _prompt(lvlm, part, ask),
+            ask.unit,
+        )
         for ask in asks
     )
     try:
         for item in items:
             if item.result is not None:
-                ledger.append({**item.result.to_record(), "id": item.id, "part": part.name})
+                ledger.append({**item.result.to_record(), "id": item.id, **more})
             on_done(item)
     finally:
         items.close()
@@ -108,3 +129,7 @@ def answer_part(
         if record["id"] in wanted:
             said.add(record["id"], record)
     return said
+
+
+def _prompt(lvlm: Lvlm, part: Part, ask: Ask) -> str:
+    return lvlm.preset.prompts.asking(ask.prompt) if part.task == "ask" else ask.prompt

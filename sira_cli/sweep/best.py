@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sira_cli.demo.figures import Figure
+from sira_cli.bootstrap import Figure
 from sira_cli.sweep.cells import GREEDY, Cell
 
 CAPTIONS_RULE = (

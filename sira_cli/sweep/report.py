@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sira_cli._version import __version__
+from sira_cli.bootstrap import Figure
 from sira_cli.demo.evaluate import answer_counts, caption_counts, columns
-from sira_cli.demo.figures import Counts, Figure, Report
+from sira_cli.demo.figures import Counts, Report
 from sira_cli.demo.scenes import Scene
 from sira_cli.errors import PictureError
 from sira_cli.lvlm import Lvlm

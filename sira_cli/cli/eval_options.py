@@ -1,0 +1,138 @@
+"""Options that the commands of `sira eval` share, and which of them go together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sira_cli.cli.options import DecodingOptions, Verbose, check_file
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.eval.answers import AnswerFiles
+
+
+class Format(StrEnum):
+    """How figures are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    LATEX = "latex"
+
+
+class Export(StrEnum):
+    """Forms of answer files."""
+
+    OFFICIAL = "official"
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """Where answers come from, and what is made of them."""
+
+    images: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Run: ask the model about the pictures that are here.")
+    ] = None
+    answers: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[LABEL=]FILE...", help="Score these answers instead: of sira, or from elsewhere."),
+    ] = None
+    batch_size: Annotated[
+        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Pictures decoded together.")
+    ] = 1
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Only N questions of each file (POPE), or N pictures."),
+    ] = None
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Run part I of N; score all parts' files with --answers.")
+    ] = None
+    no_controls: Annotated[
+        bool, typer.Option("--no-controls", help="Without greedy and greedy+apc beside the methods.")
+    ] = False
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FOLDER", help="Keeps the answers, to go on where a run stopped, and report.json."
+        ),
+    ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew.")] = False
+    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Try again what failed in an earlier run.")] = (
+        False
+    )
+    export: Annotated[
+        Export | None, typer.Option(help="Also write the answers as the official scripts read them, into --output.")
+    ] = None
+    details: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="How each answer was counted, a line each.")
+    ] = None
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's figures of the same model beside.")] = False
+    format: Annotated[Format, typer.Option(help="How figures are printed.")] = Format.TABLE
+    json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False
+    verbose: Verbose = 0
+
+
+def find_answers(
+    options: EvalOptions, decoding: DecodingOptions, inputs: Sequence[Path | None], at_once: int = 1
+) -> list[AnswerFiles]:
+    """The files to be scored; none if the model is to be asked.
+
+    Args:
+        options, decoding: of the command line.
+        inputs: files that are read, and must not be written to.
+        at_once: as for `find_files`.
+
+    Raises:
+        SettingsError: neither or both, or options that do not go together.
+    """
+    if (options.images is None) == (not options.answers):
+        raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
+    _check(options)
+    sources: list[AnswerFiles] = []
+    if options.answers:
+        for option, idle in _of_runs(options, decoding).items():
+            if idle:
+                raise SettingsError(f"{option} is for runs: leave it out, or give --images instead of --answers")
+        from sira_cli.eval.answers import find_files
+
+        sources = find_files(options.answers, at_once)
+        if options.limit is not None and not all(source.own for source in sources):
+            raise SettingsError("--limit is for runs, and for what they wrote: leave it out")
+    read = [*inputs, *(path for source in sources for path in source.paths)]
+    if options.details is not None and options.details.exists():
+        for path in read:
+            if path is not None and path.exists() and options.details.samefile(path):
+                raise SettingsError(f"--details {options.details}: is read, too: give another")
+    return sources
+
+
+def _of_runs(options: EvalOptions, decoding: DecodingOptions) -> dict[str, bool]:
+    """Options that answers from files leave nothing to do, and whether they are given."""
+    given: dict[str, Any] = {
+        "--shard": options.shard,
+        "--overwrite": options.overwrite,
+        "--retry-errors": options.retry_errors,
+    }
+    changed = {
+        f"--{field.name.replace('_', '-')}": getattr(decoding, field.name) != field.default
+        for field in fields(decoding)
+    }
+    return {option: bool(value) for option, value in given.items()} | changed
+
+
+def _check(options: EvalOptions) -> None:
+    if options.json and options.format not in (Format.TABLE, Format.JSON):
+        raise SettingsError(f"give --json or --format {options.format.value}, not both")
+    check_file("--details", options.details)
+    if options.output is not None and (options.output.is_file() or options.output.suffix == ".jsonl"):
+        raise SettingsError(f"--output {options.output}: expected a folder: a run writes several files")
+    for option, given in (("--shard", options.shard), ("--export", options.export)):
+        if given is not None and options.output is None:
+            raise SettingsError(f"{option} needs --output FOLDER")
