@@ -224,12 +224,22 @@ def test_captions_counted_by_hand(amber):
     assert list(amber.details(part, SAID))[1:] == [
         {
             "id": "2",
+            "image": "b.jpg",
+            "response": SAID["2"],
             "mentions": ["sun", "light", "dog", "man"],
             "hallucinated": ["sun", "dog"],
             "covered": ["person"],
             "cognitive": ["sun"],
         },
-        {"id": "3", "mentions": ["sun"], "hallucinated": [], "covered": ["cloud"], "cognitive": []},
+        {
+            "id": "3",
+            "image": "c.jpg",
+            "response": "The sun.",
+            "mentions": ["sun"],
+            "hallucinated": [],
+            "covered": ["cloud"],
+            "cognitive": [],
+        },
     ]
 
 
@@ -253,7 +263,16 @@ def test_questions_counted_by_hand(amber):
     assert [id_ for id_, right in tallies["discriminative"].right.items() if right] == ["4", "5", "8", "11"]
     assert set(tallies["relation"].counts) == {"c.jpg"}
     assert tallies["discriminative"].counts["c.jpg"]["answers"] == 3
-    assert list(amber.details(part, ANSWERED))[5] == {"id": "9", "truth": "no", "response": "No.", "right": False}
+    detail = list(amber.details(part, ANSWERED))[5]
+    query = next(ask.prompt for ask in part.asks if ask.id == "9")
+    assert detail == {
+        "id": "9",
+        "image": "c.jpg",
+        "query": query,
+        "truth": "no",
+        "response": "No.",
+        "right": False,
+    }
 
 
 def test_existence_has_a_constant_of_its_own(amber):
@@ -299,29 +318,32 @@ def test_only_yes_and_no_are_answers(amber, answer, id_):
         ("", ""),
     ],
 )
-def test_answers_may_be_reduced_to_their_first_word(data, tmp_path, answer, counted):
-    amber = benchmark(data, normalize=True)
-    part = amber.parts[1]
-    assert [row["response"] for row in amber.details(part, {"4": answer})] == [counted]
-    assert amber.score(part, {"4": answer})["state"].right["4"] == (counted == "Yes")
-    (file,) = amber.export({part.name: {"4": answer}}, tmp_path)
-    assert json.loads(file.read_text()) == [{"id": 4, "response": counted}]
-
-
-def test_captions_are_never_reduced(data, tmp_path):
-    (file,) = benchmark(data, normalize=True).export({"generative": {"1": "Yes, a sky."}}, tmp_path)
-    assert json.loads(file.read_text()) == [{"id": 1, "response": "Yes, a sky."}]
+def test_what_sira_answers_is_reduced_to_its_first_word(amber, answer, counted):
+    captions, questions = amber.parts
+    assert amber.reduce(questions, answer) == counted
+    assert amber.reduce(captions, answer) == answer
 
 
 def test_facts(data):
     amber = benchmark(data)
-    assert amber.facts() == {
-        "normalize": False,
-        "language": {"name": "words"},
-        "similarity": {"name": "near"},
-    }
-    questions = benchmark(data, similarity=Exact(), parts=["discriminative"], normalize=True)
-    assert questions.facts() == {"normalize": True}
+    assert amber.facts() == {"language": {"name": "words"}, "similarity": {"name": "near"}}
+    assert benchmark(data, similarity=Exact(), parts=["discriminative"]).facts() == {}
+
+
+def test_one_dimension_of_the_questions(amber):
+    attribute = amber.only("attribute")
+    (part,) = attribute.parts
+    assert part.groups == ("attribute", "state", "number", "action")
+    assert [ask.id for ask in part.asks] == ["4", "5", "6", "7"]
+    found = attribute.score(part, ANSWERED)
+    whole = amber.score(amber.parts[1], ANSWERED)
+    assert found == {group: whole[group] for group in part.groups}
+    assert amber.only("relation").parts[0].groups == ("relation",)
+
+
+def test_the_repository_does_for_its_folder_data(tmp_path):
+    lay_out(tmp_path / "AMBER" / "data")
+    assert len(benchmark(tmp_path / "AMBER").parts[1].asks) == len(QUESTIONS)
 
 
 def test_only_captions_have_stand_ins(data):
@@ -455,35 +477,24 @@ def rows(texts: dict[str, str]) -> list[dict]:
 
 def test_export_is_read_again(amber, tmp_path):
     backwards = dict(reversed(ANSWERED.items()))
-    files = amber.export({"discriminative": backwards, "generative": SAID}, tmp_path / "new" / "folder")
+    files = amber.export({"discriminative": backwards, "generative": SAID}, tmp_path)
     assert [file.name for file in files] == ["generative.json", "discriminative.json"]
     assert json.loads(files[1].read_text()) == rows(ANSWERED)
     assert amber.read(files) == {"generative": SAID, "discriminative": ANSWERED}
     assert amber.read(files[:1]) == {"generative": SAID}
-    odd = {"1": "a \ud83d \N{SNOWMAN}", "2": "", "3": "\n"}  # half a surrogate pair cannot be UTF-8
+    odd = {"1": "a \N{SNOWMAN}", "2": "", "3": "\n"}
     assert amber.read(amber.export({"generative": odd}, tmp_path)) == {"generative": odd}
 
 
 def test_a_folder_that_cannot_be_written_is_named(amber, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(SiraError, match="file: cannot be written"):
-        amber.export({"generative": SAID}, tmp_path / "file")
+    with pytest.raises(SiraError, match=r"missing/generative\.json: cannot be written"):
+        amber.export({"generative": SAID}, tmp_path / "missing")
 
 
-def test_lines_and_own_records_are_read(amber, tmp_path):
-    path = tmp_path / "records.jsonl"
-    own = [
-        {"schema": "sira.caption/1", "id": "2", "status": "error", "text": ""},
-        {"schema": "sira.caption/1", "id": "1", "status": "error", "text": ""},
-        {"schema": "sira.caption/1", "id": "1", "status": "ok", "text": "A sky."},
-        {"schema": "sira.caption/1", "id": "3", "status": "ok", "text": ""},
-    ]
-    path.write_text("\n".join(map(json.dumps, own)) + "\n")
-    assert amber.read([path]) == {"generative": {"1": "A sky.", "3": ""}}
-    write(path, [row | {"status": "error"} for row in rows(SAID)])  # not sira's: who knows what that means
+def test_lines_are_read(amber, tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows(SAID)))
     assert amber.read([path]) == {"generative": SAID}
-    tally = amber.score(amber.parts[0], {"1": "A sky.", "3": ""})["generative"]
-    assert set(tally.counts) == {"a.jpg", "c.jpg"}
 
 
 @pytest.mark.parametrize(
@@ -500,7 +511,8 @@ def test_lines_and_own_records_are_read(amber, tmp_path):
         ([*rows(SAID), {"id": 2, "response": ""}], r"row 4: id 2 is answered already: .*row 2: keep one"),
         (rows(SAID)[::2], r"answers.json: id 2 is not answered: 1 of the 3 answers of generative are missing"),
         (rows(SAID | ANSWERED)[:4], r"answers.json: id 5 is not answered: 7 of the 8 answers of discriminative"),
-        ([], r"answers.json: no answers there"),
+        ([], r"answers.json: no answers of generative or discriminative"),
+        ([{"id": 1, "response": "\ud83d"}], r"row 1: response holds half a character"),
     ],
 )
 def test_answers_that_do_not_fit_are_named(amber, tmp_path, bad, message):
@@ -518,9 +530,11 @@ def test_files_together_answer_each_ask_once(amber, tmp_path):
         amber.read([one])
 
 
-def test_answers_of_a_part_that_is_not_asked_are_refused(data, tmp_path):
+def test_answers_of_what_is_not_asked_are_passed_over(data, tmp_path):
     captions = benchmark(data, parts=["generative"])
-    with pytest.raises(SettingsError, match=r"row 1: id 4 \(discriminative-attribute-state\) .* only those of generat"):
+    both = write(tmp_path / "both.json", rows(SAID | ANSWERED))
+    assert captions.read([both]) == {"generative": SAID}
+    with pytest.raises(SettingsError, match=r"answers\.json: no answers of generative: expected rows with id"):
         captions.read([write(tmp_path / "answers.json", rows(ANSWERED))])
 
 

@@ -104,7 +104,7 @@ def test_pope_against_single_questions(pope, scenes, lvlm, loaded):
 def test_controls(pope, loaded):
     _, report, _ = pope("--method", "vcd", splits=("random",))
     assert list(report["settings"]) == ["greedy", "greedy+apc", "vcd"]
-    assert report["same"] == {"greedy+apc": "greedy"}
+    assert report["not_run"] == {"greedy+apc": "greedy"}
     assert loaded["greedy+apc"] == 0
     assert rows(report)["scenes random", "greedy+apc"]["counts"] == rows(report)["scenes random", "greedy"]["counts"]
     _, report, _ = pope("--method", "sira", "--no-controls", splits=("random",))
@@ -114,7 +114,7 @@ def test_controls(pope, loaded):
 
 def test_a_cut_off_is_run_where_it_can_matter(pope, loaded):
     _, report, _ = pope("--method", "sira", "--temperature", 1, "--seed", 1, "--limit", 4, splits=("random",))
-    assert report["same"] == {}
+    assert report["not_run"] == {}
     assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 4
 
 
@@ -141,6 +141,30 @@ def test_a_run_goes_on_where_it_stopped(pope, loaded, tmp_path):
     code, _, err = pope("-o", tmp_path / "out", "--alpha", 3)
     assert (code, err.splitlines()[-1].count("alpha is 0.5 there and 3.0 now")) == (2, 1)
     assert pope("-o", tmp_path / "out", "--alpha", 3, "--overwrite", "--limit", 1)[0] == 0
+
+
+def test_a_file_keeps_to_one_prompt(pope, tmp_path):
+    assert pope("-o", tmp_path, "--limit", 2, "--no-controls", splits=("random",))[0] == 0
+    kept = (tmp_path / "sira-pope.jsonl").read_text()
+    code, _, err = pope("-o", tmp_path, "--no-suffix", "--no-controls", splits=("random",))
+    assert code == 2
+    assert "was asked as" in err
+    assert "give another --output, or --overwrite" in err
+    assert (tmp_path / "sira-pope.jsonl").read_text() == kept
+
+
+def test_all_files_are_checked_before_anything_is_decoded(pope, loaded, tmp_path):
+    pope("-o", tmp_path, "--limit", 1, "--no-controls", splits=("random",))
+    loaded.clear()
+    assert pope("-o", tmp_path, "--method", "greedy,sira", "--alpha", 0.7, splits=("random",))[0] == 2
+    assert loaded.total() == 0
+
+
+def test_a_part_of_a_run_can_be_scored(pope, tmp_path):
+    for part in ("1/2", "2/2"):
+        assert pope("-o", tmp_path, "--limit", 6, "--shard", part)[0] == 0
+    code, report, _ = pope("--answers", tmp_path, "--limit", 6)
+    assert (code, report["rows"][0]["answered"]) == (0, 6)
 
 
 def test_an_interrupted_run_keeps_what_is_finished(pope, loaded, tmp_path, monkeypatch):
@@ -172,7 +196,10 @@ def test_shards_make_the_whole(pope, tmp_path):
     ]
     code, report, _ = pope("--answers", tmp_path)
     assert code == 0
-    assert values(report) == {key: value for key, value in values(whole).items() if key[1] != "greedy+apc"}
+    assert values(report) == values(whole)  # greedy+apc included
+    assert report["not_run"] == {"greedy+apc": "greedy"}
+    assert report["settings"]["greedy+apc"]["method"] == "greedy+apc"
+    assert list(pope("--answers", tmp_path, "--no-controls")[1]["settings"]) == ["greedy", "sira"]
     code, _, err = pope("--answers", *tmp_path.glob("*.1-of-2.jsonl"))
     assert (code, err.count("is it finished, and are all shards given?")) == (2, 1)
 
@@ -257,8 +284,49 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
         assert row["answered"] == SCENES
     loaded.clear()
     code, out, _ = sira(*run, "--answers", tmp_path)
-    assert values(json.loads(out)) == {key: value for key, value in values(report).items() if key[1] != "greedy+apc"}
+    assert values(json.loads(out)) == values(report)
     assert loaded.total() == 0
+    # Methods of one length each, and captions of unknown length beside them, are scored as they are.
+    files = [f"short={tmp_path}/sira-12.jsonl", f"long={tmp_path}/sira-64.jsonl"]
+    elsewhere = [{"image_id": int(row["id"]), "caption": row["text"]} for row in texts]
+    (tmp_path / "elsewhere.jsonl").write_text("".join(json.dumps(row) + "\n" for row in elsewhere))
+    _, out, _ = sira(*run, "--answers", *files, tmp_path / "elsewhere.jsonl")
+    scored = values(json.loads(out))
+    for method, group in (("short", "12 tokens"), ("long", "64 tokens"), ("elsewhere", "12 tokens")):
+        for figure in ("CHAIRs", "CHAIRi", "recall", "length"):
+            assert scored["captions", method, figure] == values(report)[group, "sira", figure]
+    code, _, err = sira(*run, "--answers", tmp_path, tmp_path / "elsewhere.jsonl")
+    assert (code, "some files hold captions of several lengths" in err) == (2, True)
+    _, out, _ = sira(*run, "--answers", tmp_path / "elsewhere.jsonl", "--lengths", 64, "--paper", "-p", "llava-1.5-7b")
+    assert [row["group"] for row in json.loads(out)["rows"]] == ["64 tokens"]
+
+
+def test_captions_of_sira_caption(sira, scenes, loaded, tmp_path, monkeypatch, lvlm):
+    """CHAIR and AMBER know them by their pictures."""
+    monkeypatch.setattr("sira_cli.cli.pictures.load_model", lambda preset, *others: lvlm)
+    assert sira("caption", scenes / "images", "-p", "demo", "-b", 4, "-o", tmp_path / "c.jsonl", "-q")[0] == 0
+    records = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
+    texts = {Path(record["file_name"]).name: record["text"] for record in records}
+    details = ("--answers", tmp_path / "c.jsonl", "--language", "fallback", "--details", tmp_path / "d.jsonl")
+    assert (
+        sira("eval", "chair", "--annotations", scenes / "coco", "--ids", scenes / "coco" / "ids.txt", *details)[0] == 0
+    )
+    found = [json.loads(line)["caption"] for line in (tmp_path / "d.jsonl").read_text().splitlines()]
+    assert sorted(found) == sorted(texts.values())
+    assert sira("eval", "amber", "--data", scenes / "amber", "--similarity", "exact", *details)[0] == 0
+    details = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()]
+    assert {row["image"]: row["response"] for row in details} == texts
+
+
+def test_answers_of_another_benchmark(sira, scenes, pope, tmp_path):
+    pope("-o", tmp_path, "--limit", 2, "--no-controls", splits=("random",))
+    for command in (
+        ("eval", "amber", "--data", scenes / "amber", "--similarity", "exact", "--language", "fallback"),
+        ("eval", "chair", "--annotations", scenes / "coco", "--language", "fallback"),
+    ):
+        code, out, err = sira(*command, "--answers", tmp_path)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "sira-pope.jsonl" in err
 
 
 def test_chair_of_one_length(sira, scenes, loaded):
@@ -347,14 +415,12 @@ def test_methods_side_by_side(sira, elsewhere):
     files = (elsewhere / "base.jsonl", f"sira={elsewhere / 'better.jsonl'}")
     code, out, err = sira(*run, "--answers", *files)
     assert (code, err) == (0, "")
-    assert [line.split()[:4] for line in out.splitlines() if "±" in line and "coco" in line] == [
-        ["coco", "random", "sira", "87.5"],
-    ]
-    assert "p to sira" in out  # labelled files come first
+    assert [line.split()[:2] for line in out.splitlines() if "±" in line][:2] == [["sira", "87.5"], ["base", "50.0"]]
+    assert "only one of sira and the method is right" in out  # labelled files come first
     report = json.loads(sira(*run, "--answers", files[0], "--answers", files[1], "--json")[1])
     assert list(report["settings"]) == ["sira", "base"]
     (test,) = report["tests"]
-    # Of eight answers three are right only under sira, none only under base: 2 / 2^3, but for the one that both miss.
+    # Of eight answers four are right only under sira, one only under base: 2 (1 + 5) / 2^5.
     assert test == {
         "group": "coco random", "first": "sira", "second": "base", "only_first": 4, "only_second": 1, "p": 0.375
     }  # fmt: skip
@@ -376,7 +442,54 @@ def test_the_papers_row_is_beside(sira, elsewhere):
     assert [(line["source"], line["accuracy"]) for line in lines] == [("measured", "87.5"), ("paper", "89.27")]
     code, out, err = sira(*run, "-p", "demo")
     assert (code, out) == (2, "")
-    assert err == "sira: --paper: the paper has no figures of bundled, only of qwen2.5-vl-7b, llava-1.5-7b (-p)\n"
+    assert err == "sira: --paper: the paper has no figures of demo, only of qwen2.5-vl-7b, llava-1.5-7b (-p)\n"
+
+
+def test_the_papers_model_is_that_of_the_records(pope, tmp_path, elsewhere, sira, loaded):
+    pope("-o", tmp_path, "--limit", 2, splits=("random",))
+    for path in tmp_path.glob("*-pope.jsonl"):
+        path.write_text(path.read_text().replace('"preset": "demo"', '"preset": "llava-1.5-7b"'))
+    code, report, _ = pope("--answers", tmp_path, "--limit", 2, "--paper", splits=("random",))
+    assert (code, report["paper"]) == (0, "llava-1.5-7b")
+    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--paper")
+    code, _, err = sira(*run, "--answers", elsewhere / "base.jsonl")
+    assert (code, err) == (2, "sira: --paper: of which model are these answers? give -p PRESET\n")
+    files = (f"greedy={elsewhere}/base.jsonl", f"mine={elsewhere}/better.jsonl")
+    _, out, _ = sira(*run, "--answers", *files, "-p", "llava-1.5-7b")
+    assert "in the paper: llava-1.5-7b; nothing there of mine" in out
+    assert "83.29" in out
+    loaded.clear()
+    code, _, err = pope("--paper", "-o", tmp_path / "new")
+    assert (code, loaded.total()) == (2, 0)  # before anything is decoded
+    assert not (tmp_path / "new").exists()
+
+
+def test_exports_stay_in_their_folder(sira, elsewhere):
+    for folder in ("one", "two"):
+        (elsewhere / folder).mkdir()
+        (elsewhere / folder / "base.jsonl").write_text((elsewhere / "base.jsonl").read_text())
+    before = sorted(elsewhere.rglob("*"))
+    files = [elsewhere / "one" / "base.jsonl", elsewhere / "two" / "base.jsonl", f"../../x={elsewhere}/better.jsonl"]
+    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--answers", *files)
+    assert sira(*run, "-o", elsewhere / "out", "--export", "official")[0] == 0
+    new = [path for path in sorted(elsewhere.rglob("*")) if path not in before]
+    assert all(path.is_relative_to(elsewhere / "out") for path in new)
+    assert sorted(path.name for path in (elsewhere / "out" / "official").iterdir()) == ["_.._x", "one-base", "two-base"]
+
+
+def test_details_never_replace_what_is_read(sira, elsewhere):
+    answers, questions = elsewhere / "base.jsonl", elsewhere / "coco_pope_random.json"
+    for path in (answers, questions):
+        content = path.read_text()
+        code, _, err = sira("eval", "pope", "--questions", questions, "--answers", answers, "--details", path)
+        assert (code, err) == (2, f"sira: --details {path}: is read, too: give another\n")
+        assert path.read_text() == content
+
+
+def test_a_glob_behind_a_label(sira, elsewhere):
+    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--json", "--answers")
+    _, out, _ = sira(*run, f"mine={elsewhere}/bet*.jsonl")
+    assert list(json.loads(out)["settings"]) == ["mine"]
 
 
 def test_latex(sira, elsewhere):
@@ -408,7 +521,11 @@ def test_records_of_two_settings_are_not_one_method(pope, tmp_path):
         (["--images", "x", "--answers", "y"], "give --images FOLDER to ask the model, or --answers FILE"),
         ([], "give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two"),
         (["--answers", "missing.json"], "--answers missing.json: no such file"),
-        (["--answers", "{q}", "--limit", 1], "--limit is for runs"),
+        (["--answers", "{q}", "--limit", 1], "--limit is for runs, and for what they wrote"),
+        (["--answers", "{q}", "--method", "vcd"], "--method is for runs: leave it out"),
+        (["--answers", "{q}", "--max-new-tokens", 4], "--max-new-tokens is for runs"),
+        (["--answers", "{q}", "--retry-errors"], "--retry-errors is for runs"),
+        (["--images", "{i}", "--method", "vcd", "--num-beams", 2], "--method vcd follows one text a picture"),
         (["--images", "{i}", "--shard", "1/2"], "--shard needs --output FOLDER"),
         (["--answers", "{q}", "--export", "official"], "--export needs --output FOLDER"),
         (["--images", "{i}", "-o", "out.jsonl"], "--output out.jsonl: expected a folder"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +13,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sira_cli.bootstrap import interval
+from sira_cli.bootstrap import draws, interval
+from sira_cli.cli.eval_table import print_report
 from sira_cli.errors import SettingsError
-from sira_cli.eval.answers import Answers, Failure, find_files, read_answers
+from sira_cli.eval.answers import SAME, AnswerFiles, Answers, Failure, find_files, read_answers
 from sira_cli.eval.base import Ask, Benchmark, Part, Tally
+from sira_cli.eval.formats import to_csv, to_latex
 from sira_cli.eval.paired import mcnemar, resample
+from sira_cli.eval.pope import Pope
 from sira_cli.eval.report import EvalReport
 
 
@@ -125,9 +131,44 @@ def test_what_failed_under_one_method_is_paired_with_nothing():
     found = {(row.group, row.method): row for row in report.rows}
     assert (found["a", "new"].answered, found["a", "new"].failed) == (2, 2)
     assert found["a", "new"].figures["share"].value == 0
-    assert found["mean", "new"].failed == 2
+    assert (found["mean", "new"].answered, found["mean", "new"].failed) == (6, 2)
+    assert (found["mean", "base"].answered, found["mean", "base"].failed) == (8, 0)
     test = next(test for test in report.tests if test.group == "a")
     assert (test.only_first, test.only_second) == (2, 0)
+
+
+@pytest.mark.parametrize("first", ["base", "new"])
+def test_differences_are_of_the_same_draws_when_a_picture_failed(first: str):
+    """What was drawn is reckoned again, picture by picture."""
+    rows = {"base": "1101", "new": "-011"}
+    second = next(name for name in rows if name != first)
+    answers = [said(name, rows[name], "1111") for name in (first, second)]
+    row = next(row for row in EvalReport.of(Made(4), answers).rows if (row.group, row.method) == ("a", second))
+    drawn = {}
+    for name, texts in rows.items():
+        known = [(weights, text) for weights, text in zip(draws(4).T, texts, strict=True) if text != "-"]
+        right = sum(weights for weights, text in known if text == "1")
+        every = sum(weights for weights, _ in known)
+        drawn[name] = 100 * np.divide(right, every, out=np.zeros(1000), where=every > 0)
+    expected = np.percentile(drawn[second] - drawn[first], [2.5, 97.5])
+    difference = row.differences["share"]
+    assert [difference.low, difference.high] == pytest.approx(expected)
+
+
+def test_a_mean_is_drawn_by_picture():
+    """Where one group is right about a picture and the other wrong, the mean is the same in every draw."""
+    report = EvalReport.of(Made(4), [said("base", "1100", "0011")])
+    mean = next(row for row in report.rows if row.group == "mean").figures["share"]
+    assert (mean.value, mean.low, mean.high) == (50, 50, 50)
+
+
+def test_differences_are_to_the_first_method_or_none():
+    """Also in a group that the first method has no answers of."""
+    nothing = said("first", "----", "1111")
+    report = EvalReport.of(Made(4), [nothing, said("second", "1111", "1111"), said("third", "1010", "1111")])
+    differences = {(row.group, row.method): row.differences for row in report.rows}
+    assert differences["a", "third"] == differences["mean", "third"] == {}
+    assert differences["b", "third"]["share"].value == 0
 
 
 def test_a_group_of_which_everything_failed_has_no_row_but_failures():
@@ -210,3 +251,137 @@ def test_the_newest_record_counts(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
     with pytest.raises(SettingsError, match=r"no answer to 'b/1' and 0 more of 4: is it finished"):
         read_answers(Made(2), find_files([str(path)])[0])
+
+
+FOUR = ("a/0", "a/1", "b/0", "b/1")
+
+
+def write_own(path: Path, **changes) -> AnswerFiles:
+    """Records of all four asks; `changes` by id, with / as _."""
+    records = [{**OWN, "id": ask, **changes.get(ask.replace("/", "_"), {})} for ask in FOUR]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return find_files([str(path)])[0]
+
+
+def test_a_record_takes_the_place_of_an_earlier_one(tmp_path):
+    error = {"status": "error", "error": "gone"}
+    path = tmp_path / "vcd.jsonl"
+    write_own(path, a_1=error)
+    lines = path.read_text()
+    path.write_text(lines + json.dumps({**OWN, "id": "a/1", "text": "0"}) + "\n")
+    answers = read_answers(Made(2), find_files([str(path)])[0])
+    assert (answers.texts["only"]["a/1"], answers.failures) == ("0", [])
+    path.write_text(lines + json.dumps({**OWN, "id": "a/0", **error}) + "\n")
+    answers = read_answers(Made(2), find_files([str(path)])[0])
+    assert sorted(answers.texts["only"]) == ["b/0", "b/1"]
+    assert [failure.picture for failure in answers.failures] == ["0.jpg", "1.jpg"]
+
+
+@pytest.mark.parametrize("setting", [name for name in SAME if name != "method"])
+def test_records_of_one_method_have_the_same_settings(tmp_path, setting):
+    files = write_own(tmp_path / "vcd.jsonl", b_1={setting: "another"})
+    with pytest.raises(SettingsError, match=f"line 4: {setting} is 'another' here and None before: .* LABEL=FILE"):
+        read_answers(Made(2), files)
+
+
+def test_two_files_must_not_answer_the_same_differently(tmp_path):
+    write_own(tmp_path / "one.jsonl")
+    write_own(tmp_path / "two.jsonl")
+    assert read_answers(Made(2), find_files([str(tmp_path)])[0]).texts["only"]["b/1"] == "1"
+    write_own(tmp_path / "two.jsonl", b_1={"text": "0"})
+    with pytest.raises(SettingsError, match=r"two.jsonl: line 4: 'b/1' has another answer in .*one.jsonl: line 4"):
+        read_answers(Made(2), find_files([str(tmp_path)])[0])
+
+
+def test_records_of_another_benchmark_are_no_answers(tmp_path):
+    path = tmp_path / "vcd.jsonl"
+    path.write_text(json.dumps({**OWN, "id": "another"}) + "\n")
+    with pytest.raises(SettingsError, match=r"vcd.jsonl: no record there answers what made asks"):
+        read_answers(Made(2), find_files([str(path)])[0])
+
+
+def test_records_without_id_are_told_by_picture_and_prompt(tmp_path):
+    """As `sira ask` writes them."""
+    rows = [{"image": "0.jpg", "text": text, "label": "yes"} for text in ("A dog?", "A dog? Or two?")]
+    (tmp_path / "made.json").write_text(json.dumps(rows))
+    prompts = {"USER: A dog? Or two? ASSISTANT:": "No", "A dog? Please answer this question with one word.": "Yes"}
+    record = {"schema": "sira.ask/1", "method": "sira", "file_name": "../pictures/0.jpg", "status": "ok"}
+    records = [{**record, "prompt": prompt, "text": text} for prompt, text in prompts.items()]
+    records.append({**record, "file_name": "1.jpg", "prompt": "A dog?", "text": "No"})
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in records))
+    (files,) = find_files([str(tmp_path / "own.jsonl")])
+    answers = read_answers(Pope([tmp_path / "made.json"]), files)
+    assert answers.texts == {"pope": {"made/1": "Yes", "made/2": "No"}}
+
+
+# --- formats
+
+
+def test_csv_has_a_line_a_row_with_its_interval():
+    report = EvalReport.of(Made(), [said("base", "10" * 20, "1" * 40)])
+    lines = list(csv.DictReader(io.StringIO(to_csv(report))))
+    assert [line["group"] for line in lines] == ["a", "b", "mean"]
+    low, value, high = (float(lines[0][name]) for name in ("share low", "share", "share high"))
+    assert low < value == 50 < high
+    figure = report.rows[0].figures["share"]
+    assert (low, high) == (figure.low, figure.high)
+
+
+@dataclasses.dataclass
+class Named(Made):
+    """With figures of any names, the same for all methods but the first; not official."""
+
+    figure: str = "share"
+
+    def __post_init__(self) -> None:
+        super().__init__(2)
+
+    def figures(self, group, total):
+        return {self.figure: share(total)["share"]}
+
+    def stand_ins(self):
+        return {"only": "a coin"}
+
+
+@pytest.mark.parametrize("name", ["FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog"])
+def test_latex_knows_what_should_be_low(name):
+    lines = to_latex(EvalReport.of(Named(name), [said("base", "11", "11"), said("new", "10", "11")])).splitlines()
+    assert lines[0] == "% NOT the official figures: a coin"
+    assert rf"{name}$\downarrow$" in lines[3]
+    assert lines[5:7] == [r"a & base & 100.00 \\", r" & new & \textbf{50.00} \\"]
+
+
+@pytest.mark.parametrize("name", ["yes", "neither", "words", "length"])
+def test_latex_prefers_none_of_what_is_neither_good_nor_bad(name):
+    latex = to_latex(EvalReport.of(Named(name), [said("base", "11", "11"), said("new", "10", "11")]))
+    assert "arrow" not in latex
+    assert "textbf" not in latex
+
+
+def test_latex_of_one_method_has_no_best():
+    assert "textbf" not in to_latex(EvalReport.of(Made(2), [said("base", "11", "11")]))
+
+
+def test_the_table_has_p_values_and_says_what_is_not_official(capsys):
+    print_report(EvalReport.of(Named("share"), [said("base", "11", "11"), said("[red]new", "10", "11")]))
+    out = capsys.readouterr().out
+    assert "only: NOT the official figures: a coin" in out
+    assert [line.split()[-1] for line in out.splitlines() if "[red]new" in line] == ["1.000", "1.000", "±25.0"]
+    report = EvalReport.of(Made(), [said("base", "1" * 40, "1" * 40), said("new", "0" * 40, "1" * 40)])
+    print_report(report)
+    out = capsys.readouterr().out
+    assert "NOT the official" not in out
+    assert [line.split()[-1] for line in out.splitlines() if line.split()[:1] == ["new"]] == ["<0.001", "1.000", "±0.0"]
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(200, "50.0 ±50.0"), (24, "50.0")])
+def test_a_narrow_table_leaves_intervals_out(monkeypatch, columns, expected):
+    from rich.console import Console
+
+    console = Console(width=columns, file=io.StringIO(), highlight=False)
+    monkeypatch.setattr("sira_cli.cli.eval_table.table_console", lambda: console)
+    print_report(EvalReport.of(Made(2), [said("base", "10", "11"), said("new", "10", "11")]))
+    lines = console.file.getvalue().splitlines()
+    row = next(line for line in lines if line.split()[:1] == ["base"])
+    assert row.split(maxsplit=1)[1].strip() == expected
+    assert "…" not in console.file.getvalue().split("in percent")[0]

@@ -118,6 +118,20 @@ def test_figures_by_hand(file):
     )
 
 
+def test_neither_is_told_whatever_the_rule(file):
+    assert figures(Pope([file(rows("yes", "no"))]), texts("Maybe", "No"))["neither"] == 50
+
+
+def test_an_answer_may_bring_its_label_along(file):
+    answers = file([{"question_id": 1, "label": "yes", "answer": "No"}], "a.jsonl")
+    assert Pope([file(rows("yes"))]).read([answers]) == {"pope": texts("No")}
+
+
+def test_no_such_rule(file):
+    with pytest.raises(SettingsError, match="--rule 'loose': expected official, vcd, opera, strict"):
+        Pope([file(rows("yes"))], rule="loose")
+
+
 def test_zero_denominators_are_zero(file):
     benchmark = Pope([file(rows("yes", "yes"))])
     found = figures(benchmark, texts("No", "No"))
@@ -131,6 +145,11 @@ def test_strict_counts_what_is_neither_as_wrong_but_in_no_cell(file):
     assert [total[cell] for cell in ("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no")] == [1, 0, 1, 0, 1, 1]
     found = benchmark.figures("coco random", total)
     assert (found["accuracy"], found["recall"], found["precision"], found["neither"]) == (50, 50, 100, 50)
+    assert found["yes"] == 25  # of all four
+    answers = texts("Yes", "Maybe", "Yes", "It isn't")
+    assert figures(benchmark, answers)["FPR"] == 50  # one of two no-questions, answered or not
+    assert benchmark.stand_ins() == {"pope": "rule strict"}
+    assert Pope([file(rows("yes"))]).stand_ins() == {}
     assert tally.right == dict(zip(texts("", "", "", ""), (True, False, True, False), strict=True))
 
 
@@ -160,7 +179,9 @@ def test_question_files_may_be_arrays_without_ids(file):
     ("content", "message"),
     [
         ("", r"holds no questions"),
-        ("{", r"line 1 is not JSON"),
+        ('{"image"', r"line 1 is not JSON"),
+        ('{\n"image": "a"\n}', r"line 1: expected an object a line, or one JSON array of objects"),
+        ("9" * 5000, r"line 1: no JSON that can be read"),
         ('{"image": "a", "text": "b", "label": "yes"}\n7', r"line 2: expected a JSON object, got 7"),
         ('[{"image": "a", "text": "b"}]', r"row 1: expected label, found image, text"),
         ('{"image": "a", "text": "b", "label": "maybe"}', r"line 1: label must be yes or no, got 'maybe'"),
@@ -194,7 +215,8 @@ def read(benchmark: Pope, path: Path) -> dict[str, str]:
 def test_both_forms_of_answer_files(file):
     benchmark = Pope([file(rows("yes", "no"))])
     plain = [{"question": "Is there a 1?", "answer": "Yes"}, {"question": "Is there a 2? One word.", "answer": ""}]
-    numbered = [{"question_id": 2, "text": ""}, {"question_id": "1", "prompt": "...", "text": "Yes"}]
+    prompt = "USER: Is there a 1? ASSISTANT:"
+    numbered = [{"question_id": 2, "text": ""}, {"question_id": "1", "prompt": prompt, "text": "Yes", "image": "0.jpg"}]
     expected = texts("Yes", "")
     assert read(benchmark, file(plain, "a.jsonl")) == expected
     assert read(benchmark, file(numbered, "b.jsonl")) == expected
@@ -206,7 +228,15 @@ def test_both_forms_of_answer_files(file):
     [
         ([{"answer": "Yes"}], r"line 1: the file ends after 1 of 2 answers: question 2 of \S+ has none"),
         (3 * [{"answer": "Yes"}], r"line 3: too many answers: \S+ has 2 questions"),
-        ([{"question": "Is it?", "answer": "Yes"}], r"line 1: answers 'Is it\?', but question 1 is 'Is there a 1\?'"),
+        (
+            [{"question": "Is it?", "answer": "Yes"}],
+            r"line 1: answers 'Is it\?' about 0.jpg, but question 1 of \S+ is ",
+        ),
+        (
+            [{"question_id": 1, "prompt": "Is it?", "text": ""}],
+            r"line 1: answers 'Is it\?' about 0.jpg, but question 1",
+        ),
+        ([{"question_id": 1, "image": "7.jpg", "text": ""}], r"line 1: answers .* about 7.jpg, but .* about 0.jpg"),
         ([{"question_id": 1, "text": "a"}, {"question_id": 1, "text": "b"}], r"line 2: question 1 was answered before"),
         ([{"question_id": 1, "text": "a"}, {"question_id": 9, "text": "b"}], r"line 2: question_id 9 is not in"),
         ([{"question_id": 1, "text": "a"}], r"line 1: the file ends after 1 of 2 answers: question 2"),
@@ -226,6 +256,17 @@ def test_every_question_file_needs_its_answers(file):
         benchmark.read([file([{"answer": "Yes"}], "a.jsonl")])
 
 
+def test_answers_find_their_questions_by_name(file):
+    splits = ("random", "popular", "adversarial")
+    labels = {"random": ("yes", "no"), "popular": ("no", "no"), "adversarial": ("no", "yes")}
+    benchmark = Pope([file(rows(*labels[split]), f"coco_pope_{split}.json") for split in splits])
+    said = {split: file([{"answer": split}] * 2, f"vcd_coco_pope_{split}.jsonl") for split in splits}
+    expected = {ask: text for split in splits for ask, text in texts(split, split, split=f"coco {split}").items()}
+    assert benchmark.read([said[split] for split in sorted(splits)])["pope"] == expected
+    unnamed = [file([{"answer": split}] * 2, f"{number}.jsonl") for number, split in enumerate(splits)]
+    assert benchmark.read(unnamed)["pope"] == expected
+
+
 def test_exports_are_read_again(file, tmp_path: Path):
     benchmark = Pope([file(rows("yes", "no"))])
     expected = texts("Yes,\nthere is.", "")
@@ -243,16 +284,6 @@ def test_details_say_what_an_answer_was_taken_for(file):
         ("no", "yes", False),
         ("yes", "", False),
     ]
-
-
-def test_records_of_ask_are_told_by_picture_and_prompt(file):
-    content = rows("yes", "no")
-    content[1] |= {"image": "0.jpg", "text": "Is there a 1? Or two?"}
-    benchmark = Pope([file(content)])
-    record = {"file_name": "../val/0.jpg", "prompt": "USER: Is there a 1? Or two? ASSISTANT:"}
-    assert benchmark.unit(record) == "0.jpg: Is there a 1? Or two?"
-    assert benchmark.unit(record | {"prompt": "Is there a 1? One word."}) == "0.jpg: Is there a 1?"
-    assert benchmark.unit(record | {"file_name": "1.jpg"}) == ""
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="POPE's files are not beside the checkout")

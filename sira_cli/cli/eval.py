@@ -176,12 +176,13 @@ def _answered(
     for source in sources:
         said.append(set())
         if not source.own:
-            found |= dict.fromkeys(read_captions(source.paths))
+            found |= dict.fromkeys(read_captions(source.paths) if images is None else ())
             continue
         for where, row in (row for path in source.paths for row in read_rows(path)):
             if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
                 raise SettingsError(f"{where}: is no caption of sira caption or sira eval chair")
-            found[image_of_row(where, row, "id", "file_name")] = None
+            if images is None:
+                found[image_of_row(where, row, "id", "file_name")] = None
             said[-1] |= {int(row["part"])} if "part" in row else set()
     if not lengths and all(said) and (max(map(len, said)) > 1 or len(set.union(*said)) == 1):
         lengths = tuple(sorted(set.union(*said)))

@@ -124,7 +124,7 @@ class Amber(Benchmark):
         found: dict[str, tuple[str, str]] = {}
         for path in paths:
             for where, row in read_rows(path):
-                id_, text = str(id_of(where, row, "id")), text_of(where, row, "response")
+                id_, text = str(id_of(where, row, "id")), text_of(where, row, "response", "text")
                 if id_ not in self.annotations:
                     raise SettingsError(f"{where}: id {id_} is not AMBER's: expected 1 to {len(self.annotations)}")
                 if id_ in found:
