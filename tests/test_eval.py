@@ -234,6 +234,24 @@ def test_pictures_that_fail_are_counted_and_left_out(pope, scenes, tmp_path, loa
     assert rows(report)["scenes random", "sira"]["failed"] == 0
 
 
+def test_what_failed_is_tried_again_on_request_only(pope, loaded, tmp_path, monkeypatch):
+    counted = Lvlm.answer
+
+    def refuses(self, inputs, *args, **options):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(Lvlm, "answer", refuses)
+    code, report, err = pope("-o", tmp_path, "--limit", 2, "--no-controls", splits=("random",))
+    assert (code, report["rows"], len(report["failures"])) == (3, [], 1)
+    assert err.count("out of luck") == 1  # two questions about one picture
+    monkeypatch.setattr(Lvlm, "answer", counted)
+    again = ("-o", tmp_path, "--limit", 2, "--no-controls")
+    assert pope(*again, splits=("random",))[0] == 3
+    assert loaded.total() == 0
+    code, report, _ = pope(*again, "--retry-errors", splits=("random",))
+    assert (code, report["failures"], loaded.total()) == (0, [], 2)
+
+
 def test_exported_answers_score_the_same(pope, tmp_path):
     _, report, _ = pope("-o", tmp_path, "--export", "official", "--details", tmp_path / "details.jsonl")
     files = [f"sira={tmp_path}/official/sira/scenes_pope_{split}.jsonl" for split in SPLITS]
