@@ -79,6 +79,9 @@ def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
         check=True,
     )
     assert run.stdout.split() == sorted(path.stem for path in (ROOT / "presets").iterdir())
-    assert (tmp_path / "sira_cli/py.typed").is_file()
+    for name in ("py.typed", "eval/paper.yaml", "eval/synonyms.txt"):
+        assert (tmp_path / "sira_cli" / name).read_bytes() == (ROOT / "sira_cli" / name).read_bytes()
+    (licences,) = tmp_path.glob("sira_cli-*.dist-info/licenses")
+    assert (licences / "sira_cli/eval/synonyms.LICENSE").is_file()
     shapes = [path.stem for path in (tmp_path / "sira_cli/bench/shapes").iterdir()]
     assert sorted(shapes) == shape_names()
