@@ -18,7 +18,7 @@ from sira_cli.demo.scenes import TEST_SEEDS
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.lvlm import Lvlm, load
 
-SPLITS = ("random", "popular", "adversarial")
+SPLITS = ("random", "adversarial")
 SCENES = 3
 
 
