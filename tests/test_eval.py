@@ -118,6 +118,13 @@ def test_a_cut_off_is_run_where_it_can_matter(pope, loaded):
     assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 4
 
 
+def test_sampled_answers_stand_for_no_other_method(pope, tmp_path):
+    run = ("-o", tmp_path, "--method", "greedy", "--no-controls", "--temperature", 1, "--limit", 2)
+    assert pope(*run, splits=("random",))[0] == 0
+    _, report, _ = pope("--answers", tmp_path, "--limit", 2, splits=("random",))
+    assert list(report["settings"]) == ["greedy"]
+
+
 def test_settings_go_to_the_methods_that_have_them(pope):
     code, report, _ = pope("--method", "sira,vcd", "--alpha", 2, "--limit", 2, splits=("random",))
     assert code == 0
@@ -402,8 +409,9 @@ def test_amber(sira, scenes, loaded, tmp_path):
 def test_amber_on_the_first_pictures(sira, scenes, loaded):
     code, out, _ = sira(
         *("eval", "amber", "--data", scenes / "amber", "--images", scenes / "images", "-p", "demo", "--limit", 1),
-        *("--task", "discriminative", "--no-suffix", "--no-controls", "--json"),
+        *("--task", "discriminative", "--no-suffix", "--no-controls", "--json", "--max-new-tokens", 1),
     )
+    assert json.loads(out)["settings"]["sira"]["max_new_tokens"] == {"discriminative": 1}
     first = json.loads((scenes / "amber" / "query" / "query_discriminative.json").read_text())[0]["image"]
     queries = json.loads((scenes / "amber" / "query" / "query_discriminative.json").read_text())
     assert code == 0
