@@ -172,6 +172,11 @@ def test_a_part_of_a_run_can_be_scored(pope, tmp_path):
         assert pope("-o", tmp_path, "--limit", 6, "--shard", part)[0] == 0
     code, report, _ = pope("--answers", tmp_path, "--limit", 6)
     assert (code, report["rows"][0]["answered"]) == (0, 6)
+    elsewhere = [tmp_path / f"{split}.json" for split in SPLITS]
+    for path in elsewhere:
+        path.write_text('{"answer": "Yes"}')
+    code, _, err = pope("--answers", tmp_path, *elsewhere, "--limit", 6)
+    assert (code, "--limit is for runs, and for what they wrote" in err) == (2, True)
 
 
 def test_an_interrupted_run_keeps_what_is_finished(pope, loaded, tmp_path, monkeypatch):
