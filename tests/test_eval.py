@@ -118,8 +118,9 @@ def test_a_cut_off_is_run_where_it_can_matter(pope, loaded):
     assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 4
 
 
-def test_sampled_answers_stand_for_no_other_method(pope, tmp_path):
-    run = ("-o", tmp_path, "--method", "greedy", "--no-controls", "--temperature", 1, "--limit", 2)
+@pytest.mark.parametrize("option", [("--temperature", 1), ("--num-beams", 2)])
+def test_sampled_answers_and_beams_stand_for_no_other_method(pope, tmp_path, option):
+    run = ("-o", tmp_path, "--method", "greedy", "--no-controls", *option, "--limit", 2)
     assert pope(*run, splits=("random",))[0] == 0
     _, report, _ = pope("--answers", tmp_path, "--limit", 2, splits=("random",))
     assert list(report["settings"]) == ["greedy"]

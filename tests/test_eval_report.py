@@ -78,6 +78,9 @@ class Made(Benchmark):
     def figures(self, group, total):
         return share(total)
 
+    def reduce(self, part, text):
+        return text.rstrip(".")
+
     def read(self, paths):
         return {"only": json.loads(paths[0].read_text())}
 
@@ -275,6 +278,14 @@ def test_a_record_takes_the_place_of_an_earlier_one(tmp_path):
     answers = read_answers(Made(2), find_files([str(path)])[0])
     assert sorted(answers.texts["only"]) == ["b/0", "b/1"]
     assert [failure.picture for failure in answers.failures] == ["0.jpg", "1.jpg"]
+
+
+def test_only_what_sira_answered_is_reduced(tmp_path):
+    own = write_own(tmp_path / "vcd.jsonl", a_0={"text": "1."})
+    assert read_answers(Made(2), own).texts["only"]["a/0"] == "1"
+    (tmp_path / "other.json").write_text(json.dumps(dict.fromkeys(FOUR, "1.")))
+    (other,) = find_files([str(tmp_path / "other.json")])
+    assert read_answers(Made(2), other).texts["only"]["a/0"] == "1."
 
 
 @pytest.mark.parametrize("setting", [name for name in SAME if name != "method"])
