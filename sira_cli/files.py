@@ -47,6 +47,16 @@ def writing(path: Path) -> Iterator[None]:
         raise cannot_write(path, error) from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, unless it is there.
+
+    Raises:
+        SiraError: it cannot be made.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def relative(path: Path, folder: Path) -> str:
     """A path as seen from a folder; absolute if it is on another drive."""
     try:

@@ -6,12 +6,12 @@ import glob
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sira_cli import remote
-from sira_cli.errors import SettingsError
+from sira_cli.errors import PictureError, SettingsError
 from sira_cli.images import endings, one_line
 
 STDIN = "-"
@@ -86,6 +86,24 @@ def find_sources(
         raise SettingsError(f"{_shown(paths)}: no pictures in this folder{subfolders}")
     sources = [source for source in found.values() if shard is None or shard.holds(source)]
     return sources[:limit]
+
+
+def check_images(folder: Path, names: Sequence[str]) -> None:
+    """Whether a folder is there and holds any of a benchmark's pictures, before a model is loaded.
+
+    Args:
+        folder: of the option --images.
+        names: of the pictures, each once, at least one.
+
+    Raises:
+        SettingsError: it is no folder.
+        PictureError: it holds none of them.
+    """
+    if not folder.is_dir():
+        raise SettingsError(f"--images {folder}: is not a folder")
+    if not any(os.path.lexists(folder / name) for name in names):
+        others = f", nor any of the other {len(names) - 1}" * (len(names) > 1)
+        raise PictureError(f"{folder / names[0]}: no such file{others}: is --images right?")
 
 
 def read_list(data: bytes) -> list[str]:

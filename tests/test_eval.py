@@ -6,6 +6,8 @@ import csv
 import functools
 import io
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -587,3 +589,15 @@ def test_no_picture_at_all_is_known_before_the_model_is_loaded(sira, scenes, tmp
     code, out, err = sira("eval", "pope", "--questions", files, "--images", tmp_path, "-p", "llava-1.5-7b")
     assert (code, out) == (1, "")
     assert err.endswith(f"no such file, nor any of the other {SCENES - 1}: is --images right?\n")
+
+
+def test_a_mistake_is_said_before_torch_is_imported(scenes, tmp_path):
+    files = ["--questions", str(scenes / "pope" / "scenes_pope_random.json"), "--images", str(tmp_path), "-p", "demo"]
+    script = f"""
+import sys; sys.argv = ["sira", "eval", "pope", *{files}]
+from sira_cli.cli import main
+try: main()
+except SystemExit as stop: print(stop.code, [name for name in ("torch", "transformers") if name in sys.modules])
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "1 []\n"

@@ -14,7 +14,7 @@ from sira_cli.cli.eval_options import EvalOptions, Format
 from sira_cli.cli.eval_run import Run
 from sira_cli.cli.options import DecodingOptions, ModelOptions, choose_preset
 from sira_cli.errors import SettingsError
-from sira_cli.files import replacing, writing
+from sira_cli.files import make_folder, replacing
 
 if TYPE_CHECKING:
     from sira_cli.eval.answers import AnswerFiles, Answers
@@ -104,8 +104,7 @@ def _paper_model(names: Sequence[str]) -> str:
 def _write(benchmark: Benchmark, answers: Sequence[Answers], report: EvalReport, options: EvalOptions) -> None:
     """report.json, the answers as official scripts read them, and how each was counted."""
     if options.output is not None:
-        with writing(options.output):
-            options.output.mkdir(parents=True, exist_ok=True)
+        make_folder(options.output)
         with replacing(options.output / "report.json") as file:
             file.write(report.to_json().encode() + b"\n")
     if options.details is not None:
@@ -122,8 +121,7 @@ def _write(benchmark: Benchmark, answers: Sequence[Answers], report: EvalReport,
             note(f"{one.name}: not exported, as pictures failed: official scripts need all answers")
             continue
         folder = options.output / "official" / (re.sub(r"[^\w+.-]", "_", one.name).lstrip(".") or "_")
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         benchmark.export(one.texts, folder)
 
 

@@ -16,7 +16,7 @@ from sira_cli.cli.eval_options import EvalOptions
 from sira_cli.cli.options import DecodingOptions, ModelOptions, choose_method, choose_preset, load_model
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
-from sira_cli.files import writing
+from sira_cli.files import make_folder
 from sira_cli.methods import find
 from sira_cli.methods.base import FORK_SETTINGS
 
@@ -44,16 +44,14 @@ class Run:
             SettingsError: an option that cannot be followed.
             PictureError: none of the pictures is there.
         """
-        from sira_cli.eval.run import check_pictures
-        from sira_cli.sources import Shard
+        from sira_cli.sources import Shard, check_images
 
         assert options.images is not None
         self._benchmark, self._model, self._options = benchmark, model, options
         self._images: Path = options.images
         self._shard: Shard | None = None if options.shard is None else Shard.parse(options.shard)
-        names = list(dict.fromkeys(name.strip() for name in decoding.method.split(",")))
-        if not options.no_controls:
-            names = list(dict.fromkeys([*CONTROLS, *names]))
+        controls = () if options.no_controls else CONTROLS
+        names = list(dict.fromkeys([*controls, *(name.strip() for name in decoding.method.split(","))]))
         self._decodings = _by_method(names, decoding)
         self._presets = {name: choose_preset(model, own) for name, own in self._decodings.items()}
         for name, preset in self._presets.items():
@@ -61,10 +59,10 @@ class Run:
                 raise SettingsError(f"--method {name} follows one text a picture: leave out --num-beams")
         self._given = {} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens}
         self.preset: Preset = next(iter(self._presets.values()))
-        self.not_run: dict[str, str] = {}
-        if self.preset.generation.temperature == 0 and self.preset.generation.num_beams == 1 and "greedy" in names:
-            self.not_run = {name: "greedy" for name in names if name == "greedy+apc"}
-        check_pictures(benchmark.parts, self._images)
+        generation = self.preset.generation
+        plain = generation.temperature == 0 and generation.num_beams == 1
+        self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*names} else {}
+        check_images(self._images, list(dict.fromkeys(ask.picture for part in benchmark.parts for ask in part.asks)))
 
     def answers(self) -> list[Answers] | None:
         """Every method's, in the order of the methods; None of a shard, which is scored with the others."""
@@ -83,8 +81,7 @@ class Run:
         folder = self._options.output
         if folder is None:
             folder = Path(files.enter_context(TemporaryDirectory(prefix="sira-eval-")))
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         ledgers: dict[tuple[str, str], Ledger] = {}
         for name in self._decodings:
             for part in self._benchmark.parts if name not in self.not_run else ():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +22,7 @@ from sira_cli.cli.options import (
 from sira_cli.cli.output import save_plot
 from sira_cli.cli.progress import Progress
 from sira_cli.cli.sweep_table import print_report
-from sira_cli.errors import PictureError, SettingsError
+from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.lvlm import Lvlm
@@ -170,17 +169,13 @@ def _benchmark(
             "give POPE's question files with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
         )
     from sira_cli.eval.base import ONE_WORD
+    from sira_cli.sources import check_images
     from sira_cli.sweep import benchmark
 
     if images is None:
         return benchmark.scenes(limit, suffix or "")
-    if not images.is_dir():
-        raise SettingsError(f"--images {images}: is not a folder")
     found = benchmark.files(paths, images, limit, ONE_WORD if suffix is None else suffix)
-    pictures = found.pictures
-    if not any(os.path.lexists(images / name) for name in pictures):
-        others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
-        raise PictureError(f"{images / pictures[0]}: no such file{others}: is --images right?")
+    check_images(images, found.pictures)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sira_cli.cli.options import OutputOptions
 from sira_cli.errors import SettingsError
-from sira_cli.files import relative, replacing, writing
+from sira_cli.files import make_folder, relative, replacing
 from sira_cli.ledger import Ledger, configuration_of
 from sira_cli.methods.base import Method
 from sira_cli.presets import Preset
@@ -53,8 +53,7 @@ class Targets:
             return
         path = output.output
         if path.is_dir() or not path.suffix:
-            with writing(path):
-                path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
             path /= "captions.jsonl" if task == "caption" else "answers.jsonl"
         if path.suffix.lower() not in FORMATS:
             raise SettingsError(f"--output {path}: expected a name that ends in {', '.join(FORMATS)}")

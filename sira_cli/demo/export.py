@@ -27,7 +27,7 @@ from sira_cli.demo.language import NUMBERS, article, caption, yes_no_question
 from sira_cli.demo.scenes import SIDE, Scene, render
 from sira_cli.demo.world import OBJECTS
 from sira_cli.eval.chair_words import HEADS
-from sira_cli.files import replacing, writing
+from sira_cli.files import make_folder, replacing
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,7 @@ def export(subjects: Sequence[Scene], folder: Path, on_progress: Callable[[int],
     """
     to = Exported(folder / "images", folder / "pope", folder / "coco", folder / "amber")
     for place in (to.images, to.pope, to.coco / "annotations", to.amber / "query"):
-        with writing(place):
-            place.mkdir(parents=True, exist_ok=True)
+        make_folder(place)
     areas: dict[int, list[int]] = {}
     for done, of in enumerate(subjects, start=1):
         picture, seen = render(of)

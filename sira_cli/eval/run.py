@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from sira_cli.batch import BatchRun, Item
-from sira_cli.errors import PictureError, SettingsError
+from sira_cli.errors import SettingsError
 from sira_cli.eval.answers import Said
 from sira_cli.eval.base import Ask, Part
 from sira_cli.files import relative
@@ -19,24 +18,10 @@ from sira_cli.sources import Shard, Source
 
 def units(part: Part, shard: Shard | None = None) -> list[Ask]:
     """What is decoded, each once: one ask of each unit, of the shard's pictures."""
-    first = {ask.unit: ask for ask in reversed(part.asks)}
-    asks = {ask.unit: first[ask.unit] for ask in part.asks}.values()
-    return [ask for ask in asks if shard is None or shard.holds(Source(ask.picture, ask.picture))]
-
-
-def check_pictures(parts: tuple[Part, ...], images: Path) -> None:
-    """Whether there is any picture, before a model is loaded.
-
-    Raises:
-        SettingsError: `images` is no folder.
-        PictureError: there is none of them.
-    """
-    if not images.is_dir():
-        raise SettingsError(f"--images {images}: is not a folder")
-    pictures = list(dict.fromkeys(ask.picture for part in parts for ask in part.asks))
-    if not any(os.path.lexists(images / name) for name in pictures):
-        others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
-        raise PictureError(f"{images / pictures[0]}: no such file{others}: is --images right?")
+    asks: dict[str, Ask] = {}
+    for ask in part.asks:
+        asks.setdefault(ask.unit, ask)
+    return [ask for ask in asks.values() if shard is None or shard.holds(Source(ask.picture, ask.picture))]
 
 
 def check_prompts(lvlm: Lvlm, part: Part) -> None:
