@@ -25,7 +25,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 from PIL import Image
 
 from sira_cli.choices import choose
-from sira_cli.errors import PictureError, SiraError
+from sira_cli.errors import PictureError, SettingsError, SiraError
 from sira_cli.images import decode_picture, one_line, picture_size, read_picture
 from sira_cli.lvlm import Answer, Lvlm, refused
 from sira_cli.results import Result
@@ -306,6 +306,23 @@ class BatchRun:
 
     def _settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
         item.result = self._lvlm.result(self._task, item.name, item.sha256, item.prompt, answer, milliseconds)
+
+
+def check_prompts(lvlm: Lvlm, asked: Iterable[tuple[str, str]]) -> None:
+    """Whether prompts can be asked, before any picture is read.
+
+    Args:
+        lvlm: the model.
+        asked: prompts, and the picture that each is about.
+
+    Raises:
+        SettingsError: one holds the model's placeholder for a picture.
+    """
+    for prompt, picture in asked:
+        try:
+            lvlm.check_prompt(prompt)
+        except SettingsError as error:
+            raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
 
 
 def _peak_memory() -> dict[str, int]:

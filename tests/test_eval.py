@@ -129,8 +129,10 @@ def test_sampled_answers_and_beams_stand_for_no_other_method(pope, tmp_path, opt
 
 
 def test_settings_go_to_the_methods_that_have_them(pope):
-    code, report, _ = pope("--method", "sira,vcd", "--alpha", 2, "--limit", 2, splits=("random",))
+    given = ("--method", "sira,vcd", "--alpha", 2, "--top-p", 0.5)
+    code, report, err = pope(*given, "--limit", 2, splits=("random",))
     assert code == 0
+    assert err.count("--top-p changes nothing at temperature 0") == 1
     assert [row["alpha"] for row in report["settings"].values()] == [0, 0, 2, 2]
 
 

@@ -604,7 +604,7 @@ def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
             ["-p", "demo", "-o", "nowhere/units.jsonl"],
             "--output nowhere/units.jsonl: the folder nowhere does not exist",
         ),
-        (["-p", "demo", "--suffix", "<image>", "--limit", "1"], "the question 'Is there"),
+        (["-p", "demo", "--suffix", "<image>", "--limit", "1"], "'Is there"),
     ],
 )
 def test_what_cannot_be_followed(sira, tmp_path, monkeypatch, options, message):

@@ -13,7 +13,7 @@ import typer
 
 from sira_cli.cli.console import note, say
 from sira_cli.cli.eval_options import EvalOptions
-from sira_cli.cli.options import DecodingOptions, ModelOptions, choose_method, choose_preset, load_model
+from sira_cli.cli.options import DecodingOptions, ModelOptions, choose_method, choose_preset, load_model, note_idle
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder
@@ -59,6 +59,7 @@ class Run:
                 raise SettingsError(f"--method {name} follows one text a picture: leave out --num-beams")
         self._given = {} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens}
         self.preset: Preset = next(iter(self._presets.values()))
+        note_idle(decoding, self.preset)
         generation = self.preset.generation
         plain = generation.temperature == 0 and generation.num_beams == 1
         self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*names} else {}
@@ -122,10 +123,11 @@ class Run:
 
     def _check(self, lvlms: dict[str, dict[str, Lvlm]], ledgers: dict[tuple[str, str], Ledger]) -> None:
         """Of all methods and parts, before anything is decoded."""
-        from sira_cli.eval.run import check_ledger, check_prompts, units
+        from sira_cli.batch import check_prompts
+        from sira_cli.eval.run import check_ledger, units
 
         for part in self._benchmark.parts:
-            check_prompts(next(iter(lvlms.values()))[part.name], part)
+            check_prompts(next(iter(lvlms.values()))[part.name], ((ask.prompt, ask.picture) for ask in part.asks))
             for name, by_part in lvlms.items():
                 check_ledger(by_part[part.name], part, units(part, self._shard), ledgers[name, part.name])
 

@@ -182,7 +182,6 @@ def choose_preset(model: ModelOptions, decoding: DecodingOptions, **settings: An
     if model.preset is not None and model.model is not None:
         raise SettingsError("give --preset or --model, not both")
     from sira_cli import presets
-    from sira_cli.cli.console import note
 
     if model.model is not None:
         preset = presets.for_model(model.model)
@@ -191,11 +190,18 @@ def choose_preset(model: ModelOptions, decoding: DecodingOptions, **settings: An
     method = find(decoding.method)
     names = [field.name for field in fields(decoding) if field.name != "method" and not method.owns(field.name)]
     given = {name: getattr(decoding, name) for name in names}
-    preset = preset.with_settings(revision=model.revision, dtype=model.dtype, **given, **settings)
-    idle = decoding.top_p is not None or (decoding.seed is not None and not method.seeded)
-    if preset.generation.temperature == 0 and idle:
-        note(f"--top-p {'changes' if method.seeded else 'and --seed change'} nothing at temperature 0")
-    return preset
+    return preset.with_settings(revision=model.revision, dtype=model.dtype, **given, **settings)
+
+
+def note_idle(decoding: DecodingOptions, preset: Preset) -> None:
+    """Say which of the options change nothing under any of the methods."""
+    from sira_cli.cli.console import note
+
+    seeded = any(find(name.strip()).seeded for name in decoding.method.split(","))
+    if preset.generation.temperature == 0 and (
+        decoding.top_p is not None or (decoding.seed is not None and not seeded)
+    ):
+        note(f"--top-p {'changes' if seeded else 'and --seed change'} nothing at temperature 0")
 
 
 def load_model(preset: Preset, model: ModelOptions, method: str | Method, compiled: bool = False) -> Lvlm:

@@ -26,6 +26,7 @@ from sira_cli.cli.options import (
     load_model,
     loading,
     note_bundled,
+    note_idle,
 )
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.errors import PictureError, SettingsError, SiraError
@@ -77,6 +78,7 @@ def run_pictures(
         if wanted:
             check_two_streams(method.name, option)
     preset = choose_preset(model, decoding, prompt=text if task == "caption" else None)
+    note_idle(decoding, preset)
     prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(text or "")
 
     from sira_cli.cli.targets import Targets, settings_of

@@ -183,16 +183,13 @@ def _grid(
     lvlm: Lvlm, benchmark: Benchmark, given: tuple[int, ...] | None, alphas: tuple[float, ...], every: bool
 ) -> Grid:
     """All settings. Which K there are, and what must not be asked, depends on the model."""
+    from sira_cli.batch import check_prompts
     from sira_cli.families import find_backbone
     from sira_cli.sweep.cells import Grid, spread
 
     largest = lvlm.layers - find_backbone(lvlm.model).first_boundary
     ks = given or (tuple(range(1, largest + 1)) if every else spread(lvlm.layers, largest))
-    for asked in benchmark.questions:
-        try:
-            lvlm.check_prompt(asked.text)
-        except SettingsError as error:
-            raise SettingsError(f"the question {asked.text!r} about {asked.picture}: {error}") from None
+    check_prompts(lvlm, ((asked.text, asked.picture) for asked in benchmark.questions))
     return Grid(ks, alphas)
 
 

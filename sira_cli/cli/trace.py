@@ -22,6 +22,7 @@ from sira_cli.cli.options import (
     choose_method,
     choose_preset,
     load_model,
+    note_idle,
     with_options,
 )
 from sira_cli.cli.pictures import chosen
@@ -112,6 +113,7 @@ def trace(
     method = choose_method(decoding)
     check_two_streams(method.name, "sira trace")
     preset = choose_preset(model, decoding, prompt=prompt)
+    note_idle(decoding, preset)
     if preset.generation.num_beams > 1:
         raise SettingsError("a trace follows one text: leave out --num-beams")
     sink = TraceTarget([one.source for one in work], output, output_dir, overwrite)

@@ -24,19 +24,6 @@ def units(part: Part, shard: Shard | None = None) -> list[Ask]:
     return [ask for ask in asks.values() if shard is None or shard.holds(Source(ask.picture, ask.picture))]
 
 
-def check_prompts(lvlm: Lvlm, part: Part) -> None:
-    """Whether all prompts can be asked.
-
-    Raises:
-        SettingsError: one holds the model's placeholder for a picture.
-    """
-    for ask in part.asks:
-        try:
-            lvlm.check_prompt(ask.prompt)
-        except SettingsError as error:
-            raise SettingsError(f"{ask.prompt!r} about {ask.picture}: {error}") from None
-
-
 def check_ledger(lvlm: Lvlm, part: Part, asks: list[Ask], ledger: Ledger) -> None:
     """Whether answers of these settings, to these prompts, belong into a file.
 
