@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-from accelerate.utils.memory import should_reduce_batch_size
 from PIL import Image
 
 from sira_cli.choices import choose
 from sira_cli.errors import PictureError, SettingsError, SiraError
 from sira_cli.images import decode_picture, one_line, picture_size, read_picture
 from sira_cli.lvlm import Answer, Lvlm, refused
+from sira_cli.memory import out_of_memory, peak_memory
 from sira_cli.results import Result
 from sira_cli.sources import STDIN
 
@@ -49,7 +49,9 @@ class Item:
         prompt: word by word as given to the model.
         id: what tells it apart from others; the name, unless a picture comes with several prompts.
         data: the file's bytes, until they are decoded.
+        sha256: of these bytes, in hexadecimal.
         size: width and height in pixels.
+        skipped: done in an earlier run.
         result: the record, once there is one; None for a picture that was skipped.
     """
 
@@ -132,7 +134,7 @@ class BatchRun:
             "device": str(lvlm.model.device),
             "dtype": lvlm.dtype,
             "batch_size": self.batch_size,
-            "peak_memory_bytes": _peak_memory(),
+            "peak_memory_bytes": peak_memory(),
         }
 
     def failed(self, path: str, name: str, message: str) -> Item:
@@ -277,7 +279,7 @@ class BatchRun:
             self._fail(batch.items[0], failure)
             return
         if failure is not None:
-            if _out_of_memory(failure):
+            if out_of_memory(failure):
                 self.batch_size = len(batch.items) // 2
                 _log.warning("out of memory with %d pictures at once, now %d", len(batch.items), self.batch_size)
             failure.__traceback__ = None  # it holds on to the memory of the failed try
@@ -323,25 +325,6 @@ def check_prompts(lvlm: Lvlm, asked: Iterable[tuple[str, str]]) -> None:
             lvlm.check_prompt(prompt)
         except SettingsError as error:
             raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
-
-
-def _peak_memory() -> dict[str, int]:
-    """Of this process, and of its GPU."""
-    peak = {}
-    try:
-        import resource
-    except ImportError:  # Windows
-        pass
-    else:
-        unit = 1 if sys.platform == "darwin" else 1024
-        peak["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    if torch.cuda.is_available():
-        peak["cuda"] = torch.cuda.max_memory_allocated()
-    return peak
-
-
-def _out_of_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or bool(should_reduce_batch_size(error))
 
 
 def _ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], depth: int) -> Iterator[R]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sira_cli.errors import SettingsError
-from sira_cli.files import replacing, writing
+from sira_cli.files import make_folder, replacing
 from sira_cli.images import endings, one_line
 from sira_cli.remote import is_uri
 from sira_cli.sources import STDIN, Source
@@ -76,8 +76,7 @@ class Sidecars:
         if self.keeps(source):
             return
         place = self.place(source)
-        with writing(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         with replacing(place) as file:
             file.write(f"{text}\n".encode())
 

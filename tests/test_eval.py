@@ -6,6 +6,7 @@ import csv
 import functools
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -66,6 +67,20 @@ def pope(sira, scenes, loaded):
     return run
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def whole(pope, loaded, runs) -> dict:
+    """The report of a whole run, which is done once."""
+    if not (runs / "report.json").exists():
+        assert pope("-o", runs)[0] == 0
+        loaded.clear()
+    return json.loads((runs / "report.json").read_text())
+
+
 def rows(report: dict) -> dict[tuple[str, str], dict]:
     return {(row["group"], row["method"]): row for row in report["rows"]}
 
@@ -114,10 +129,11 @@ def test_controls(pope, loaded):
     assert report["tests"] == []
 
 
-def test_a_cut_off_is_run_where_it_can_matter(pope, loaded):
-    _, report, _ = pope("--method", "sira", "--temperature", 1, "--seed", 1, "--limit", 4, splits=("random",))
+@pytest.mark.parametrize("option", [("--temperature", 1, "--seed", 1), ("--num-beams", 2)])
+def test_a_cut_off_is_run_where_it_can_matter(pope, loaded, option):
+    _, report, _ = pope("--method", "sira", *option, "--limit", 2, splits=("random",))
     assert report["not_run"] == {}
-    assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 4
+    assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 2
 
 
 @pytest.mark.parametrize("option", [("--temperature", 1), ("--num-beams", 2)])
@@ -128,24 +144,53 @@ def test_sampled_answers_and_beams_stand_for_no_other_method(pope, tmp_path, opt
     assert list(report["settings"]) == ["greedy"]
 
 
-def test_settings_go_to_the_methods_that_have_them(pope):
+def test_settings_go_to_the_methods_that_have_them(pope, lvlm):
     given = ("--method", "sira,vcd", "--alpha", 2, "--top-p", 0.5)
     code, report, err = pope(*given, "--limit", 2, splits=("random",))
     assert code == 0
     assert err.count("--top-p changes nothing at temperature 0") == 1
     assert [row["alpha"] for row in report["settings"].values()] == [0, 0, 2, 2]
+    assert [row["beta"] for row in report["settings"].values()] == [None, None, None, 0.1]  # greedy+apc is not run
+    known = {"preset": "demo", "model": "bundled", "revision": lvlm.revision, "dtype": "float32", "quantization": None}
+    known |= {"method": "vcd", "k": 0, "layers": 8, "alpha": 2, "beta": 0.1, "temperature": 0, "top_p": 0.5, "seed": 0}
+    vcd = report["settings"]["vcd"]
+    known |= {"num_beams": 1, "max_new_tokens": {"pope": 128}, "settings": vcd["settings"], "prompt": vcd["prompt"]}
+    assert vcd == known
+    assert vcd["prompt"]["pope"].endswith("?" + ONE_WORD)
 
 
-def test_a_run_goes_on_where_it_stopped(pope, loaded, tmp_path):
-    whole = pope()[1]
+@pytest.mark.parametrize("option", [("--beta", 0.9), ("--num-beams", 2), ("--top-p", 0.5)])
+def test_a_file_keeps_to_its_settings(pope, loaded, tmp_path, option):
+    run = ("-o", tmp_path, "--no-controls", "--limit", 1, "--temperature", 1)
+    assert pope(*run, splits=("random",))[0] == 0
     loaded.clear()
+    name = option[0][2:].replace("-", "_")
+    code, _, err = pope(*run, *option, splits=("random",))
+    assert (code, f"{name} is " in err, loaded.total()) == (2, True, 0)
+
+
+def test_a_preset_of_the_same_name_is_another(pope, lvlm, tmp_path, monkeypatch):
+    """Whatever else of it decides a text."""
+    run = ("-o", tmp_path, "--no-controls", "--limit", 1)
+    assert pope(*run, splits=("random",))[0] == 0
+    preset = lvlm.preset.model_copy(update={"image": lvlm.preset.image.model_copy(update={"max_pixels": 10_000})})
+    monkeypatch.setattr("sira_cli.cli.eval_run.choose_preset", lambda model, decoding: preset)
+    code, _, err = pope(*run, splits=("random",))
+    assert (code, "settings is " in err) == (2, True)
+
+
+def test_a_run_goes_on_where_it_stopped(pope, whole, scenes, loaded, tmp_path):
     assert pope("-o", tmp_path / "out", "--limit", 6)[0] == 0
     first = loaded.total()
     loaded.clear()
     _, report, _ = pope("-o", tmp_path / "out")
     assert values(report) == values(whole)
     assert first > 0
-    assert loaded["sira"] == len((tmp_path / "out" / "sira-pope.jsonl").read_text().splitlines()) - first // 2
+    records = [json.loads(line) for line in (tmp_path / "out" / "sira-pope.jsonl").read_text().splitlines()]
+    assert loaded["sira"] == len(records) - first // 2
+    files = [(scenes / "pope" / f"scenes_pope_{split}.json").read_text().splitlines() for split in SPLITS]
+    asked = [json.loads(line) for file in files for line in file]
+    assert [row["id"] for row in records] == list(dict.fromkeys(f"{row['image']}: {row['text']}" for row in asked))
     loaded.clear()
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == report
     assert pope("-o", tmp_path / "out")[1] == report
@@ -163,6 +208,12 @@ def test_a_file_keeps_to_one_prompt(pope, tmp_path):
     assert "was asked as" in err
     assert "give another --output, or --overwrite" in err
     assert (tmp_path / "sira-pope.jsonl").read_text() == kept
+
+
+def test_a_prompt_with_a_placeholder_is_refused_before_anything_is_decoded(pope, loaded):
+    code, _, err = pope("--suffix", "<image>", splits=("random",))
+    assert (code, loaded.total()) == (2, 0)
+    assert "<image>' about scene_" in err
 
 
 def test_all_files_are_checked_before_anything_is_decoded(pope, loaded, tmp_path):
@@ -193,6 +244,8 @@ def test_an_interrupted_run_keeps_what_is_finished(pope, loaded, tmp_path, monke
         return counted(self, *args, **options)
 
     monkeypatch.setattr(Lvlm, "answer", interrupted)
+    code, report, err = pope("--limit", 1)
+    assert (code, "what is finished is kept" in err) == (130, False)  # nothing is, without -o
     code, report, err = pope("-o", tmp_path)
     assert (code, report) == (130, {})
     assert "run the same command again to go on" in err
@@ -202,8 +255,7 @@ def test_an_interrupted_run_keeps_what_is_finished(pope, loaded, tmp_path, monke
     assert (code, set(loaded)) == (0, {"sira"})
 
 
-def test_shards_make_the_whole(pope, tmp_path):
-    whole = pope()[1]
+def test_shards_make_the_whole(pope, whole, tmp_path):
     for part in ("1/2", "2/2"):
         code, report, err = pope("-o", tmp_path, "--shard", part)
         assert (code, report) == (0, {})
@@ -241,6 +293,10 @@ def test_pictures_that_fail_are_counted_and_left_out(pope, scenes, tmp_path, loa
     assert sum(row["counts"][cell] for cell in ("TP", "FP", "TN", "FN")) == here
     scored = pope("--answers", tmp_path / "out")
     assert scored[0] == 3
+    shard = pope("-o", tmp_path / "shard", "--shard", "1/1", "--limit", 1, images=images, splits=("random",))
+    assert (shard[0], shard[1]) == (0, {})
+    shard = pope("-o", tmp_path / "shard", "--shard", "1/1", images=images, splits=("random",))
+    assert (shard[0], shard[1]) == (3, {})
     assert rows(scored[1])["scenes random", "sira"] == row | {"differences": row["differences"]}
     for path in (two, three):
         (images / path.name).write_bytes(path.read_bytes())
@@ -269,8 +325,10 @@ def test_what_failed_is_tried_again_on_request_only(pope, loaded, tmp_path, monk
     assert (code, report["failures"], loaded.total()) == (0, [], 2)
 
 
-def test_exported_answers_score_the_same(pope, tmp_path):
+def test_exported_answers_score_the_same(pope, whole, runs, tmp_path):
+    shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
     _, report, _ = pope("-o", tmp_path, "--export", "official", "--details", tmp_path / "details.jsonl")
+    assert report == whole
     files = [f"sira={tmp_path}/official/sira/scenes_pope_{split}.jsonl" for split in SPLITS]
     _, again, _ = pope("--answers", *files)
     assert values(again) == {key: value for key, value in values(report).items() if key[1] == "sira"}
@@ -325,6 +383,8 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
     files = [f"short={tmp_path}/sira-12.jsonl", f"long={tmp_path}/sira-64.jsonl"]
     elsewhere = [{"image_id": int(row["id"]), "caption": row["text"]} for row in texts]
     (tmp_path / "elsewhere.jsonl").write_text("".join(json.dumps(row) + "\n" for row in elsewhere))
+    code, _, err = sira(*run, "--answers", tmp_path / "elsewhere.jsonl", "--lengths", "12,64")
+    assert (code, "captions from elsewhere are of one length" in err) == (2, True)
     _, out, _ = sira(*run, "--answers", *files, tmp_path / "elsewhere.jsonl")
     scored = values(json.loads(out))
     for method, group in (("short", "12 tokens"), ("long", "64 tokens"), ("elsewhere", "12 tokens")):
@@ -396,7 +456,8 @@ def test_chair_of_one_length(sira, scenes, loaded):
 def test_amber(sira, scenes, loaded, tmp_path):
     run = ("eval", "amber", "--data", scenes / "amber", "--similarity", "exact", "--language", "fallback", "--json")
     code, out, _ = sira(
-        *run, "--images", scenes / "images", "-p", "demo", "-b", 8, "-o", tmp_path, "--export", "official"
+        *(*run, "--images", scenes / "images", "-p", "demo", "-b", 8, "-o", tmp_path),
+        *("--export", "official", "--no-controls"),
     )
     report = json.loads(out)
     assert code == 0
@@ -411,7 +472,19 @@ def test_amber(sira, scenes, loaded, tmp_path):
     )
     elsewhere = [f"sira={tmp_path}/official/sira/{part}.json" for part in ("generative", "discriminative")]
     _, out, _ = sira(*run, "--answers", *elsewhere)
-    assert values(json.loads(out)) == {key: value for key, value in values(report).items() if key[1] == "sira"}
+    assert values(json.loads(out)) == values(report)
+    parts = {
+        "generative": ["generative"],
+        "discriminative": groups[1:],
+        "existence": ["existence"],
+        "attribute": ["attribute", "state", "number", "action"],
+        "relation": ["relation"],
+    }
+    for task, groups in parts.items():
+        _, out, _ = sira(*run, "--task", task, "--answers", *elsewhere)
+        expected = {key: value for key, value in values(report).items() if key[0] in groups}
+        assert list(dict.fromkeys(group for group, _ in rows(json.loads(out)))) == groups
+        assert values(json.loads(out)) == expected
     code, out, _ = sira(*run, "--task", "discriminative", "--answers", f"{elsewhere[1]}", "--similarity", "spacy")
     assert (code, json.loads(out)["official"]) == (0, True)  # questions need no vectors
 
@@ -511,15 +584,41 @@ def test_exports_stay_in_their_folder(sira, elsewhere):
     new = [path for path in sorted(elsewhere.rglob("*")) if path not in before]
     assert all(path.is_relative_to(elsewhere / "out") for path in new)
     assert sorted(path.name for path in (elsewhere / "out" / "official").iterdir()) == ["_.._x", "one-base", "two-base"]
+    both = [f"{label}={elsewhere / name}.jsonl" for label, name in (("a b", "base"), ("a_b", "better"))]
+    run = (*run[: run.index("--answers") + 1], *both, "-o", elsewhere / "new", "--export", "official")
+    code, _, err = sira(*run)
+    assert (code, err) == (2, "sira: --export: 'a b' and another label would both go to a_b: rename one\n")
 
 
-def test_details_never_replace_what_is_read(sira, elsewhere):
+def test_details_replace_details_only(sira, elsewhere):
     answers, questions = elsewhere / "base.jsonl", elsewhere / "coco_pope_random.json"
-    for path in (answers, questions):
+    details = ("eval", "pope", "--questions", questions, "--answers", answers, "--details")
+    lines = elsewhere / "questions.jsonl"
+    lines.write_text(questions.read_text())
+    for path, why in (
+        (answers, "holds something else than details of sira eval: give another"),
+        (lines, "holds something else than details of sira eval: give another"),
+        (questions, "expected a name that ends in .jsonl"),
+    ):
         content = path.read_text()
-        code, _, err = sira("eval", "pope", "--questions", questions, "--answers", answers, "--details", path)
-        assert (code, err) == (2, f"sira: --details {path}: is read, too: give another\n")
+        code, _, err = sira(*details, path)
+        assert (code, err) == (2, f"sira: --details {path}: {why}\n")
         assert path.read_text() == content
+    (elsewhere / "details.jsonl").touch()
+    for _ in range(2):
+        assert sira(*details, elsewhere / "details.jsonl")[0] == 0
+        assert len((elsewhere / "details.jsonl").read_text().splitlines()) == 8
+
+
+def test_details_never_replace_records(pope, loaded, tmp_path):
+    run = ("-o", tmp_path, "--no-controls", "--limit", 1, "--details", tmp_path / "sira-pope.jsonl")
+    code, _, err = pope(*run, splits=("random",))
+    assert (code, "sira-pope.jsonl: is where answers are kept" in err, loaded.total()) == (2, True, 0)
+    assert pope(*run[:-2], splits=("random",))[0] == 0
+    kept = (tmp_path / "sira-pope.jsonl").read_text()
+    code, _, err = pope(*run, splits=("random",))
+    assert (code, "holds something else than details" in err) == (2, True)
+    assert (tmp_path / "sira-pope.jsonl").read_text() == kept
 
 
 def test_a_glob_behind_a_label(sira, elsewhere):
@@ -561,6 +660,11 @@ def test_records_of_two_settings_are_not_one_method(pope, tmp_path):
         (["--answers", "{q}", "--method", "vcd"], "--method is for runs: leave it out"),
         (["--answers", "{q}", "--max-new-tokens", 4], "--max-new-tokens is for runs"),
         (["--answers", "{q}", "--retry-errors"], "--retry-errors is for runs"),
+        (["--answers", "{q}", "--overwrite"], "--overwrite is for runs"),
+        (["--answers", "{q}", "--shard", "1/2"], "--shard is for runs"),
+        (["--answers", "{q}", "-b", 8], "--batch-size is for runs"),
+        (["--answers", "{q}", "--device", "cuda:7"], "--device is for runs"),
+        (["--answers", "{q}", "--details", "no/d.jsonl"], "--details no/d.jsonl: the folder no does not exist"),
         (["--images", "{i}", "--method", "vcd", "--num-beams", 2], "--method vcd follows one text a picture"),
         (["--images", "{i}", "--shard", "1/2"], "--shard needs --output FOLDER"),
         (["--answers", "{q}", "--export", "official"], "--export needs --output FOLDER"),

@@ -116,7 +116,7 @@ def pope(
     questions, or sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
-    sources = find_answers(options, decoding, questions, at_once=len(questions))
+    sources = find_answers(options, model, decoding, at_once=len(questions))
     from sira_cli.eval.pope import Pope
 
     benchmark = Pope(questions, rule=rule.value, suffix=_suffix(suffix, no_suffix), limit=options.limit)
@@ -134,7 +134,10 @@ def chair(
         Path | None, typer.Option(metavar="FILE", help="Image ids, one a line; default with --answers: theirs.")
     ] = None,
     lengths: Annotated[
-        str | None, typer.Option(help="Longest captions in tokens, default 64,512; --max-new-tokens N is one length.")
+        str | None,
+        typer.Option(
+            help=f"Longest captions in tokens, default {','.join(map(str, LENGTHS))}; --max-new-tokens N is one length."
+        ),
     ] = None,
     rule: Annotated[TextRule, typer.Option(help="Lemmas, or singulars as the first script.")] = TextRule.LEMMA,
     language: LanguageOption = Language.AUTO,
@@ -148,7 +151,7 @@ def chair(
     of {"image_id", "caption"}, a file a method, or sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
-    sources = find_answers(options, decoding, [ids])
+    sources = find_answers(options, model, decoding)
     from sira_cli.eval.chair import Chair
     from sira_cli.eval.chair_rows import read_ids
 
@@ -157,6 +160,8 @@ def chair(
     if sources:
         tokens, images = _answered(sources, tokens, images, options.limit)
     else:
+        if tokens and decoding.max_new_tokens:
+            raise SettingsError("give --lengths or --max-new-tokens, not both")
         tokens = (decoding.max_new_tokens,) if decoding.max_new_tokens else tokens or LENGTHS
     if images is None:
         raise SettingsError("--ids FILE is needed: the images to caption, one id a line")
@@ -171,6 +176,8 @@ def _answered(
     from sira_cli.eval.chair_rows import image_of_row, read_captions
     from sira_cli.eval.rows import read_rows
 
+    if len(lengths) > 1 and not all(source.own for source in sources):
+        raise SettingsError("--lengths: captions from elsewhere are of one length: score those of each by themselves")
     found: dict[int, None] = {}
     said: list[set[int]] = []
     for source in sources:
@@ -213,7 +220,7 @@ def amber(
     of {"id", "response"}, a file a method, or sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
-    sources = find_answers(options, decoding, [])
+    sources = find_answers(options, model, decoding)
     from sira_cli.eval.amber import PARTS, Amber
     from sira_cli.eval.language import find_language
     from sira_cli.eval.similarity import find_similarity
@@ -249,7 +256,7 @@ def _suffix(suffix: str | None, none: bool) -> str:
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    lengths = tuple(dict.fromkeys(int(part) if part.strip().isdigit() else 0 for part in text.split(",")))
+    lengths = tuple(dict.fromkeys(int(part) if part.strip().isdecimal() else 0 for part in text.split(",")))
     if not all(lengths):
         raise SettingsError(f"--lengths {text}: expected numbers of tokens, such as 64,512")
     return lengths

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sira_cli.cli.options import DecodingOptions, Verbose, check_file
+from sira_cli.cli.options import DecodingOptions, ModelOptions, Verbose, check_file
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -80,13 +79,12 @@ class EvalOptions:
 
 
 def find_answers(
-    options: EvalOptions, decoding: DecodingOptions, inputs: Sequence[Path | None], at_once: int = 1
+    options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, at_once: int = 1
 ) -> list[AnswerFiles]:
     """The files to be scored; none if the model is to be asked.
 
     Args:
-        options, decoding: of the command line.
-        inputs: files that are read, and must not be written to.
+        options, model, decoding: of the command line.
         at_once: as for `find_files`.
 
     Raises:
@@ -94,45 +92,48 @@ def find_answers(
     """
     if (options.images is None) == (not options.answers):
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
+    if options.answers and (idle := _of_runs(options, model, decoding)):
+        raise SettingsError(f"{idle[0]} is for runs: leave it out, or give --images instead of --answers")
     _check(options)
     sources: list[AnswerFiles] = []
     if options.answers:
-        for option, idle in _of_runs(options, decoding).items():
-            if idle:
-                raise SettingsError(f"{option} is for runs: leave it out, or give --images instead of --answers")
         from sira_cli.eval.answers import find_files
 
         sources = find_files(options.answers, at_once)
         if options.limit is not None and not all(source.own for source in sources):
             raise SettingsError("--limit is for runs, and for what they wrote: leave it out")
-    read = [*inputs, *(path for source in sources for path in source.paths)]
-    if options.details is not None and options.details.exists():
-        for path in read:
-            if path is not None and path.exists() and options.details.samefile(path):
-                raise SettingsError(f"--details {options.details}: is read, too: give another")
     return sources
 
 
-def _of_runs(options: EvalOptions, decoding: DecodingOptions) -> dict[str, bool]:
-    """Options that answers from files leave nothing to do, and whether they are given."""
-    given: dict[str, Any] = {
-        "--shard": options.shard,
-        "--overwrite": options.overwrite,
-        "--retry-errors": options.retry_errors,
-    }
-    changed = {
-        f"--{field.name.replace('_', '-')}": getattr(decoding, field.name) != field.default
-        for field in fields(decoding)
-    }
-    return {option: bool(value) for option, value in given.items()} | changed
+def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> list[str]:
+    """What is given of options that answers from files leave nothing to do; --paper asks for the model's name."""
+    names = ["batch_size", "shard", "overwrite", "retry_errors"]
+    idle: list[tuple[Any, Field[Any]]] = [(options, field) for field in fields(options) if field.name in names]
+    idle += [(model, field) for field in fields(model) if field.name not in ("preset", "model")]
+    idle += [(decoding, field) for field in fields(decoding)]
+    return [f"--{field.name.replace('_', '-')}" for group, field in idle if getattr(group, field.name) != field.default]
 
 
 def _check(options: EvalOptions) -> None:
     if options.json and options.format not in (Format.TABLE, Format.JSON):
         raise SettingsError(f"give --json or --format {options.format.value}, not both")
-    check_file("--details", options.details)
+    if options.details is not None:
+        _check_details(options.details)
     if options.output is not None and (options.output.is_file() or options.output.suffix == ".jsonl"):
         raise SettingsError(f"--output {options.output}: expected a folder: a run writes several files")
     for option, given in (("--shard", options.shard), ("--export", options.export)):
         if given is not None and options.output is None:
             raise SettingsError(f"{option} needs --output FOLDER")
+
+
+def _check_details(path: Path) -> None:
+    """Only what an earlier call wrote is replaced: neither answers nor a benchmark's own files."""
+    check_file("--details", path)
+    if path.suffix != ".jsonl":
+        raise SettingsError(f"--details {path}: expected a name that ends in .jsonl")
+    if path.exists():
+        from sira_cli.eval.rows import read_rows
+
+        _, row = next(read_rows(path), ("", {"method": "", "part": ""}))
+        if not {"method", "part"} <= row.keys() or "schema" in row:
+            raise SettingsError(f"--details {path}: holds something else than details of sira eval: give another")

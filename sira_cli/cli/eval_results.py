@@ -65,6 +65,10 @@ def _read(
     """The answers in files; those of greedy stand for greedy+apc, too, if their decoding cannot tell the two apart."""
     from sira_cli.eval.answers import read_answers
 
+    folders = [_folder_name(source.label) for source in sources if options.export is not None]
+    for source, folder in zip(sources, folders, strict=False):
+        if folders.count(folder) > 1:
+            raise SettingsError(f"--export: {source.label!r} and another label would both go to {folder}: rename one")
     answers = [read_answers(benchmark, source) for source in sources]
     names = [one.name for one in answers]
     first = answers[0]
@@ -120,9 +124,13 @@ def _write(benchmark: Benchmark, answers: Sequence[Answers], report: EvalReport,
         if one.failures:
             note(f"{one.name}: not exported, as pictures failed: official scripts need all answers")
             continue
-        folder = options.output / "official" / (re.sub(r"[^\w+.-]", "_", one.name).lstrip(".") or "_")
+        folder = options.output / "official" / _folder_name(one.name)
         make_folder(folder)
         benchmark.export(one.texts, folder)
+
+
+def _folder_name(label: str) -> str:
+    return re.sub(r"[^\w+.-]", "_", label).lstrip(".") or "_"
 
 
 def _print(report: EvalReport, form: Format) -> None:

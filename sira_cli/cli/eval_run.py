@@ -66,7 +66,12 @@ class Run:
         check_images(self._images, list(dict.fromkeys(ask.picture for part in benchmark.parts for ask in part.asks)))
 
     def answers(self) -> list[Answers] | None:
-        """Every method's, in the order of the methods; None of a shard, which is scored with the others."""
+        """Every method's, in the order of the methods; None of a shard, which is scored with the others.
+
+        Raises:
+            typer.Exit: with 3 if pictures of a shard failed, 130 if interrupted.
+            SiraError: about the model or the settings, or a file cannot be written.
+        """
         try:
             with ExitStack() as files:
                 return self._answers(files)
@@ -87,6 +92,8 @@ class Run:
         for name in self._decodings:
             for part in self._benchmark.parts if name not in self.not_run else ():
                 path = folder / f"{name}-{part.name}{self._suffix}.jsonl"
+                if self._options.details is not None and self._options.details.resolve() == path.resolve():
+                    raise SettingsError(f"--details {path}: is where answers are kept: give another")
                 ledgers[name, part.name] = Ledger(path, overwrite=self._options.overwrite, by="id")
                 files.callback(ledgers[name, part.name].close)
         lvlms = self._load()
@@ -137,7 +144,7 @@ class Run:
 
     def _one(self, name: str, lvlms: dict[str, Lvlm], ledgers: dict[tuple[str, str], Ledger]) -> Answers:
         from sira_cli.eval.answers import Answers
-        from sira_cli.eval.run import answer_part, units
+        from sira_cli.eval.run import answer_part, more_settings, units
 
         answers = Answers(name)
         for part in self._benchmark.parts:
@@ -159,15 +166,13 @@ class Run:
             "preset": lvlm.preset.name,
             "model": lvlm.preset.model,
             "revision": lvlm.revision,
-            "quantization": lvlm.quantization,
-            "dtype": lvlm.dtype,
             "method": name,
             "k": lvlm.k,
             "layers": lvlm.layers,
             "alpha": lvlm.alpha,
             "temperature": lvlm.preset.generation.temperature,
             "seed": lvlm.preset.generation.seed,
-            "num_beams": lvlm.preset.generation.num_beams,
+            **more_settings(lvlm),
             "max_new_tokens": {part: own.preset.generation.max_new_tokens for part, own in lvlms.items()},
             "prompt": {part.name: part.asks[0].prompt for part in self._benchmark.parts},
         }

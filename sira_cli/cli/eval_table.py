@@ -75,6 +75,8 @@ def _p(report: EvalReport, row: Row) -> str:
 
 
 def _remarks(report: EvalReport) -> list[str]:
+    from sira_cli.eval.report import MEAN
+
     first = next(iter(report.settings))
     remarks = ["in percent but for words and length, ± half a 95 % interval (bootstrap over pictures)"]
     if len(report.settings) > 1:
@@ -82,7 +84,7 @@ def _remarks(report: EvalReport) -> list[str]:
     for name, other in report.not_run.items():
         remarks.append(f"{name}: not run, as it picks what {other} picks unless one samples")
     if report.paper:
-        without = dict.fromkeys(row.method for row in report.rows if row.paper is None and row.group != "mean")
+        without = dict.fromkeys(row.method for row in report.rows if row.paper is None and row.group != MEAN)
         remarks.append(f"in the paper: {report.paper}" + f"; nothing there of {', '.join(without)}" * bool(without))
     facts = [f"{key}: {value}" for key, value in report.facts.items() if isinstance(value, str)]
     return [*remarks, ", ".join(facts)] if facts else remarks

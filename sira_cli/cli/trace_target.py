@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.console import verbosity
 from sira_cli.cli.options import check_file
-from sira_cli.files import replacing, writing
+from sira_cli.files import make_folder, replacing, writing
 from sira_cli.remote import is_uri, public
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ class TraceTarget:
         assert self._sidecars is not None
         assert source is not None
         place = self._sidecars.place(source)
-        with writing(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         return place
 
     def _show(self, source: Source, lines: list[Line]) -> None:

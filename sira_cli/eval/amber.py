@@ -74,13 +74,19 @@ class Amber(Benchmark):
         )
 
     def only(self, group: str) -> Amber:
-        """One dimension of the questions: `existence`, `attribute` or `relation`, with what belongs to it."""
+        """One dimension of the questions: `existence`, `attribute` or `relation`, with what belongs to it.
+
+        Raises:
+            SettingsError: nothing of it is asked.
+        """
         parts = []
         for part in self.parts:
             asks = tuple(ask for ask in part.asks if group in groups_of(self.annotations[ask.id]))
             inside = {name for ask in asks for name in groups_of(self.annotations[ask.id])} - {"discriminative"}
             if asks:
                 parts.append(replace(part, asks=asks, groups=tuple(name for name in part.groups if name in inside)))
+        if not parts:
+            raise SettingsError(f"--task {group}: no question of AMBER's folder is about it")
         return replace(self, parts=tuple(parts))
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:

@@ -15,7 +15,10 @@ from sira_cli.eval.rows import read_rows, text_of
 from sira_cli.ledger import CONFIGURATION
 
 # What has to be equal in all records of a method, whatever its part.
-SAME = (*(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens")), "num_beams")
+SAME = (
+    *(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens")),
+    *("beta", "top_p", "num_beams", "quantization", "dtype", "settings"),
+)
 
 
 @dataclass(frozen=True)
@@ -153,9 +156,13 @@ def _own(benchmark: Benchmark, source: AnswerFiles) -> Answers:
             name, unit = key
             ok = row.get("status", "ok") == "ok"
             text = text_of(where, row, "text" if ok else "error")
-            before = said[name].texts.get(unit, text) if ok else text
-            if key in places and places[key][0] != path and before != text:
-                raise SettingsError(f"{where}: {unit!r} has another answer in {places[key][1]}: give one of the files")
+            if key in places and places[key][0] != path:
+                if not ok:
+                    continue  # whatever the order of the files is, an answer stands
+                if said[name].texts.get(unit, text) != text:
+                    raise SettingsError(
+                        f"{where}: {unit!r} has another answer in {places[key][1]}: give one of the files"
+                    )
             places[key] = path, where
             said[name].add(unit, {"status": "ok" if ok else "error", "text": text, "error": text})
     for part in benchmark.parts:

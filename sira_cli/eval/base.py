@@ -98,7 +98,7 @@ class Benchmark(ABC):
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         """The figures of a group from sums of counts, as the official script reckons them, shares in percent.
 
-        A zero denominator gives 0.
+        A ratio with a zero denominator is 0.
         """
 
     @abstractmethod
@@ -113,6 +113,9 @@ class Benchmark(ABC):
     @abstractmethod
     def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
         """Write one method's answers, by part and ask, as the official script reads them, into a folder that is there.
+
+        Returns:
+            The files: one of each part, or of each split, that has answers.
 
         Raises:
             SiraError: a file cannot be written.

@@ -108,7 +108,7 @@ class Chair(Benchmark):
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
         """Counts by image, in the part's only group."""
         tally = Tally()
-        for ask, text, caption in self._captions(part, texts):
+        for ask, _, caption in self._captions(part, texts):
             tally.right[ask.id] = not caption.wrong
             tally.counts[ask.picture] = {
                 "captions": 1,
@@ -118,7 +118,6 @@ class Chair(Benchmark):
                 "objects": len(caption.truth),
                 "recalled objects": len(caption.recalled),
                 "tokens": len(caption.read.tokens),
-                "words": len(text.split()),
             }
         return {part.groups[0]: tally}
 
@@ -154,11 +153,10 @@ class Chair(Benchmark):
         """JSON lines of image_id and caption, a file for each part."""
         paths = []
         for part in self.parts:
-            rows = [
-                {"image_id": int(ask.id), "caption": texts[part.name][ask.id]}
-                for ask in part.asks
-                if ask.id in texts.get(part.name, {})
-            ]
+            if part.name not in texts:
+                continue
+            answers = texts[part.name]
+            rows = [{"image_id": int(ask.id), "caption": answers[ask.id]} for ask in part.asks if ask.id in answers]
             paths.append(folder / f"{part.name}.jsonl")
             with replacing(paths[-1]) as file:
                 file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sira_cli.errors import SettingsError
 from sira_cli.eval.coco import image_of
-from sira_cli.eval.rows import read_json, read_rows, read_text, text_of
+from sira_cli.eval.rows import parse_json, read_rows, read_text, text_of
 
 
 class Given(NamedTuple):
@@ -64,7 +64,7 @@ def read_ids(path: Path) -> list[int]:
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:
     content = read_text(path)
     if content.lstrip().startswith("["):
-        for number, entry in enumerate(read_json(path), start=1):
+        for number, entry in enumerate(parse_json(path, content), start=1):
             yield f"{path}: row {number}", entry
         return
     for number, line in enumerate(content.split("\n"), start=1):

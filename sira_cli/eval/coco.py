@@ -14,7 +14,7 @@ from sira_cli._version import __version__
 from sira_cli.errors import SettingsError
 from sira_cli.eval.chair_words import HEADS, MERGES, mentions
 from sira_cli.eval.rows import read_json
-from sira_cli.files import replacing, writing
+from sira_cli.files import make_folder, replacing
 from sira_cli.results import hash_of
 
 YEARS = ("2014", "2017")
@@ -102,8 +102,7 @@ class Annotations:
             str(image): {"name": truth.names[image], "objects": sorted(objects)}
             for image, objects in truth.objects.items()
         }
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with replacing(path) as file:
             file.write(json.dumps(record).encode())
         return truth

@@ -18,7 +18,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """
     content = read_text(path)
     if content.lstrip().startswith("["):
-        rows = _parsed(path, content)
+        rows = parse_json(path, content)
         for number, row in enumerate(rows, start=1):
             yield _object(f"{path}: row {number}", row)
         return
@@ -26,7 +26,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if line.strip() == "{":
             raise SettingsError(f"{path}: line {number}: expected an object a line, or one JSON array of objects")
         if line.strip():
-            yield _object(f"{path}: line {number}", _parsed(path, line, number))
+            yield _object(f"{path}: line {number}", parse_json(path, line, number))
 
 
 def read_json(path: Path) -> Any:
@@ -35,7 +35,21 @@ def read_json(path: Path) -> Any:
     Raises:
         SettingsError: it cannot be read, or is no JSON.
     """
-    return _parsed(path, read_text(path))
+    return parse_json(path, read_text(path))
+
+
+def parse_json(path: Path, text: str, line: int = 1) -> Any:
+    """What a file's text holds, from some line on.
+
+    Raises:
+        SettingsError: it is no JSON; the message names the file and the line.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SettingsError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
+        raise SettingsError(f"{path}: line {line}: no JSON that can be read: {error}") from error
 
 
 def read_text(path: Path) -> str:
@@ -87,12 +101,3 @@ def _object(where: str, row: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(row, dict):
         raise SettingsError(f"{where}: expected a JSON object, got {row!r:.60}")
     return where, row
-
-
-def _parsed(path: Path, text: str, line: int = 1) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise SettingsError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
-        raise SettingsError(f"{path}: line {line}: no JSON that can be read: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sira_cli.batch import BatchRun, Item
 from sira_cli.errors import SettingsError
@@ -12,7 +13,7 @@ from sira_cli.eval.base import Ask, Part
 from sira_cli.files import relative
 from sira_cli.ledger import Ledger, configuration_of
 from sira_cli.lvlm import Lvlm
-from sira_cli.results import as_text
+from sira_cli.results import as_text, hash_of
 from sira_cli.sources import Shard, Source
 
 
@@ -24,17 +25,36 @@ def units(part: Part, shard: Shard | None = None) -> list[Ask]:
     return [ask for ask in asks.values() if shard is None or shard.holds(Source(ask.picture, ask.picture))]
 
 
+def more_settings(lvlm: Lvlm) -> dict[str, Any]:
+    """What decides a text beside what every record of sira holds: no file of answers is allowed two of these.
+
+    `settings` is a hash over all that is left: of the preset and the method, but for the length, which parts differ in.
+    """
+    decisive = lvlm.decoder.decisive(lvlm.preset)
+    del decisive["generation"]["max_new_tokens"]
+    generation = lvlm.preset.generation
+    return {
+        "beta": lvlm.sira.beta if "beta" in lvlm.decoder.from_preset else getattr(lvlm.decoder, "beta", None),
+        "top_p": generation.top_p,
+        "num_beams": generation.num_beams,
+        "quantization": lvlm.quantization,
+        "dtype": lvlm.dtype,
+        "settings": hash_of(**decisive)[:16],
+    }
+
+
 def check_ledger(lvlm: Lvlm, part: Part, asks: list[Ask], ledger: Ledger) -> None:
     """Whether answers of these settings, to these prompts, belong into a file.
 
     Raises:
         SettingsError: it holds others.
     """
-    now = configuration_of(BatchRun(lvlm, part.task, "").blank())
+    more = more_settings(lvlm)
+    now = configuration_of(BatchRun(lvlm, part.task, "").blank()) | more
     del now["prompt"]
-    ledger.check(now)
     prompts = {ask.unit: _prompt(lvlm, part, ask) for ask in asks}
     for record in ledger.records():
+        ledger.check(now, record)
         prompt = prompts.get(record["id"], record["prompt"])
         if prompt != record["prompt"]:
             raise SettingsError(
@@ -74,7 +94,7 @@ def answer_part(
         return "" if retry_errors and ledger.is_error(unit) else ledger.key(unit)
 
     run = BatchRun(lvlm, part.task, "", batch_size=batch_size, done=done)
-    more = {"part": part.name, "num_beams": lvlm.preset.generation.num_beams}
+    more = {"part": part.name, **more_settings(lvlm)}
     ledger.begin()
     folder = images.resolve()
     beside = Path(relative(folder, ledger.path.parent))
@@ -96,10 +116,8 @@ def answer_part(
         items.close()
     ledger.finish(ask.unit for ask in asks)
     said = Said()
-    wanted = {ask.unit for ask in asks}
     for record in ledger.records():
-        if record["id"] in wanted:
-            said.add(record["id"], record)
+        said.add(record["id"], record)
     return said
 
 

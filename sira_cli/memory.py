@@ -1,0 +1,28 @@
+"""How much memory a run took, and whether it was too little."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from accelerate.utils.memory import should_reduce_batch_size
+
+
+def peak_memory() -> dict[str, int]:
+    """Bytes: `host`, the most that this process had, and `cuda`, what torch had on its GPU, where there is one."""
+    peak = {}
+    try:
+        import resource
+    except ImportError:  # Windows
+        pass
+    else:
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    if torch.cuda.is_available():
+        peak["cuda"] = torch.cuda.max_memory_allocated()
+    return peak
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether fewer pictures at once might do."""
+    return isinstance(error, torch.OutOfMemoryError) or bool(should_reduce_batch_size(error))
