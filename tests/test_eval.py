@@ -15,10 +15,16 @@ from pathlib import Path
 import pytest
 
 from sira_cli import methods
+from sira_cli.cli import eval as cli
 from sira_cli.demo.evaluate import Questions, held_out
 from sira_cli.demo.export import export
 from sira_cli.demo.scenes import TEST_SEEDS
+from sira_cli.eval import amber, amber_figures, chair
+from sira_cli.eval import pope as pope_eval
+from sira_cli.eval.answers import SAME
 from sira_cli.eval.base import ONE_WORD
+from sira_cli.eval.language import find_language
+from sira_cli.eval.run import more_settings
 from sira_cli.lvlm import Lvlm, load
 
 SPLITS = ("random", "adversarial")
@@ -688,6 +694,40 @@ def test_refusals(sira, scenes, args, message):
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--images", "{i}"], "--ids FILE is needed: the images to caption, one id a line"),
+        (["--images", "{i}", "--ids", "{ids}", "--lengths", "64,²"], "--lengths 64,²: expected numbers of tokens"),
+        (["--images", "{i}", "--ids", "{ids}", "--lengths", "64,0"], "--lengths 64,0: expected numbers of tokens"),
+        (
+            ["--images", "{i}", "--ids", "{ids}", "--lengths", "64", "--max-new-tokens", 5],
+            "give --lengths or --max-new-tokens, not both",
+        ),
+    ],
+)
+def test_refusals_of_chair(sira, scenes, args, message):
+    names = {"{ids}": scenes / "coco" / "ids.txt", "{i}": scenes / "images"}
+    given = [names.get(arg, arg) for arg in args]
+    code, out, err = sira("eval", "chair", "--annotations", scenes / "coco", *given, "-p", "demo")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_options_offer_what_there_is():
+    """They are listed twice, so that --help is quick."""
+    assert [*cli.Rule] == [*pope_eval.RULES]
+    assert [*cli.TextRule] == [*chair.RULES]
+    assert {*cli.Task} == {*amber.PARTS, "all", "existence", "attribute", "relation"}
+    assert {*cli.Task} - {"all"} < {*amber_figures.GROUPS["generative"], *amber_figures.GROUPS["discriminative"]}
+    assert [find_language(choice, []).name for choice in cli.Language if choice != "nltk"] == ["nltk", "fallback"]
+    assert cli.LENGTHS == (64, 512)  # of the paper's Table 2
+
+
+def test_a_record_holds_all_that_a_method_must_keep_to(lvlm):
+    assert {*more_settings(lvlm)} < {*SAME}
 
 
 def test_no_picture_at_all_is_known_before_the_model_is_loaded(sira, scenes, tmp_path):

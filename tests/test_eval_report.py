@@ -11,17 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
-from sira_cli.bootstrap import draws, interval
+from sira_cli.bootstrap import Figure, draws, interval
 from sira_cli.cli.eval_table import print_report
 from sira_cli.errors import SettingsError
 from sira_cli.eval.answers import SAME, AnswerFiles, Answers, Failure, find_files, read_answers
 from sira_cli.eval.base import Ask, Benchmark, Part, Tally
 from sira_cli.eval.formats import to_csv, to_latex
+from sira_cli.eval.names import named_after
 from sira_cli.eval.paired import mcnemar, resample
 from sira_cli.eval.pope import Pope
-from sira_cli.eval.report import EvalReport
+from sira_cli.eval.report import EvalReport, Row
 
 
 @pytest.mark.parametrize("only_first", range(0, 40, 3))
@@ -119,6 +121,21 @@ def test_methods_side_by_side():
     }
 
 
+def test_a_mean_is_of_methods_with_answers_in_all_groups():
+    report = EvalReport.of(Made(4), [said("base", "1111", "1111"), said("new", "1111", "----")])
+    assert [row.method for row in report.rows if row.group == "mean"] == ["base"]
+
+
+def test_draws_do_not_depend_on_the_order_of_answers():
+    """Pictures are drawn by name."""
+    made = Made()
+    mixed = Made()
+    (part,) = mixed.parts
+    mixed.parts = (dataclasses.replace(part, asks=part.asks[::-1]),)
+    first, second = (EvalReport.of(one, [said("base", "10010" * 8, "1" * 40)]) for one in (made, mixed))
+    assert first.rows == second.rows
+
+
 def test_a_difference_is_paired():
     """Of methods that differ on few answers it is known better than the figures are."""
     base = "10" * 20
@@ -129,13 +146,15 @@ def test_a_difference_is_paired():
     assert difference.high - difference.low < (figure.high - figure.low) / 3
 
 
-def test_what_failed_under_one_method_is_paired_with_nothing():
-    report = EvalReport.of(Made(4), [said("base", "1111", "1111"), said("new", "00--", "1111")])
+def test_what_failed_under_one_method_counts_for_none():
+    report = EvalReport.of(Made(4), [said("base", "1100", "1111"), said("new", "00--", "1111")])
     found = {(row.group, row.method): row for row in report.rows}
     assert (found["a", "new"].answered, found["a", "new"].failed) == (2, 2)
     assert found["a", "new"].figures["share"].value == 0
+    assert found["a", "base"].figures["share"].value == 100
+    assert found["a", "base"].counts == {"right": 2, "all": 2}
     assert (found["mean", "new"].answered, found["mean", "new"].failed) == (6, 2)
-    assert (found["mean", "base"].answered, found["mean", "base"].failed) == (8, 0)
+    assert (found["mean", "base"].answered, found["mean", "base"].failed) == (6, 2)  # the same pictures for both
     test = next(test for test in report.tests if test.group == "a")
     assert (test.only_first, test.only_second) == (2, 0)
 
@@ -149,10 +168,9 @@ def test_differences_are_of_the_same_draws_when_a_picture_failed(first: str):
     row = next(row for row in EvalReport.of(Made(4), answers).rows if (row.group, row.method) == ("a", second))
     drawn = {}
     for name, texts in rows.items():
-        known = [(weights, text) for weights, text in zip(draws(4).T, texts, strict=True) if text != "-"]
+        known = list(zip(draws(3).T, texts[1:], strict=True))  # the first picture counts for none
         right = sum(weights for weights, text in known if text == "1")
-        every = sum(weights for weights, _ in known)
-        drawn[name] = 100 * np.divide(right, every, out=np.zeros(1000), where=every > 0)
+        drawn[name] = 100 * right / 3
     expected = np.percentile(drawn[second] - drawn[first], [2.5, 97.5])
     difference = row.differences["share"]
     assert [difference.low, difference.high] == pytest.approx(expected)
@@ -213,11 +231,52 @@ def test_files_are_named_by_label_method_or_name(files, tmp_path):
     assert (source.label, source.paths) == ("vcd", tuple(paths[1:]))
 
 
+QUESTIONS = [Path("pope/coco_pope_random.json"), Path("pope/coco_pope_popular.json")]
+
+
+def methods(sources: list[AnswerFiles]) -> dict[str, list[str]]:
+    return {source.label: [path.stem for path in source.paths] for source in sources}
+
+
 def test_files_of_one_method_go_with_several_question_files(files):
-    paths = [str(path) for path in files(base_random={}, base_popular={}, new_random={}, new_popular={})]
-    assert [source.label for source in find_files(paths, at_once=2)] == ["base", "new"]
+    """By their names, as a shell sorts those of VCD; else in the given order."""
+    names = [f"{model}_coco_pope_{split}_{how}" for model in "ab" for split in ("popular", "random") for how in "xy"]
+    paths = files(**{name: {} for name in names})
+    assert methods(find_files(list(map(str, paths)), QUESTIONS)) == {
+        f"{model}_coco_pope_{how}": [f"{model}_coco_pope_{split}_{how}" for split in ("random", "popular")]
+        for model in "ab"
+        for how in "xy"
+    }
+    paths = [str(path) for path in files(base_1={}, base_2={}, new_1={}, new_2={})]
+    assert methods(find_files(paths, QUESTIONS)) == {"base": ["base_1", "base_2"], "new": ["new_1", "new_2"]}
     with pytest.raises(SettingsError, match="3 files of answers to 2 files of questions"):
-        find_files(paths[:3], at_once=2)
+        find_files(paths[:3], QUESTIONS)
+
+
+def test_a_folder_tells_methods_apart(tmp_path):
+    paths = [tmp_path / method / f"{split}.jsonl" for split in ("popular", "random") for method in ("base", "new")]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}\n")
+    found = find_files(list(map(str, paths)), QUESTIONS)
+    assert [source.paths for source in found] == [(paths[2], paths[0]), (paths[3], paths[1])]
+    assert [source.label for source in found] == ["base-answers", "new-answers"]
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("vcd_coco_pope_random.jsonl", 0),
+        ("POPULAR.json", 1),
+        ("random-popular.json", None),
+        ("randomly.json", None),
+        ("coco_pope.json", None),
+    ],
+)
+def test_a_file_is_named_after_its_questions(name, named):
+    assert named_after(Path("answers", name), QUESTIONS) == (None if named is None else QUESTIONS[named])
+    assert named_after(Path(name), QUESTIONS[:1]) is None
+    assert named_after(Path(name), []) is None
 
 
 def test_greedy_is_what_others_are_compared_with(files):
@@ -240,7 +299,7 @@ def test_the_newest_record_counts(tmp_path):
     path = tmp_path / "vcd.jsonl"
     rows = [
         {**OWN, "text": "", "status": "error", "error": "gone"},
-        {**OWN, "text": "0"},
+        {**OWN, "text": "1"},
         {**OWN, "text": "1"},
         {**OWN, "id": "a/1", "text": "1"},
         {**OWN, "id": "b/0", "text": "", "status": "error", "error": "gone"},
@@ -264,6 +323,14 @@ def write_own(path: Path, **changes) -> AnswerFiles:
     records = [{**OWN, "id": ask, **changes.get(ask.replace("/", "_"), {})} for ask in FOUR]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return find_files([str(path)])[0]
+
+
+def test_one_file_must_not_answer_the_same_differently(tmp_path):
+    path = tmp_path / "vcd.jsonl"
+    write_own(path)
+    path.write_text(path.read_text() + json.dumps({**OWN, "id": "a/1", "text": "0"}) + "\n")
+    with pytest.raises(SettingsError, match=r"line 5: 'a/1' has another answer in .*line 2: keep one of the two"):
+        read_answers(Made(2), find_files([str(path)])[0])
 
 
 def test_a_record_takes_the_place_of_an_earlier_one(tmp_path):
@@ -302,6 +369,15 @@ def test_two_files_must_not_answer_the_same_differently(tmp_path):
     write_own(tmp_path / "two.jsonl", b_1={"text": "0"})
     with pytest.raises(SettingsError, match=r"two.jsonl: line 4: 'b/1' has another answer in .*one.jsonl: line 4"):
         read_answers(Made(2), find_files([str(tmp_path)])[0])
+
+
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
+def test_an_answer_stands_whatever_the_order_of_files(tmp_path, order):
+    write_own(tmp_path / "one.jsonl")
+    write_own(tmp_path / "two.jsonl", b_1={"status": "error", "text": "", "error": "gone"})
+    (files,) = find_files([str(tmp_path / f"{name}.jsonl") for name in order])
+    answers = read_answers(Made(2), files)
+    assert (answers.texts["only"]["b/1"], answers.failures) == ("1", [])
 
 
 def test_records_of_another_benchmark_are_no_answers(tmp_path):
@@ -369,6 +445,92 @@ def test_latex_prefers_none_of_what_is_neither_good_nor_bad(name):
     assert "textbf" not in latex
 
 
+def made_report(*rows: tuple[str, str, str, dict[str, float], dict[str, float] | None], **more) -> EvalReport:
+    """Of part, group, method, figures and the paper's."""
+    made = [
+        Row(
+            part,
+            group,
+            method,
+            8,
+            0,
+            {},
+            {name: Figure(value, value, value) for name, value in figures.items()},
+            {},
+            of,
+        )
+        for part, group, method, figures, of in rows
+    ]
+    settings = {row.method: {} for row in made}
+    known = {"stand_ins": {}, "facts": {}, "not_run": {}, "paper": ""} | more
+    return EvalReport(benchmark="made", settings=settings, rows=tuple(made), tests=(), failures=(), **known)
+
+
+def test_latex_has_a_table_a_part_and_the_papers_rows():
+    report = made_report(
+        ("one", "a~b", r"x\y^2", {"accuracy": 50.0, "yes": 40.0}, {"accuracy": 61.25}),
+        ("two", "c", "50%", {"Hal": 12.345}, None),
+    )
+    assert (
+        to_latex(report)
+        == r"""\begin{tabular}{llrr}
+\toprule
+ & Method & accuracy$\uparrow$ & yes \\
+\midrule
+a\~{}b & x\textbackslash{}y\^{}2 & 50.00 & 40.00 \\
+ & x\textbackslash{}y\^{}2 (paper) & 61.25 &  \\
+\bottomrule
+\end{tabular}
+
+\begin{tabular}{llr}
+\toprule
+ & Method & Hal$\downarrow$ \\
+\midrule
+c & 50\% & 12.35 \\
+\bottomrule
+\end{tabular}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "heads", "left_out"),
+    [(80, "share hits neither words", ""), (44, "share hits", ""), (24, "share", "too narrow for hits: see --json")],
+)
+def test_a_narrow_table_leaves_out_what_one_can_do_without(monkeypatch, columns, heads, left_out):
+    figures = {"share": 50.0, "hits": 7.0, "neither": 1.0, "words": 2.5}
+    out = printed(made_report(("one", "all", "a_name_of_its_own", figures, None)), monkeypatch, columns)
+    assert next(line for line in out.splitlines() if "share" in line).split() == heads.split()
+    assert "50.0" in out
+    assert "…" not in out  # names go on in the next line, and no figure is cut
+    assert ("too narrow" in out) == bool(left_out)
+    assert left_out in out
+
+
+def test_remarks_say_what_was_not_run_and_what_decides(monkeypatch):
+    report = made_report(
+        ("one", "all", "base", {"share": 50.0}, {"share": 61.25}),
+        ("one", "all", "other", {"share": 50.0}, None),
+        not_run={"other": "base"},
+        paper="llava-1.5-7b",
+        facts={"rule": "official", "questions": {"a": "b"}, "language": "nltk"},
+    )
+    assert printed(report, monkeypatch, 200).splitlines()[-5:] == [
+        "in percent but for words and length, ± half a 95 % interval (bootstrap over pictures)",
+        "p: McNemar's exact test, on which answers only one of base and the method is right",
+        "other: not run, as it picks what base picks unless one samples",
+        "in the paper: llava-1.5-7b; nothing there of other",
+        "rule: official, language: nltk",
+    ]
+
+
+def printed(report: EvalReport, monkeypatch, columns: int) -> str:
+    console = Console(width=columns, file=io.StringIO(), highlight=False)
+    monkeypatch.setattr("sira_cli.cli.eval_table.table_console", lambda: console)
+    print_report(report)
+    return console.file.getvalue()
+
+
 def test_latex_of_one_method_has_no_best():
     assert "textbf" not in to_latex(EvalReport.of(Made(2), [said("base", "11", "11")]))
 
@@ -387,12 +549,7 @@ def test_the_table_has_p_values_and_says_what_is_not_official(capsys):
 
 @pytest.mark.parametrize(("columns", "expected"), [(200, "50.0 ±50.0"), (24, "50.0")])
 def test_a_narrow_table_leaves_intervals_out(monkeypatch, columns, expected):
-    from rich.console import Console
-
-    console = Console(width=columns, file=io.StringIO(), highlight=False)
-    monkeypatch.setattr("sira_cli.cli.eval_table.table_console", lambda: console)
-    print_report(EvalReport.of(Made(2), [said("base", "10", "11"), said("new", "10", "11")]))
-    lines = console.file.getvalue().splitlines()
-    row = next(line for line in lines if line.split()[:1] == ["base"])
+    out = printed(EvalReport.of(Made(2), [said("base", "10", "11"), said("new", "10", "11")]), monkeypatch, columns)
+    row = next(line for line in out.splitlines() if line.split()[:1] == ["base"])
     assert row.split(maxsplit=1)[1].strip() == expected
-    assert "…" not in console.file.getvalue().split("in percent")[0]
+    assert "…" not in out.split("in percent")[0]

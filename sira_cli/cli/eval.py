@@ -116,7 +116,7 @@ def pope(
     questions, or sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
-    sources = find_answers(options, model, decoding, at_once=len(questions))
+    sources = find_answers(options, model, decoding, questions)
     from sira_cli.eval.pope import Pope
 
     benchmark = Pope(questions, rule=rule.value, suffix=_suffix(suffix, no_suffix), limit=options.limit)
@@ -154,8 +154,9 @@ def chair(
     sources = find_answers(options, model, decoding)
     from sira_cli.eval.chair import Chair
     from sira_cli.eval.chair_rows import read_ids
+    from sira_cli.eval.coco import UnknownImageError
 
-    images = None if ids is None else read_ids(ids)[: options.limit]
+    images = None if ids is None else dict(list(read_ids(ids).items())[: options.limit])
     tokens = () if lengths is None else _lengths(lengths)
     if sources:
         tokens, images = _answered(sources, tokens, images, options.limit)
@@ -165,37 +166,39 @@ def chair(
         tokens = (decoding.max_new_tokens,) if decoding.max_new_tokens else tokens or LENGTHS
     if images is None:
         raise SettingsError("--ids FILE is needed: the images to caption, one id a line")
-    benchmark = Chair.of(annotations, ids=images, rule=rule.value, language=language.value, lengths=tokens)
+    try:
+        benchmark = Chair.of(annotations, ids=list(images), rule=rule.value, language=language.value, lengths=tokens)
+    except UnknownImageError as error:
+        raise SettingsError(f"{images[error.image]}: {error}") from None
     evaluate(benchmark, sources, model, decoding, options)
 
 
 def _answered(
-    sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: list[int] | None, limit: int | None
-) -> tuple[tuple[int, ...], list[int]]:
+    sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: dict[int, str] | None, limit: int | None
+) -> tuple[tuple[int, ...], dict[int, str]]:
     """The lengths of the captions in files, as far as they say so, and their images, unless these are given."""
     from sira_cli.eval.chair_rows import image_of_row, read_captions
     from sira_cli.eval.rows import read_rows
 
-    if len(lengths) > 1 and not all(source.own for source in sources):
-        raise SettingsError("--lengths: captions from elsewhere are of one length: score those of each by themselves")
-    found: dict[int, None] = {}
+    found: dict[int, str] = {}
     said: list[set[int]] = []
     for source in sources:
         said.append(set())
         if not source.own:
-            found |= dict.fromkeys(read_captions(source.paths) if images is None else ())
+            found |= {image: given.where for image, given in read_captions(source.paths).items()}
             continue
         for where, row in (row for path in source.paths for row in read_rows(path)):
             if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
                 raise SettingsError(f"{where}: is no caption of sira caption or sira eval chair")
-            if images is None:
-                found[image_of_row(where, row, "id", "file_name")] = None
+            found[image_of_row(where, row, "id", "file_name")] = where
             said[-1] |= {int(row["part"])} if "part" in row else set()
+    if len(lengths) > 1 and not all(said):
+        raise SettingsError("--lengths: only what sira eval chair ran has several lengths: give one, or none")
     if not lengths and all(said) and (max(map(len, said)) > 1 or len(set.union(*said)) == 1):
         lengths = tuple(sorted(set.union(*said)))
-    if len(lengths) < 2 and any(len(one) > 1 for one in said):
+    if any(len(one) > 1 and not one.issuperset(lengths or [0]) for one in said):
         raise SettingsError("--answers: some files hold captions of several lengths: score those of each by themselves")
-    return lengths, list(found)[:limit] if images is None else images
+    return lengths, dict(list(found.items())[:limit]) if images is None else images
 
 
 @app.command("amber", cls=Variadic, short_help="Captions and yes/no questions about 1,004 pictures.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -79,13 +80,13 @@ class EvalOptions:
 
 
 def find_answers(
-    options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, at_once: int = 1
+    options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, questions: Sequence[Path] = ()
 ) -> list[AnswerFiles]:
     """The files to be scored; none if the model is to be asked.
 
     Args:
         options, model, decoding: of the command line.
-        at_once: as for `find_files`.
+        questions: as for `find_files`.
 
     Raises:
         SettingsError: neither or both, or options that do not go together.
@@ -99,7 +100,7 @@ def find_answers(
     if options.answers:
         from sira_cli.eval.answers import find_files
 
-        sources = find_files(options.answers, at_once)
+        sources = find_files(options.answers, questions)
         if options.limit is not None and not all(source.own for source in sources):
             raise SettingsError("--limit is for runs, and for what they wrote: leave it out")
     return sources
@@ -117,8 +118,12 @@ def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOption
 def _check(options: EvalOptions) -> None:
     if options.json and options.format not in (Format.TABLE, Format.JSON):
         raise SettingsError(f"give --json or --format {options.format.value}, not both")
+    if options.shard is not None:
+        from sira_cli.sources import Shard
+
+        Shard.parse(options.shard)
     if options.details is not None:
-        _check_details(options.details)
+        _check_details(options.details, options.output)
     if options.output is not None and (options.output.is_file() or options.output.suffix == ".jsonl"):
         raise SettingsError(f"--output {options.output}: expected a folder: a run writes several files")
     for option, given in (("--shard", options.shard), ("--export", options.export)):
@@ -126,9 +131,10 @@ def _check(options: EvalOptions) -> None:
             raise SettingsError(f"{option} needs --output FOLDER")
 
 
-def _check_details(path: Path) -> None:
+def _check_details(path: Path, output: Path | None) -> None:
     """Only what an earlier call wrote is replaced: neither answers nor a benchmark's own files."""
-    check_file("--details", path)
+    if path.parent != output or path.is_dir():  # that folder is made if it is not there
+        check_file("--details", path)
     if path.suffix != ".jsonl":
         raise SettingsError(f"--details {path}: expected a name that ends in .jsonl")
     if path.exists():

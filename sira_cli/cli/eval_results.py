@@ -55,7 +55,7 @@ def evaluate(
     _print(report, Format.JSON if options.json else options.format)
     if report.failures:
         failed = {failure.picture for failure in report.failures}
-        say(f"{len(failed)} pictures failed; what was asked about them is in no figure")
+        say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; what was asked about them is in no figure")
         raise typer.Exit(3)
 
 
@@ -83,7 +83,7 @@ def _models(answers: Sequence[Answers], model: ModelOptions) -> list[str]:
     if model.preset is not None or model.model is not None:
         preset = choose_preset(model, DecodingOptions())
         return [preset.name, preset.model]
-    known = {(one.settings["preset"], one.settings["model"]) for one in answers if one.settings}
+    known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
     if len(known) != 1:
         raise SettingsError("--paper: of which model are these answers? give -p PRESET")
     return list(known.pop())

@@ -21,11 +21,14 @@ def print_report(report: EvalReport) -> None:
     out = table_console()
     for names, rows in _tables(report):
         short = [name for name in names if name not in EXTRAS]
-        for shown, intervals in ((names, True), (short, True), (short, False)):
-            table = _table(report, rows, shown, intervals)
+        fewer = ((short[:count], False) for count in range(len(short), 0, -1))
+        for shown, intervals in ((names, True), (short, True), *fewer):
+            table = _table(report, rows, shown, intervals, out.width // 3)
             if Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width:
                 break
         out.print(table)
+        if len(shown) < len(short):
+            out.print(f"too narrow for {', '.join(short[len(shown) :])}: see --json", markup=False, soft_wrap=True)
         for part in dict.fromkeys(row.part for row in rows):
             if part in report.stand_ins:
                 note = f"{part}: NOT the official figures: {report.stand_ins[part]}"
@@ -42,14 +45,15 @@ def _tables(report: EvalReport) -> list[tuple[list[str], list[Row]]]:
     return [(list(names), rows) for names, rows in tables.items()]
 
 
-def _table(report: EvalReport, rows: list[Row], names: list[str], intervals: bool) -> Table:
+def _table(report: EvalReport, rows: list[Row], names: list[str], intervals: bool, widest: int) -> Table:
+    """With some figures; names of methods are at most `widest` characters wide, and go on in the next line."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     compared = len(report.settings) > 1
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold", max_width=max(widest, 12))
     for head in [*names, *(["p"] if compared else [])]:
         table.add_column(head, justify="right", no_wrap=True)
     for number, row in enumerate(rows):

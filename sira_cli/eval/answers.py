@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-import os
+import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from sira_cli.errors import SettingsError
 from sira_cli.eval.base import ONE_WORD, Benchmark, Part
+from sira_cli.eval.names import by_method, labels
 from sira_cli.eval.rows import read_rows, text_of
 from sira_cli.ledger import CONFIGURATION
 
@@ -86,12 +87,12 @@ class AnswerFiles:
     own: bool
 
 
-def find_files(given: Sequence[str], at_once: int = 1) -> list[AnswerFiles]:
+def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[AnswerFiles]:
     """What `--answers` names, by method.
 
     Args:
         given: files, `LABEL=FILE`, or folders, which stand for the files of sira's records in them.
-        at_once: how many files from elsewhere make up one method's answers, unless they are labelled.
+        questions: files of which each has a file of answers from elsewhere; none if one file answers all there is.
 
     Raises:
         SettingsError: a file is not there, or cannot be told which method it is of.
@@ -109,18 +110,18 @@ def find_files(given: Sequence[str], at_once: int = 1) -> list[AnswerFiles]:
                 labelled.setdefault(label, []).append(file)
             else:
                 rest.append(file)
-    if len(rest) % at_once:
+    if questions and len(rest) % len(questions):
         raise SettingsError(
-            f"--answers {rest[-1]}: {len(rest)} files of answers to {at_once} files of questions: "
+            f"--answers {rest[-1]}: {len(rest)} files of answers to {len(questions)} files of questions: "
             "give one for each, in the same order"
         )
-    chunks = [tuple(rest[start : start + at_once]) for start in range(0, len(rest), at_once)]
+    methods = by_method(rest, questions)
     sources = [AnswerFiles(label, tuple(paths), True) for label, paths in own.items()]
     sources += [AnswerFiles(label, tuple(paths), False) for label, paths in labelled.items()]
-    sources += [AnswerFiles(name, paths, False) for name, paths in zip(_names(chunks), chunks, strict=True)]
-    labels = [source.label for source in sources]
+    sources += [AnswerFiles(name, paths, False) for name, paths in zip(labels(methods), methods, strict=True)]
+    names = [source.label for source in sources]
     for source in sources:
-        if labels.count(source.label) > 1:
+        if names.count(source.label) > 1:
             raise SettingsError(f"--answers {source.paths[0]}: {source.label!r} names two methods: use LABEL=FILE")
     return sorted(sources, key=lambda source: source.label != "greedy")  # it is what others are compared with
 
@@ -156,13 +157,12 @@ def _own(benchmark: Benchmark, source: AnswerFiles) -> Answers:
             name, unit = key
             ok = row.get("status", "ok") == "ok"
             text = text_of(where, row, "text" if ok else "error")
-            if key in places and places[key][0] != path:
-                if not ok:
-                    continue  # whatever the order of the files is, an answer stands
-                if said[name].texts.get(unit, text) != text:
-                    raise SettingsError(
-                        f"{where}: {unit!r} has another answer in {places[key][1]}: give one of the files"
-                    )
+            if ok and said[name].texts.get(unit, text) != text:
+                raise SettingsError(
+                    f"{where}: {unit!r} has another answer in {places[key][1]}: keep one of the two, or finish the run"
+                )
+            if not ok and key in places and places[key][0] != path:
+                continue  # whatever the order of the files is, an answer stands
             places[key] = path, where
             said[name].add(unit, {"status": "ok" if ok else "error", "text": text, "error": text})
     for part in benchmark.parts:
@@ -187,7 +187,8 @@ class _Units:
 
     def __init__(self, benchmark: Benchmark) -> None:
         self._units = {part.name: {ask.unit for ask in part.asks} for part in benchmark.parts}
-        self._only = next(iter(self._units)) if len(self._units) == 1 else ""
+        # The part that takes answers whatever settings they were made with, such as captions of any length.
+        self._any = next((part.name for part in benchmark.parts if not part.settings), "")
         self._about: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
         for part in benchmark.parts:
             for ask in part.asks:
@@ -197,7 +198,9 @@ class _Units:
     def __call__(self, row: dict[str, Any]) -> tuple[str, str] | None:
         """By its id; without one, as `sira caption` and `sira ask` write records, by its picture and prompt."""
         if "id" in row:
-            part = self._only or str(row.get("part"))
+            part = str(row.get("part"))
+            if part not in self._units:
+                part = self._any
             return (part, str(row["id"])) if str(row["id"]) in self._units.get(part, ()) else None
         task = str(row.get("schema")).removeprefix("sira.").partition("/")[0]
         about = self._about.get((task, Path(str(row.get("file_name"))).name), [])
@@ -231,13 +234,3 @@ def _method(path: Path) -> str | None:
     _, row = next(read_rows(path), ("", {}))
     own = str(row.get("schema", "")).startswith("sira.")
     return str(row.get("method", "")) if own else None
-
-
-def _names(chunks: Sequence[tuple[Path, ...]]) -> list[str]:
-    """The part of their names that a method's files share; their folders', too, where that does not tell them apart."""
-    shared = [os.path.commonprefix([path.stem for path in paths]) for paths in chunks]  # noqa: RUF071 (of names)
-    names = [name.strip("_-. ") or "answers" for name in shared]
-    return [
-        name if names.count(name) == 1 else "-".join(paths[0].with_suffix("").parts[-2:])
-        for name, paths in zip(names, chunks, strict=True)
-    ]

@@ -43,8 +43,8 @@ def read_captions(paths: Sequence[Path]) -> dict[int, Given]:
     return captions
 
 
-def read_ids(path: Path) -> list[int]:
-    """The images of a list: one a line, or a JSON array; numbers, or COCO's file names.
+def read_ids(path: Path) -> dict[int, str]:
+    """The images of a list, and where each stands: one a line, or a JSON array; numbers, or COCO's file names.
 
     Raises:
         SettingsError: the file cannot be read or holds nothing, an entry is neither, or one is there twice.
@@ -58,7 +58,7 @@ def read_ids(path: Path) -> list[int]:
         places[image] = where
     if not places:
         raise SettingsError(f"{path}: holds no images")
-    return list(places)
+    return places
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:

@@ -19,7 +19,20 @@ from sira_cli.results import hash_of
 
 YEARS = ("2014", "2017")
 SPLITS = ("val", "train")  # val first: all of CHAIR's usual images are there, and train is five times as large
+
 _NAME = re.compile(r"(?:COCO_[a-z0-9]+_)?(\d{1,12})\.(?:jpg|jpeg|png)", re.IGNORECASE)
+
+
+class UnknownImageError(SettingsError):
+    """An image that is in none of COCO's annotation files.
+
+    Attributes:
+        image: its id.
+    """
+
+    def __init__(self, image: int, message: str) -> None:
+        super().__init__(message)
+        self.image = image
 
 
 @dataclass(frozen=True)
@@ -124,8 +137,8 @@ class Annotations:
             if names.keys() == ids:
                 break  # an image is in one split only, so the rest need not be read
         if missing := sorted(ids - names.keys()):
-            files = ", ".join(str(instances) for instances, _ in self.pairs)
-            raise SettingsError(f"{files}: image {missing[0]} is in none of them ({len(missing)} are missing)")
+            files = " or ".join(str(instances) for instances, _ in self.pairs)
+            raise UnknownImageError(missing[0], f"image {missing[0]} is not in {files} ({len(missing)} are missing)")
         return Truth({image: frozenset(found) for image, found in objects.items()}, names)
 
 
@@ -180,7 +193,7 @@ class _Content:
 def image_of(text: str) -> int | None:
     """The image that a number, or a file name of COCO, with or without folders, stands for; None if neither."""
     text = text.strip()
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text)
     found = _NAME.fullmatch(re.split(r"[/\\]", text)[-1])
     return int(found[1]) if found else None

@@ -11,6 +11,7 @@ from typing import Any
 
 from sira_cli.errors import SettingsError
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Tally, Texts, ratio
+from sira_cli.eval.names import named_after
 from sira_cli.eval.paper import pope_group
 from sira_cli.eval.rows import id_of, read_rows, text_of
 from sira_cli.files import replacing
@@ -173,11 +174,15 @@ class Pope(Benchmark):
 
     def _matched(self, paths: Sequence[Path]) -> list[tuple[str, Path]]:
         """Splits and their answers: by name where all files of answers have those of the questions, else in order."""
-        stems = {split: file.stem.lower() for split, file in self._paths.items()}
-        named = [(split, path) for split, stem in stems.items() for path in paths if stem in path.stem.lower()]
-        by_name = dict(named)
-        if len(named) == len(by_name) == len(set(by_name.values())) == len(paths):
-            return named
+        questions = list(self._paths.values())
+        named = {named_after(path, questions): path for path in paths}
+        if named.keys() == {*questions}:
+            paths = [named[file] for file in questions]
+        for file, path in zip(questions, paths, strict=True):
+            if named_after(path, questions) not in (None, file):
+                raise SettingsError(
+                    f"{path}: by its name it does not answer {file}: give one for each, in the same order, or rename it"
+                )
         return list(zip(self._paths, paths, strict=True))
 
     def _read_split(self, split: str, path: Path) -> dict[str, str]:
@@ -186,7 +191,7 @@ class Pope(Benchmark):
         found: dict[str, str] = {}
         where = str(path)
         for position, (where, row) in enumerate(read_rows(path)):
-            if "label" in row and "answer" not in row:
+            if "label" in row and "answer" not in row and str(row.get("text")).rstrip().endswith("?"):
                 raise SettingsError(f"{where}: is a question, expected an answer: is --answers right?")
             if "question_id" in row:
                 number = id_of(where, row, "question_id")

@@ -29,8 +29,9 @@ class Row:
 
     Attributes:
         part, group: a split, a length, a dimension; `mean` is the mean over a part's groups.
-        answered: how many asks were.
-        failed: how many were not, because their pictures failed; they are in no figure.
+        answered: how many asks count.
+        failed: how many do not, because their pictures failed, under this method or another: methods are compared on
+            the same pictures.
         counts: sums over pictures that figures are ratios of; none for a mean.
         figures: in percent but for `words` and `length`, with 95 % bootstrap intervals over pictures.
         differences: of the figures to the first method's, in the same draws of pictures; none for the first method,
@@ -107,8 +108,10 @@ class EvalReport:
             given = [one for one in answers if part.name in one.texts]
             tallies = {one.name: benchmark.score(part, one.texts[part.name]) for one in given}
             sizes = _sizes(benchmark, part)
+            pictures = {ask.id: ask.picture for ask in part.asks}
             scored = [
-                _Group(benchmark, group, {name: tallies[name][group] for name in tallies}) for group in part.groups
+                _Group(benchmark, group, _common({name: tallies[name][group] for name in tallies}, pictures))
+                for group in part.groups
             ]
             first = answers[0].name
             for group in scored:
@@ -134,6 +137,20 @@ class EvalReport:
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
+def _common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
+    """Without pictures that failed under one of the methods, but for methods that have no answers at all."""
+    found = {name: tally for name, tally in tallies.items() if tally.right}
+    asked = {ask for tally in found.values() for ask in tally.right}
+    failed = {pictures[ask] for tally in found.values() for ask in asked - tally.right.keys()}
+    return {
+        name: Tally(
+            {picture: counts for picture, counts in tally.counts.items() if picture not in failed},
+            {ask: right for ask, right in tally.right.items() if pictures[ask] not in failed},
+        )
+        for name, tally in found.items()
+    }
+
+
 class _Group:
     """The tallies of all methods in one group, over the same pictures."""
 
@@ -151,13 +168,11 @@ class _Group:
 
     @functools.cached_property
     def drawn(self) -> dict[str, dict[str, np.ndarray]]:
-        """The same of resampled pictures; one that failed under a method counts nothing there."""
-        drawn = {}
-        for name in self.exact:
-            counts = self.tallies[name].counts
-            nothing = dict.fromkeys(next(iter(counts.values())), 0.0)
-            drawn[name] = resample([counts.get(picture, nothing) for picture in self._pictures], self._figures)
-        return drawn
+        """The same of resampled pictures."""
+        return {
+            name: resample([self.tallies[name].counts[picture] for picture in self._pictures], self._figures)
+            for name in self.exact
+        }
 
     def rows(self, part: str, size: int, first: str, paper: str) -> list[Row]:
         """A row a method."""
@@ -177,13 +192,12 @@ class _Group:
         ]
 
     def tests(self) -> list[Comparison]:
-        """Of all pairs of methods, on what both of them answered."""
+        """Of all pairs of methods."""
         tests = []
         for first, second in itertools.combinations(self.exact, 2):
             one, other = self.tallies[first].right, self.tallies[second].right
-            both = [ask for ask in one if ask in other]
-            only_first = sum(one[ask] and not other[ask] for ask in both)
-            only_second = sum(other[ask] and not one[ask] for ask in both)
+            only_first = sum(one[ask] and not other[ask] for ask in one)
+            only_second = sum(other[ask] and not one[ask] for ask in one)
             p = mcnemar(only_first, only_second)
             tests.append(Comparison(self.name, first, second, only_first, only_second, p))
         return tests

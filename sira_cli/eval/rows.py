@@ -45,10 +45,10 @@ def parse_json(path: Path, text: str, line: int = 1) -> Any:
         SettingsError: it is no JSON; the message names the file and the line.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise SettingsError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
+    except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, thousands of brackets
         raise SettingsError(f"{path}: line {line}: no JSON that can be read: {error}") from error
 
 
@@ -89,11 +89,9 @@ def id_of(where: str, row: dict[str, Any], *names: str) -> int:
     for name in names:
         if name in row:
             value = row[name]
-            if isinstance(value, bool) or not (
-                isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
-            ):
-                raise SettingsError(f"{where}: {name} is no whole number: {value!r}")
-            return int(value)
+            if type(value) is int or (isinstance(value, str) and value.isdecimal() and len(value) < 20):
+                return int(value)
+            raise SettingsError(f"{where}: {name} is no whole number: {value!r:.60}")
     raise SettingsError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
 
 
@@ -101,3 +99,7 @@ def _object(where: str, row: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(row, dict):
         raise SettingsError(f"{where}: expected a JSON object, got {row!r:.60}")
     return where, row
+
+
+def _no_number(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")

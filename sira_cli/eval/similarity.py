@@ -99,21 +99,21 @@ def find_similarity(choice: str = "spacy") -> Similarity:
     if choice == "exact":
         return Exact()
     name = OFFICIAL if choice == "spacy" else choice
+    instead = "`--similarity exact`, which the results will say, or `--task discriminative` for the questions alone"
     get_model = f"`python -m spacy download {OFFICIAL}`"
     try:
         import spacy
     except ImportError as error:
         raise SettingsError(
             f"AMBER compares words with spaCy, which is not installed: `pip install 'sira-cli[eval]'` and {get_model}; "
-            "or give `--similarity exact`, which the results will say"
+            f"or give {instead}"
         ) from error
     try:
         nlp = spacy.load(name)
     except (OSError, ImportError, ValueError) as error:
         if name == OFFICIAL and not spacy.util.is_package(name):
             raise SettingsError(
-                f"AMBER compares words with spaCy's {OFFICIAL}, which is not installed: {get_model}; "
-                "or give `--similarity exact`, which the results will say"
+                f"AMBER compares words with spaCy's {OFFICIAL}, which is not installed: {get_model}; or give {instead}"
             ) from error
         raise SettingsError(
             f"{name}: spaCy cannot load it: {error}: give an installed pipeline's name, a pipeline's folder, or exact"

@@ -1,0 +1,54 @@
+"""Which file of questions a file of answers belongs to, by its name, and which files are one method's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def named_after(answers: Path, questions: Sequence[Path]) -> Path | None:
+    """The file of questions whose name is in that of a file of answers; None if that is none, or not only one.
+
+    What tells names apart are the words that not all files of questions have: `random` and `popular` of
+    `coco_pope_random.json` and `coco_pope_popular.json`. So `vcd_coco_pope_random.jsonl` and `random.jsonl` are of
+    the first.
+    """
+    words = {path: {*_words(path)} for path in questions}
+    shared = set.intersection(*words.values()) if words else set()
+    found = [path for path in questions if words[path] - shared and words[path] - shared <= {*_words(answers)}]
+    return found[0] if len(found) == 1 else None
+
+
+def by_method(answers: Sequence[Path], questions: Sequence[Path]) -> list[tuple[Path, ...]]:
+    """Files of answers, those of one method together, one to every file of questions.
+
+    Where all names say to which questions they belong, the rest of the name and the folder say to which method. Else
+    files that follow each other are one method's. Without questions every file is a method's.
+    """
+    named: dict[tuple[Path, frozenset[str]], dict[Path | None, Path]] = {}
+    for path in answers:
+        asked = named_after(path, questions)
+        rest = frozenset(_words(path)) - frozenset(_words(asked) if asked else ())
+        named.setdefault((path.parent, rest), {})[asked] = path
+    complete = all(files.keys() == {*questions} for files in named.values())
+    if complete and sum(map(len, named.values())) == len(answers):
+        return [tuple(files[asked] for asked in questions) for files in named.values()]
+    size = len(questions) or 1
+    return [tuple(answers[start : start + size]) for start in range(0, len(answers), size)]
+
+
+def labels(methods: Sequence[tuple[Path, ...]]) -> list[str]:
+    """What methods are called: the words that all names of their files have, and the folder where these do not do."""
+    names = []
+    for first, *others in methods:
+        shared = [word for word in _words(first) if all(word in _words(other) for other in others)]
+        names.append(("_".join(shared) or "answers") if others else first.stem)
+    return [
+        name if names.count(name) == 1 else f"{paths[0].parent.name}-{name}"
+        for name, paths in zip(names, methods, strict=True)
+    ]
+
+
+def _words(path: Path) -> list[str]:
+    return re.findall(r"[^\W_]+", path.stem.lower())
