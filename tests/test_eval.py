@@ -19,11 +19,10 @@ from sira_cli.cli import eval as cli
 from sira_cli.demo.evaluate import Questions, held_out
 from sira_cli.demo.export import export
 from sira_cli.demo.scenes import TEST_SEEDS
-from sira_cli.eval import amber, amber_figures, chair
+from sira_cli.eval import amber, amber_figures, chair, language
 from sira_cli.eval import pope as pope_eval
 from sira_cli.eval.answers import SAME
 from sira_cli.eval.base import ONE_WORD
-from sira_cli.eval.language import find_language
 from sira_cli.eval.run import more_settings
 from sira_cli.lvlm import Lvlm, load
 
@@ -384,13 +383,15 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
     loaded.clear()
     code, out, _ = sira(*run, "--answers", tmp_path)
     assert values(json.loads(out)) == values(report)
+    _, out, _ = sira(*run, "--answers", tmp_path, "--lengths", 64)
+    assert values(json.loads(out)) == {key: value for key, value in values(report).items() if key[0] == "64 tokens"}
     assert loaded.total() == 0
     # Methods of one length each, and captions of unknown length beside them, are scored as they are.
     files = [f"short={tmp_path}/sira-12.jsonl", f"long={tmp_path}/sira-64.jsonl"]
     elsewhere = [{"image_id": int(row["id"]), "caption": row["text"]} for row in texts]
     (tmp_path / "elsewhere.jsonl").write_text("".join(json.dumps(row) + "\n" for row in elsewhere))
     code, _, err = sira(*run, "--answers", tmp_path / "elsewhere.jsonl", "--lengths", "12,64")
-    assert (code, "captions from elsewhere are of one length" in err) == (2, True)
+    assert (code, "only what sira eval chair ran has several lengths" in err) == (2, True)
     _, out, _ = sira(*run, "--answers", *files, tmp_path / "elsewhere.jsonl")
     scored = values(json.loads(out))
     for method, group in (("short", "12 tokens"), ("long", "64 tokens"), ("elsewhere", "12 tokens")):
@@ -398,6 +399,9 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
             assert scored["captions", method, figure] == values(report)[group, "sira", figure]
     code, _, err = sira(*run, "--answers", tmp_path, tmp_path / "elsewhere.jsonl")
     assert (code, "some files hold captions of several lengths" in err) == (2, True)
+    (tmp_path / "unknown.jsonl").write_text('{"image_id": 987654321, "caption": "A dog."}\n')
+    code, _, err = sira(*run, "--answers", tmp_path / "unknown.jsonl")
+    assert (code, "unknown.jsonl: line 1: image 987654321 is not in " in err) == (2, True)
     _, out, _ = sira(*run, "--answers", tmp_path / "elsewhere.jsonl", "--lengths", 64, "--paper", "-p", "llava-1.5-7b")
     assert [row["group"] for row in json.loads(out)["rows"]] == ["64 tokens"]
 
@@ -624,6 +628,9 @@ def test_details_never_replace_records(pope, loaded, tmp_path):
     kept = (tmp_path / "sira-pope.jsonl").read_text()
     code, _, err = pope(*run, splits=("random",))
     assert (code, "holds something else than details" in err) == (2, True)
+    new = ("-o", tmp_path / "new", *run[2:-1], tmp_path / "new" / "details.jsonl")  # in a folder that will be made
+    assert pope(*new, splits=("random",))[0] == 0
+    assert len((tmp_path / "new" / "details.jsonl").read_text().splitlines()) == 1
     assert (tmp_path / "sira-pope.jsonl").read_text() == kept
 
 
@@ -668,6 +675,7 @@ def test_records_of_two_settings_are_not_one_method(pope, tmp_path):
         (["--answers", "{q}", "--retry-errors"], "--retry-errors is for runs"),
         (["--answers", "{q}", "--overwrite"], "--overwrite is for runs"),
         (["--answers", "{q}", "--shard", "1/2"], "--shard is for runs"),
+        (["--images", "{i}", "--shard", "3/2", "-o", "out"], "shard '3/2': expected I/N with I from 1 to N"),
         (["--answers", "{q}", "-b", 8], "--batch-size is for runs"),
         (["--answers", "{q}", "--device", "cuda:7"], "--device is for runs"),
         (["--answers", "{q}", "--details", "no/d.jsonl"], "--details no/d.jsonl: the folder no does not exist"),
@@ -722,7 +730,7 @@ def test_options_offer_what_there_is():
     assert [*cli.TextRule] == [*chair.RULES]
     assert {*cli.Task} == {*amber.PARTS, "all", "existence", "attribute", "relation"}
     assert {*cli.Task} - {"all"} < {*amber_figures.GROUPS["generative"], *amber_figures.GROUPS["discriminative"]}
-    assert [find_language(choice, []).name for choice in cli.Language if choice != "nltk"] == ["nltk", "fallback"]
+    assert [*cli.Language] == [*language.CHOICES]
     assert cli.LENGTHS == (64, 512)  # of the paper's Table 2
 
 

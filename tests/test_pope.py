@@ -122,9 +122,12 @@ def test_neither_is_told_whatever_the_rule(file):
     assert figures(Pope([file(rows("yes", "no"))]), texts("Maybe", "No"))["neither"] == 50
 
 
-def test_an_answer_may_bring_its_label_along(file):
-    answers = file([{"question_id": 1, "label": "yes", "answer": "No"}], "a.jsonl")
-    assert Pope([file(rows("yes"))]).read([answers]) == {"pope": texts("No")}
+@pytest.mark.parametrize("name", ["answer", "text"])
+def test_an_answer_may_bring_its_label_along_and_a_question_is_none(file, name):
+    benchmark = Pope([file(rows("yes"))])
+    assert read(benchmark, file([{"question_id": 1, "label": "yes", name: "No"}], "a.jsonl")) == texts("No")
+    with pytest.raises(SettingsError, match="line 1: is a question, expected an answer"):
+        read(benchmark, file(rows("yes"), "a.jsonl"))
 
 
 def test_no_such_rule(file):
@@ -241,6 +244,8 @@ def test_both_forms_of_answer_files(file):
         ([{"question_id": 1, "text": "a"}, {"question_id": 9, "text": "b"}], r"line 2: question_id 9 is not in"),
         ([{"question_id": 1, "text": "a"}], r"line 1: the file ends after 1 of 2 answers: question 2"),
         ([{"question_id": 1, "text": None}], r"line 1: text is no text: None"),
+        ([{"question_id": "9" * 5000, "text": "a"}], r"line 1: question_id is no whole number: '9{50,60}$"),
+        ([{"question_id": 1, "text": float("nan")}], r"line 1: no JSON that can be read: NaN is no number"),
         ([{"question_id": 1, "reply": "a"}], r"line 1: expected answer or text, found question_id, reply"),
     ],
 )
@@ -265,6 +270,10 @@ def test_answers_find_their_questions_by_name(file):
     assert benchmark.read([said[split] for split in sorted(splits)])["pope"] == expected
     unnamed = [file([{"answer": split}] * 2, f"{number}.jsonl") for number, split in enumerate(splits)]
     assert benchmark.read(unnamed)["pope"] == expected
+    (mixed := list(said.values()))[2] = unnamed[2]
+    assert benchmark.read(mixed)["pope"] == expected
+    with pytest.raises(SettingsError, match=r"vcd_coco_pope_popular.jsonl: by its name it does not answer .*random"):
+        benchmark.read([mixed[1], mixed[0], mixed[2]])
 
 
 def test_exports_are_read_again(file, tmp_path: Path):

@@ -190,7 +190,8 @@ def _answered(
         for where, row in (row for path in source.paths for row in read_rows(path)):
             if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
                 raise SettingsError(f"{where}: is no caption of sira caption or sira eval chair")
-            found[image_of_row(where, row, "id", "file_name")] = where
+            if images is None:
+                found[image_of_row(where, row, "id", "file_name")] = where
             said[-1] |= {int(row["part"])} if "part" in row else set()
     if len(lengths) > 1 and not all(said):
         raise SettingsError("--lengths: only what sira eval chair ran has several lengths: give one, or none")

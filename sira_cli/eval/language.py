@@ -24,6 +24,7 @@ GET = (
     "python -m nltk.downloader punkt_tab averaged_perceptron_tagger_eng wordnet; "
     "--language fallback does without, but its figures are not the official ones"
 )
+CHOICES = ("auto", "nltk", "fallback")
 OLDEST = (3, 9)  # NLTK before it reads its data from pickles, which can run code
 
 # Of each package, the files that decide words: their hash stands in the record.
@@ -80,8 +81,8 @@ def find_language(choice: str = "auto", needs: Collection[Need] = _TAGGED) -> La
     Raises:
         SettingsError: no such choice; or `nltk` was chosen and something of it is missing.
     """
-    if choice not in ("auto", "nltk", "fallback"):
-        raise SettingsError(f"--language {choice!r}: expected auto, nltk or fallback")
+    if choice not in CHOICES:
+        raise SettingsError(f"--language {choice!r}: expected {', '.join(CHOICES)}")
     if choice == "fallback":
         return Fallback("it was chosen")
     try:
