@@ -355,7 +355,7 @@ def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path, h
     with start(folder, home, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as run:
         wait_for_records(folder, 3)
         run.send_signal(number)
-        _, err = run.communicate(timeout=60)
+        _, err = run.communicate(timeout=300)
     assert run.returncode == 130
     assert b"Traceback" not in err
     assert b"interrupted; what is finished is kept: run the same command again to go on" in err
@@ -366,13 +366,13 @@ def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path, h
 
 
 def wait_for_records(folder: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         path = folder / "captions.jsonl"
         if path.exists() and path.read_bytes().count(b"\n") >= count:
             return
         time.sleep(0.02)
-    raise AssertionError(f"no {count} records within a minute")
+    raise AssertionError(f"no {count} records within five minutes")
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
