@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -156,7 +157,7 @@ def chair(
     from sira_cli.eval.chair_rows import read_ids
     from sira_cli.eval.coco import UnknownImageError
 
-    images = None if ids is None else dict(list(read_ids(ids).items())[: options.limit])
+    images = None if ids is None else dict(islice(read_ids(ids).items(), options.limit))
     tokens = () if lengths is None else _lengths(lengths)
     if sources:
         tokens, images = _answered(sources, tokens, images, options.limit)
@@ -185,7 +186,8 @@ def _answered(
     for source in sources:
         said.append(set())
         if not source.own:
-            found |= {image: given.where for image, given in read_captions(source.paths).items()}
+            if images is None:
+                found |= {image: given.where for image, given in read_captions(source.paths).items()}
             continue
         for where, row in (row for path in source.paths for row in read_rows(path)):
             if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
@@ -199,7 +201,7 @@ def _answered(
         lengths = tuple(sorted(set.union(*said)))
     if any(len(one) > 1 and not one.issuperset(lengths or [0]) for one in said):
         raise SettingsError("--answers: some files hold captions of several lengths: score those of each by themselves")
-    return lengths, dict(list(found.items())[:limit]) if images is None else images
+    return lengths, dict(islice(found.items(), limit)) if images is None else images
 
 
 @app.command("amber", cls=Variadic, short_help="Captions and yes/no questions about 1,004 pictures.")

@@ -65,10 +65,13 @@ def _read(
     """The answers in files; those of greedy stand for greedy+apc, too, if their decoding cannot tell the two apart."""
     from sira_cli.eval.answers import read_answers
 
-    folders = [_folder_name(source.label) for source in sources if options.export is not None]
-    for source, folder in zip(sources, folders, strict=False):
-        if folders.count(folder) > 1:
-            raise SettingsError(f"--export: {source.label!r} and another label would both go to {folder}: rename one")
+    if options.export is not None:
+        folders = [_folder_name(source.label) for source in sources]
+        for source, folder in zip(sources, folders, strict=True):
+            if folders.count(folder) > 1:
+                raise SettingsError(
+                    f"--export: {source.label!r} and another label would both go to {folder}: rename one"
+                )
     answers = [read_answers(benchmark, source) for source in sources]
     names = [one.name for one in answers]
     first = answers[0]
