@@ -199,7 +199,7 @@ def _answered(
         raise SettingsError("--lengths: only what sira eval chair ran has several lengths: give one, or none")
     if not lengths and all(said) and (max(map(len, said)) > 1 or len(set.union(*said)) == 1):
         lengths = tuple(sorted(set.union(*said)))
-    if any(len(one) > 1 and not one.issuperset(lengths or [0]) for one in said):
+    if not lengths and any(len(one) > 1 for one in said):
         raise SettingsError("--answers: some files hold captions of several lengths: score those of each by themselves")
     return lengths, dict(islice(found.items(), limit)) if images is None else images
 
