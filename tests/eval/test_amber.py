@@ -18,7 +18,7 @@ from sira_cli.eval.amber_words import Judged, Lexicon
 from sira_cli.eval.base import ONE_WORD, Ask
 from sira_cli.eval.similarity import Exact, Similarity
 
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "amber"
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "amber"
 
 RELATION = {
     "sky": [],

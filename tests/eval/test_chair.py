@@ -18,9 +18,9 @@ from sira_cli.eval.chair import PROMPT, Chair
 from sira_cli.eval.chair_rows import read_ids
 from sira_cli.eval.chair_words import HEADS, MERGES, SYNONYMS, mentions
 from sira_cli.eval.coco import Annotations, image_of
-from tests import language_data
+from tests.eval import language_data
 
-SHARED = Path(__file__).parents[2] / "shared"
+SHARED = Path(__file__).parents[3] / "shared"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the benchmarks' files are not beside the repository")
 
 CATEGORIES = ["person", "dog", "cat", "car", "toilet", "chair", "dining table", "wine glass"]
