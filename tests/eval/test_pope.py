@@ -14,7 +14,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.eval import pope
 from sira_cli.eval.pope import RULES, Pope, read_questions
 
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "pope"
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "pope"
 ODD = (
     *("", "NO", "No!", "isn't", "Yes\nno", ".No", "Yes, it is", "No, there is no dog", "  no", "Yes.", "No.", "no"),
     *(

@@ -10,9 +10,9 @@ import yaml
 
 from sira_cli import presets
 from sira_cli.eval.paper import RESULTS, paper_models, paper_row, pope_group
-from tests.paper_tables import main_table, tables, to_yaml
+from tests.eval.paper_tables import main_table, tables, to_yaml
 
-SOURCE = Path(__file__).parents[2] / "shared" / "paper" / "sira.tex"
+SOURCE = Path(__file__).parents[3] / "shared" / "paper" / "sira.tex"
 needs_source = pytest.mark.skipif(not SOURCE.is_file(), reason="the paper's source is not here")
 PAPER = yaml.safe_load(RESULTS.read_text(encoding="utf-8"))
 HALF = 0.005  # what rounding to two decimals may take away

@@ -1,6 +1,6 @@
 """The results in the paper's LaTeX source, as numbers that nobody typed.
 
-python -m tests.paper_tables sira.tex > sira_cli/eval/paper.yaml
+python -m tests.eval.paper_tables sira.tex > sira_cli/eval/paper.yaml
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CAPTIONS = {  # by the columns' heads
 }
 HEAD = """\
 # The paper's results in percent: POPE's main table with its decomposition, and the table of CHAIR and AMBER.
-# Made by `python -m tests.paper_tables sira.tex > sira_cli/eval/paper.yaml`; not to be edited.
+# Made by `python -m tests.eval.paper_tables sira.tex > sira_cli/eval/paper.yaml`; not to be edited.
 """
 
 Paper = dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]]  # model, benchmark, group, method, figure

@@ -14,7 +14,7 @@ import pytest
 from sira_cli.errors import SettingsError
 from sira_cli.eval import fallback, language
 from sira_cli.eval.language import Nltk, find_language
-from tests import language_data
+from tests.eval import language_data
 
 TAGGER = "averaged_perceptron_tagger_eng"
 

@@ -1,0 +1,91 @@
+"""Fixtures that several tests of `sira eval` share."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sira_cli.demo.evaluate import Questions, held_out
+from sira_cli.demo.export import export
+from sira_cli.demo.scenes import TEST_SEEDS
+from sira_cli.eval.amber import Amber
+from sira_cli.eval.chair import Chair
+from sira_cli.lvlm import Lvlm, load
+from tests.eval.amber_data import benchmark, lay_out
+from tests.eval.coco_data import IMAGES, write_coco
+from tests.eval.helpers import SCENES, SPLITS
+
+
+@pytest.fixture(scope="session")
+def lvlm() -> Lvlm:
+    return load("demo")
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory) -> Path:
+    """What the demo exports of drawn scenes: pictures, and each benchmark's files about them."""
+    folder = tmp_path_factory.mktemp("scenes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sira_cli.demo.export.Questions", functools.partial(Questions, sample=50))
+        export([held_out(seed) for seed in TEST_SEEDS[:SCENES]], folder)
+    return folder
+
+
+@pytest.fixture
+def loaded(lvlm, monkeypatch) -> Counter:
+    """Commands get the model that is loaded already; what it is asked is counted, by method."""
+    asked: Counter = Counter()
+    answer = Lvlm.answer
+
+    def counted(self, inputs, *args, **options):
+        asked[self.method] += len(inputs["input_ids"])
+        return answer(self, inputs, *args, **options)
+
+    monkeypatch.setattr(Lvlm, "answer", counted)
+    monkeypatch.setattr("sira_cli.cli.eval_run.load_model", lambda preset, model, method: lvlm.under(method, preset))
+    return asked
+
+
+@pytest.fixture
+def pope(sira, scenes, loaded):
+    """`sira eval pope` on the scenes, as JSON."""
+
+    def run(*args: object, images: Path = scenes / "images", splits=SPLITS) -> tuple[int, dict, str]:
+        files = [scenes / "pope" / f"scenes_pope_{split}.json" for split in splits]
+        given = [] if "--answers" in args else ["--images", images, "-p", "demo", "-b", 16]
+        code, out, err = sira("eval", "pope", "--questions", *files, *given, "--json", *args)
+        return code, json.loads(out) if out else {}, err
+
+    return run
+
+
+@pytest.fixture
+def fresh_home(tmp_path, monkeypatch) -> Path:
+    """Where nothing is cached yet."""
+    monkeypatch.setenv("SIRA_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def coco(fresh_home, tmp_path) -> Path:
+    return write_coco(tmp_path / "coco" / "annotations").parent
+
+
+@pytest.fixture
+def chair(coco) -> Chair:
+    return Chair.of(coco, ids=list(IMAGES), language="fallback")
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """AMBER's folder, a small one."""
+    return lay_out(tmp_path / "amber")
+
+
+@pytest.fixture
+def amber(data) -> Amber:
+    return benchmark(data)

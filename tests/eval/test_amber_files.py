@@ -1,0 +1,135 @@
+"""AMBER's files of answers and its own, also those that are not what they should be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sira_cli.errors import SettingsError, SiraError
+from tests.eval.amber_data import ANSWERED, SAID, benchmark, write
+
+
+def edit(path: Path, place: object, **changes: object) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content[place].update(changes)
+    write(path, content)
+
+
+# Answers from files.
+
+
+def rows(texts: dict[str, str]) -> list[dict]:
+    return [{"id": int(id_), "response": text} for id_, text in texts.items()]
+
+
+def test_export_is_read_again(amber, tmp_path):
+    backwards = dict(reversed(ANSWERED.items()))
+    files = amber.export({"discriminative": backwards, "generative": SAID}, tmp_path)
+    assert [file.name for file in files] == ["generative.json", "discriminative.json"]
+    assert json.loads(files[1].read_text()) == rows(ANSWERED)
+    assert amber.read(files) == {"generative": SAID, "discriminative": ANSWERED}
+    assert amber.read(files[:1]) == {"generative": SAID}
+    odd = {"1": "a \N{SNOWMAN}", "2": "", "3": "\n"}
+    assert amber.read(amber.export({"generative": odd}, tmp_path)) == {"generative": odd}
+
+
+def test_a_folder_that_cannot_be_written_is_named(amber, tmp_path):
+    with pytest.raises(SiraError, match=r"missing/generative\.json: cannot be written"):
+        amber.export({"generative": SAID}, tmp_path / "missing")
+
+
+def test_lines_are_read(amber, tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows(SAID)))
+    assert amber.read([path]) == {"generative": SAID}
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([{"id": 99, "response": ""}], r"row 1: id 99 is not AMBER's: expected 1 to 11"),
+        ([{"id": 0, "response": ""}], r"row 1: id 0 is not AMBER's"),
+        ([{"id": "one", "response": ""}], r"row 1: id is no whole number: 'one'"),
+        ([{"id": True, "response": ""}], r"row 1: id is no whole number"),
+        ([{"response": ""}], r"row 1: expected id, found response"),
+        ([{"id": 1}], r"row 1: expected response or text, found id"),
+        ([{"id": 1, "response": None}], r"row 1: response is no text: None"),
+        (["Yes"], r"row 1: expected a JSON object, got 'Yes'"),
+        ([*rows(SAID), {"id": 2, "response": ""}], r"row 4: id 2 is answered already: .*row 2: keep one"),
+        (rows(SAID)[::2], r"answers.json: id 2 is not answered: 1 of the 3 answers of generative are missing"),
+        (rows(SAID | ANSWERED)[:4], r"answers.json: id 5 is not answered: 7 of the 8 answers of discriminative"),
+        ([], r"answers.json: no answers of generative or discriminative"),
+        ([{"id": 1, "response": "\ud83d"}], r"row 1: response holds half a character"),
+    ],
+)
+def test_answers_that_do_not_fit_are_named(amber, tmp_path, bad, message):
+    with pytest.raises(SettingsError, match=message):
+        amber.read([write(tmp_path / "answers.json", bad)])
+
+
+def test_files_together_answer_each_ask_once(amber, tmp_path):
+    one, other = write(tmp_path / "one.json", rows(SAID)[:2]), write(tmp_path / "other.json", rows(SAID)[1:])
+    with pytest.raises(SettingsError, match=r"other.json: row 1: id 2 is answered already: .*one.json: row 2"):
+        amber.read([one, other])
+    write(other, rows(SAID)[2:])
+    assert amber.read([other, one]) == {"generative": SAID}
+    with pytest.raises(SettingsError, match=r"one.json: id 3 is not answered"):
+        amber.read([one])
+
+
+def test_answers_of_what_is_not_asked_are_passed_over(data, tmp_path):
+    captions = benchmark(data, parts=["generative"])
+    both = write(tmp_path / "both.json", rows(SAID | ANSWERED))
+    assert captions.read([both]) == {"generative": SAID}
+    with pytest.raises(SettingsError, match=r"answers\.json: no answers of generative: expected rows with id"):
+        captions.read([write(tmp_path / "answers.json", rows(ANSWERED))])
+
+
+# AMBER's own files.
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "changes", "message"),
+    [
+        ("annotations", 1, {"id": 3}, r"annotations.json: row 2: expected id 2, got 3"),
+        ("annotations", 1, {"type": 3}, r"annotations.json: row 2: type is no text"),
+        ("annotations", 1, {"truth": "sky"}, r"row 2: truth: expected a list of words, got 'sky'"),
+        ("annotations", 1, {"hallu": [1]}, r"row 2: hallu: expected a list of words, got \[1\]"),
+        ("annotations", 1, {"truth": ["man"]}, r"row 2: truth: 'man' is not in relation.json"),
+        ("annotations", 1, {"hallu": ["man"]}, r"row 2: hallu: 'man' is not in relation.json"),
+        ("annotations", 3, {"truth": "Yes"}, r"row 4: truth must be yes or no, got 'Yes'"),
+        ("annotations", 3, {"truth": ["yes"]}, r"row 4: truth is no text"),
+        ("query/query_generative", 1, {"id": 1}, r"row 2: id 1 is there already"),
+        ("query/query_generative", 1, {"id": 12}, r"row 2: id 12 is not in .*annotations.json"),
+        ("query/query_generative", 1, {"id": 4}, r"row 2: id 4 is annotated as discriminative-attribute-state, expec"),
+        ("query/query_generative", 1, {"image": 4}, r"row 2: image is no text"),
+        ("query/query_discriminative", 0, {"query": 4}, r"row 1: query is no text"),
+    ],
+)
+def test_data_that_are_not_ambers_are_named(data, file, place, changes, message):
+    edit(data / f"{file}.json", place, **changes)
+    with pytest.raises(SettingsError, match=message):
+        benchmark(data)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("relation.json", ["sky"], r"relation.json: expected a JSON object of words"),
+        ("relation.json", {"sky": "blue"}, r"relation.json: sky: expected a list of related words, got 'blue'"),
+        ("query/query_generative.json", [], r"query_generative.json: holds no queries of generative"),
+    ],
+)
+def test_files_of_another_kind_are_named(data, file, content, message):
+    write(data / file, content)
+    with pytest.raises(SettingsError, match=message):
+        benchmark(data)
+
+
+@pytest.mark.parametrize("file", ["annotations.json", "relation.json", "safe_words.txt", "query/query_generative.json"])
+def test_missing_files_are_named(data, file):
+    (data / file).unlink()
+    with pytest.raises(SettingsError, match=f"{file}: cannot be read: No such file"):
+        benchmark(data)

@@ -1,0 +1,171 @@
+"""`sira eval chair` and `sira eval amber` on drawn scenes, from pictures to figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from sira_cli import methods
+from tests.eval.helpers import SCENES, rows, values
+
+
+def test_chair(sira, scenes, loaded, lvlm, tmp_path):
+    coco = scenes / "coco"
+    run = ("eval", "chair", "--annotations", coco, "-o", tmp_path, "--details", tmp_path / "d.jsonl", "--json")
+    run += ("--language", "fallback")
+    code, out, _ = sira(
+        *run, "--images", scenes / "images", "--ids", coco / "ids.txt", "-p", "demo", "-b", 4, "--lengths", "12,64"
+    )
+    report = json.loads(out)
+    assert code == 0
+    assert not report["official"]
+    assert list(report["stand_ins"]) == ["12", "64"]
+    found = rows(report)
+    assert list(found) == [
+        (f"{length} tokens", method) for length in (12, 64) for method in ("greedy", "greedy+apc", "sira")
+    ]
+    texts = [json.loads(line) for line in (tmp_path / "sira-12.jsonl").read_text().splitlines()]
+    assert [row["output_tokens"] for row in texts] == 3 * [12]
+    assert {row["prompt"] for row in texts} == {"Please describe this image in detail."}
+    single = lvlm.under(methods.find("sira"), lvlm.preset.with_settings(max_new_tokens=12))
+    image = scenes / "images" / Path(texts[0]["file_name"]).name
+    assert single.caption(image, "Please describe this image in detail.").text == texts[0]["text"]
+    details = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()]
+    for (group, method), row in found.items():
+        of = [one for one in details if (one["method"], one["part"]) == (method, group.removesuffix(" tokens"))]
+        wrong = [bool(one["mscoco_hallucinated_words"]) for one in of]
+        assert row["figures"]["CHAIRs"]["value"] == pytest.approx(100 * sum(wrong) / SCENES)
+        assert row["answered"] == SCENES
+    loaded.clear()
+    code, out, _ = sira(*run, "--answers", tmp_path)
+    assert values(json.loads(out)) == values(report)
+    _, out, _ = sira(*run, "--answers", tmp_path, "--lengths", 64)
+    assert values(json.loads(out)) == {key: value for key, value in values(report).items() if key[0] == "64 tokens"}
+    assert loaded.total() == 0
+    # Methods of one length each, and captions of unknown length beside them, are scored as they are.
+    files = [f"short={tmp_path}/sira-12.jsonl", f"long={tmp_path}/sira-64.jsonl"]
+    elsewhere = [{"image_id": int(row["id"]), "caption": row["text"]} for row in texts]
+    (tmp_path / "elsewhere.jsonl").write_text("".join(json.dumps(row) + "\n" for row in elsewhere))
+    code, _, err = sira(*run, "--answers", tmp_path / "elsewhere.jsonl", "--lengths", "12,64")
+    assert (code, "only what sira eval chair ran has several lengths" in err) == (2, True)
+    _, out, _ = sira(*run, "--answers", *files, tmp_path / "elsewhere.jsonl")
+    scored = values(json.loads(out))
+    for method, group in (("short", "12 tokens"), ("long", "64 tokens"), ("elsewhere", "12 tokens")):
+        for figure in ("CHAIRs", "CHAIRi", "recall", "length"):
+            assert scored["captions", method, figure] == values(report)[group, "sira", figure]
+    code, _, err = sira(*run, "--answers", tmp_path, tmp_path / "elsewhere.jsonl")
+    assert (code, "some files hold captions of several lengths" in err) == (2, True)
+    (tmp_path / "unknown.jsonl").write_text('{"image_id": 987654321, "caption": "A dog."}\n')
+    code, _, err = sira(*run, "--answers", tmp_path / "unknown.jsonl")
+    assert (code, "unknown.jsonl: line 1: image 987654321 is not in " in err) == (2, True)
+    _, out, _ = sira(*run, "--answers", tmp_path / "elsewhere.jsonl", "--lengths", 64, "--paper", "-p", "llava-1.5-7b")
+    assert [row["group"] for row in json.loads(out)["rows"]] == ["64 tokens"]
+
+
+def test_captions_of_sira_caption(sira, scenes, loaded, tmp_path, monkeypatch, lvlm):
+    """CHAIR and AMBER know them by their pictures."""
+    monkeypatch.setattr("sira_cli.cli.pictures.load_model", lambda preset, *others: lvlm)
+    assert sira("caption", scenes / "images", "-p", "demo", "-b", 4, "-o", tmp_path / "c.jsonl", "-q")[0] == 0
+    records = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
+    texts = {Path(record["file_name"]).name: record["text"] for record in records}
+    details = ("--answers", tmp_path / "c.jsonl", "--language", "fallback", "--details", tmp_path / "d.jsonl")
+    assert (
+        sira("eval", "chair", "--annotations", scenes / "coco", "--ids", scenes / "coco" / "ids.txt", *details)[0] == 0
+    )
+    found = [json.loads(line)["caption"] for line in (tmp_path / "d.jsonl").read_text().splitlines()]
+    assert sorted(found) == sorted(texts.values())
+    assert sira("eval", "amber", "--data", scenes / "amber", "--similarity", "exact", *details)[0] == 0
+    details = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()]
+    assert {row["image"]: row["response"] for row in details} == texts
+
+
+def test_answers_of_another_benchmark(sira, scenes, pope, tmp_path):
+    pope("-o", tmp_path, "--limit", 2, "--no-controls", splits=("random",))
+    for command in (
+        ("eval", "amber", "--data", scenes / "amber", "--similarity", "exact", "--language", "fallback"),
+        ("eval", "chair", "--annotations", scenes / "coco", "--language", "fallback"),
+    ):
+        code, out, err = sira(*command, "--answers", tmp_path)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "sira-pope.jsonl" in err
+
+
+def test_chair_of_one_length(sira, scenes, loaded):
+    coco = scenes / "coco"
+    code, out, _ = sira(
+        *("eval", "chair", "--annotations", coco, "--images", scenes / "images", "--ids", coco / "ids.txt"),
+        *(
+            "-p",
+            "demo",
+            "--max-new-tokens",
+            5,
+            "--limit",
+            1,
+            "--no-controls",
+            "--format",
+            "csv",
+            "--language",
+            "fallback",
+        ),
+    )
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert (code, row["group"], row["method"], row["official"], row["answered"]) == (
+        0,
+        "5 tokens",
+        "sira",
+        "False",
+        "1",
+    )
+    assert loaded == {"sira": 1}
+
+
+def test_amber(sira, scenes, loaded, tmp_path):
+    run = ("eval", "amber", "--data", scenes / "amber", "--similarity", "exact", "--language", "fallback", "--json")
+    code, out, _ = sira(
+        *(*run, "--images", scenes / "images", "-p", "demo", "-b", 8, "-o", tmp_path),
+        *("--export", "official", "--no-controls"),
+    )
+    report = json.loads(out)
+    assert code == 0
+    assert list(report["stand_ins"]) == ["generative"]
+    groups = ["generative", "discriminative", "existence", "attribute", "state", "number", "action", "relation"]
+    assert list(dict.fromkeys(group for group, _ in rows(report))) == groups
+    truth = {row["id"]: row for row in json.loads((scenes / "amber" / "annotations.json").read_text())}
+    said = json.loads((tmp_path / "official" / "sira" / "discriminative.json").read_text())
+    right = [{"yes": "Yes", "no": "No"}[truth[row["id"]]["truth"]] == row["response"] for row in said]
+    assert values(report)["discriminative", "sira", "accuracy"] == pytest.approx(
+        100 * sum(right) / len(right), abs=0.06
+    )
+    elsewhere = [f"sira={tmp_path}/official/sira/{part}.json" for part in ("generative", "discriminative")]
+    _, out, _ = sira(*run, "--answers", *elsewhere)
+    assert values(json.loads(out)) == values(report)
+    parts = {
+        "generative": ["generative"],
+        "discriminative": groups[1:],
+        "existence": ["existence"],
+        "attribute": ["attribute", "state", "number", "action"],
+        "relation": ["relation"],
+    }
+    for task, groups in parts.items():
+        _, out, _ = sira(*run, "--task", task, "--answers", *elsewhere)
+        expected = {key: value for key, value in values(report).items() if key[0] in groups}
+        assert list(dict.fromkeys(group for group, _ in rows(json.loads(out)))) == groups
+        assert values(json.loads(out)) == expected
+    code, out, _ = sira(*run, "--task", "discriminative", "--answers", f"{elsewhere[1]}", "--similarity", "spacy")
+    assert (code, json.loads(out)["official"]) == (0, True)  # questions need no vectors
+
+
+def test_amber_on_the_first_pictures(sira, scenes, loaded):
+    code, out, _ = sira(
+        *("eval", "amber", "--data", scenes / "amber", "--images", scenes / "images", "-p", "demo", "--limit", 1),
+        *("--task", "discriminative", "--no-suffix", "--no-controls", "--json", "--max-new-tokens", 1),
+    )
+    assert json.loads(out)["settings"]["sira"]["max_new_tokens"] == {"discriminative": 1}
+    first = json.loads((scenes / "amber" / "query" / "query_discriminative.json").read_text())[0]["image"]
+    queries = json.loads((scenes / "amber" / "query" / "query_discriminative.json").read_text())
+    assert code == 0
+    assert rows(json.loads(out))["discriminative", "sira"]["answered"] == sum(row["image"] == first for row in queries)

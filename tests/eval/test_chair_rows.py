@@ -1,0 +1,131 @@
+"""Captions and lists of images for CHAIR: files that are read and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sira_cli.errors import SettingsError
+from sira_cli.eval.chair import Chair
+from sira_cli.eval.chair_rows import read_ids
+from sira_cli.eval.coco import image_of
+from tests.eval.coco_data import CAPTIONS, IMAGES
+
+
+def write_lines(path: Path, *rows: Any) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+# Answers
+
+
+def test_read_takes_all_forms(chair, tmp_path):
+    expected = {"captions": CAPTIONS}
+    rows = [{"image_id": int(image), "caption": text} for image, text in CAPTIONS.items()]
+    assert chair.read([write_lines(tmp_path / "a.jsonl", *rows)]) == expected
+    array = tmp_path / "a.json"
+    array.write_text(json.dumps(rows, indent=1))
+    assert chair.read([array]) == expected
+    mixed = [
+        {"image_id": "7", "caption": CAPTIONS["7"]},
+        {"image": "val2014/COCO_val2014_000000000008.jpg", "caption": CAPTIONS["8"], "model": "x"},
+        {"file_name": "000000310196.jpg", "caption": ""},
+    ]
+    assert chair.read([write_lines(tmp_path / "b.jsonl", *mixed)]) == expected
+    shards = [write_lines(tmp_path / "c.jsonl", mixed[2]), write_lines(tmp_path / "d.jsonl", *mixed[:2])]
+    assert chair.read(shards) == expected
+    assert list(chair.read(shards)["captions"]) == list(CAPTIONS)  # in the order of the images
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "a.jsonl: holds no captions"),
+        (['{"image_id"'], "a.jsonl: line 1 is not JSON"),
+        (["3"], "a.jsonl: line 1: expected a JSON object"),
+        (
+            [{"image_id": 7, "caption": "x"}, {"caption": "x"}],
+            "a.jsonl: line 2: expected image_id or image or file_name",
+        ),
+        ([{"image_id": 7}], "a.jsonl: line 1: expected caption, found image_id"),
+        ([{"image_id": "7" * 5000, "caption": "x"}], "a.jsonl: line 1: image_id is no image of COCO: '7"),
+        ([{"image_id": 7, "caption": None}], "a.jsonl: line 1: caption is no text: None"),
+        ([{"image_id": 7.5, "caption": "x"}], "a.jsonl: line 1: image_id is no image of COCO: 7.5"),
+        ([{"image_id": True, "caption": "x"}], "a.jsonl: line 1: image_id is no image of COCO: True"),
+        ([{"image": "photo.jpg", "caption": "x"}], "a.jsonl: line 1: image is no image of COCO: 'photo.jpg'"),
+        (
+            [{"image_id": 7, "caption": "x"}, {"image_id": "7", "caption": "y"}],
+            "a.jsonl: line 2: image 7 has a caption in .*a.jsonl: line 1, too",
+        ),
+        ([{"image_id": 7, "caption": "x"}, {"image_id": 9, "caption": "y"}], "line 2: image 9 is not among the 3"),
+        ([{"image_id": 8, "caption": "x"}], r"a.jsonl: no caption of image 7 \(2 of 3 are missing\)"),
+    ],
+)
+def test_rows_that_are_wrong_are_named(chair, tmp_path, rows, message):
+    with pytest.raises(SettingsError, match=message):
+        chair.read([write_lines(tmp_path / "a.jsonl", *rows)])
+
+
+def test_answers_of_one_length_are_its_part(coco, tmp_path):
+    chair = Chair.of(coco, ids=[7], lengths=(64,), language="fallback")
+    assert chair.read([write_lines(tmp_path / "a.jsonl", {"image_id": 7, "caption": "x"})]) == {"64": {"7": "x"}}
+
+
+def test_what_is_exported_can_be_read(coco, tmp_path):
+    chair = Chair.of(coco, ids=list(IMAGES), lengths=(64, 512), language="fallback")
+    texts = {"64": CAPTIONS, "512": {"8": "Zwei Autos: 🚗"}}
+    paths = chair.export(texts, tmp_path)
+    assert [path.name for path in paths] == ["64.jsonl", "512.jsonl"]
+    assert json.loads(paths[0].read_text().splitlines()[0]) == {"image_id": 7, "caption": CAPTIONS["7"]}
+    assert paths[1].read_text(encoding="utf-8") == '{"image_id": 8, "caption": "Zwei Autos: 🚗"}\n'
+    again = Chair.of(coco, ids=list(IMAGES), language="fallback")
+    assert again.read([paths[0]]) == {"captions": CAPTIONS}
+    assert chair.export({"512": CAPTIONS}, tmp_path) == [paths[1]]  # what nothing was said of has no file
+
+
+# Lists of images
+
+
+def test_ids_are_read_in_every_form(tmp_path):
+    lines = write_lines(tmp_path / "ids.txt", "310196", "", "000000000007.jpg", "val2014/COCO_val2014_000000000008.jpg")
+    assert list(read_ids(lines)) == [310196, 7, 8]
+    assert read_ids(lines)[7].startswith(f"{lines}: line ")
+    array = tmp_path / "ids.json"
+    array.write_text('[310196, "7", "COCO_train2014_000000000008.jpg"]')
+    assert list(read_ids(array)) == [310196, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "ids: holds no images"),
+        ("[]", "ids: holds no images"),
+        ("7\nseven\n", "ids: line 2: expected an image's number or its file name in COCO, got 'seven'"),
+        ("[7, 8.5]", r"ids: row 2: expected an image's number or its file name in COCO, got 8\.5"),
+        ("[true]", "ids: row 1: expected an image's number"),
+        ("7\n8\n000000000007.jpg", "ids: line 3: image 7 is in .*ids: line 1, too"),
+        ("[7,", "ids: line 1 is not JSON"),
+    ],
+)
+def test_lists_that_are_wrong_are_refused(tmp_path, text, message):
+    path = tmp_path / "ids"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=message):
+        read_ids(path)
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_ids(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "image"),
+    [
+        *[("7", 7), (" 0007 ", 7), ("COCO_val2014_000000000042.jpg", 42), ("a/b/000000000042.JPG", 42)],
+        *[(r"c:\val\42.png", 42), ("photo7.jpg", None), ("", None), ("-7", None), ("\u0667", None), ("7.gif", None)],
+    ],
+)
+def test_image_of_a_name(text, image):
+    assert image_of(text) == image

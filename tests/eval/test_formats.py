@@ -1,0 +1,167 @@
+"""A report as CSV, as LaTeX, as a table."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from sira_cli.bootstrap import Figure
+from sira_cli.cli.eval_table import print_report
+from sira_cli.eval.formats import to_csv, to_latex
+from sira_cli.eval.report import EvalReport, Row
+from tests.eval.made import Made, said, share
+
+
+def test_csv_has_a_line_a_row_with_its_interval():
+    report = EvalReport.of(Made(), [said("base", "10" * 20, "1" * 40)])
+    lines = list(csv.DictReader(io.StringIO(to_csv(report))))
+    assert [line["group"] for line in lines] == ["a", "b", "mean"]
+    low, value, high = (float(lines[0][name]) for name in ("share low", "share", "share high"))
+    assert low < value == 50 < high
+    figure = report.rows[0].figures["share"]
+    assert (low, high) == (figure.low, figure.high)
+
+
+@dataclasses.dataclass
+class Named(Made):
+    """With figures of any names, the same for all methods but the first; not official."""
+
+    figure: str = "share"
+
+    def __post_init__(self) -> None:
+        super().__init__(2)
+
+    def figures(self, group, total):
+        return {self.figure: share(total)["share"]}
+
+    def stand_ins(self):
+        return {"only": "a coin"}
+
+
+@pytest.mark.parametrize("name", ["FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog"])
+def test_latex_knows_what_should_be_low(name):
+    lines = to_latex(EvalReport.of(Named(name), [said("base", "11", "11"), said("new", "10", "11")])).splitlines()
+    assert lines[0] == "% NOT the official figures: a coin"
+    assert rf"{name}$\downarrow$" in lines[3]
+    assert lines[5:7] == [r"a & base & 100.00 \\", r" & new & \textbf{50.00} \\"]
+
+
+@pytest.mark.parametrize("name", ["yes", "neither", "words", "length"])
+def test_latex_prefers_none_of_what_is_neither_good_nor_bad(name):
+    latex = to_latex(EvalReport.of(Named(name), [said("base", "11", "11"), said("new", "10", "11")]))
+    assert "arrow" not in latex
+    assert "textbf" not in latex
+
+
+def made_report(*rows: tuple[str, str, str, dict[str, float], dict[str, float] | None], **more) -> EvalReport:
+    """Of part, group, method, figures and the paper's."""
+    made = [
+        Row(
+            part,
+            group,
+            method,
+            8,
+            0,
+            {},
+            {name: Figure(value, value, value) for name, value in figures.items()},
+            {},
+            of,
+        )
+        for part, group, method, figures, of in rows
+    ]
+    settings = {row.method: {} for row in made}
+    known = {"stand_ins": {}, "facts": {}, "not_run": {}, "paper": ""} | more
+    return EvalReport(benchmark="made", settings=settings, rows=tuple(made), tests=(), failures=(), **known)
+
+
+def test_latex_has_a_table_a_part_and_the_papers_rows():
+    report = made_report(
+        ("one", "a~b", r"x\y^2", {"accuracy": 50.0, "yes": 40.0}, {"accuracy": 61.25}),
+        ("two", "c", "50%", {"Hal": 12.345}, None),
+    )
+    assert (
+        to_latex(report)
+        == r"""\begin{tabular}{llrr}
+\toprule
+ & Method & accuracy$\uparrow$ & yes \\
+\midrule
+a\~{}b & x\textbackslash{}y\^{}2 & 50.00 & 40.00 \\
+ & x\textbackslash{}y\^{}2 (paper) & 61.25 &  \\
+\bottomrule
+\end{tabular}
+
+\begin{tabular}{llr}
+\toprule
+ & Method & Hal$\downarrow$ \\
+\midrule
+c & 50\% & 12.35 \\
+\bottomrule
+\end{tabular}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "heads", "left_out"),
+    [(80, "share hits neither words", ""), (44, "share hits", ""), (24, "share", "too narrow for hits: see --json")],
+)
+def test_a_narrow_table_leaves_out_what_one_can_do_without(monkeypatch, columns, heads, left_out):
+    figures = {"share": 50.0, "hits": 7.0, "neither": 1.0, "words": 2.5}
+    out = printed(made_report(("one", "all", "a_name_of_its_own", figures, None)), monkeypatch, columns)
+    assert next(line for line in out.splitlines() if "share" in line).split() == heads.split()
+    assert "50.0" in out
+    assert "…" not in out  # names go on in the next line, and no figure is cut
+    assert ("too narrow" in out) == bool(left_out)
+    assert left_out in out
+
+
+def test_remarks_say_what_was_not_run_and_what_decides(monkeypatch):
+    report = made_report(
+        ("one", "all", "base", {"share": 50.0}, {"share": 61.25}),
+        ("one", "all", "other", {"share": 50.0}, None),
+        not_run={"other": "base"},
+        paper="llava-1.5-7b",
+        facts={"rule": "official", "questions": {"a": "b"}, "language": "nltk"},
+    )
+    assert printed(report, monkeypatch, 200).splitlines()[-5:] == [
+        "in percent but for words and length, ± half a 95 % interval (bootstrap over pictures)",
+        "p: McNemar's exact test, on which answers only one of base and the method is right",
+        "other: not run, as it picks what base picks unless one samples",
+        "in the paper: llava-1.5-7b; nothing there of other",
+        "rule: official, language: nltk",
+    ]
+
+
+def printed(report: EvalReport, monkeypatch, columns: int) -> str:
+    console = Console(width=columns, file=io.StringIO(), highlight=False)
+    monkeypatch.setattr("sira_cli.cli.eval_table.table_console", lambda: console)
+    print_report(report)
+    return console.file.getvalue()
+
+
+def test_latex_of_one_method_has_no_best():
+    assert "textbf" not in to_latex(EvalReport.of(Made(2), [said("base", "11", "11")]))
+
+
+def test_the_table_has_p_values_and_says_what_is_not_official(capsys):
+    print_report(EvalReport.of(Named("share"), [said("base", "11", "11"), said("[red]new", "10", "11")]))
+    out = capsys.readouterr().out
+    assert "only: NOT the official figures: a coin" in out
+    assert [line.split()[-1] for line in out.splitlines() if "[red]new" in line] == ["1.000", "1.000", "±25.0"]
+    report = EvalReport.of(Made(), [said("base", "1" * 40, "1" * 40), said("new", "0" * 40, "1" * 40)])
+    print_report(report)
+    out = capsys.readouterr().out
+    assert "NOT the official" not in out
+    assert [line.split()[-1] for line in out.splitlines() if line.split()[:1] == ["new"]] == ["<0.001", "1.000", "±0.0"]
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(200, "50.0 ±50.0"), (24, "50.0")])
+def test_a_narrow_table_leaves_intervals_out(monkeypatch, columns, expected):
+    out = printed(EvalReport.of(Made(2), [said("base", "10", "11"), said("new", "10", "11")]), monkeypatch, columns)
+    row = next(line for line in out.splitlines() if line.split()[:1] == ["base"])
+    assert row.split(maxsplit=1)[1].strip() == expected
+    assert "…" not in out.split("in percent")[0]
