@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     )
     from sira_cli.fork import Fork, Step, attach
     from sira_cli.image_tokens import Between, ImageTokens
-    from sira_cli.lvlm import Lvlm, load
+    from sira_cli.loading import load
+    from sira_cli.lvlm import Lvlm
     from sira_cli.presets import Preset
     from sira_cli.results import Result
 
@@ -52,7 +53,7 @@ _HOMES = {
     "UnsupportedModelError": "errors",
     "UntestedModelWarning": "errors",
     "attach": "fork",
-    "load": "lvlm",
+    "load": "loading",
 }
 
 __all__ = [

@@ -26,7 +26,7 @@ from typing import Any
 
 from sira_cli.batch import WINDOW, BatchRun, Item
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.lvlm import load
+from sira_cli.loading import load
 from sira_cli.presets import Preset
 from sira_cli.remote import is_uri
 from sira_cli.results import Result

@@ -23,7 +23,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from sira_cli.lvlm import load
+from sira_cli.loading import load
 from tests.helpers import SIRA
 
 FAST = ("--preset", "demo", "--max-new-tokens", "6")
@@ -193,7 +193,7 @@ def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folde
     sira("caption", folder, *FAST, "-o", output)
     before = output.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("sira_cli.lvlm.load", None)
+        patch.setattr("sira_cli.loading.load", None)
         code, _, err = sira("caption", folder, *FAST, "-o", output, *options)
     assert (code, output.read_bytes()) == (2, before)
     assert f"{output}: holds records of another configuration: {difference}" in err
@@ -219,7 +219,7 @@ def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folde
 )
 def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, folder, monkeypatch, options, message):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("sira_cli.lvlm.load", None)
+    monkeypatch.setattr("sira_cli.loading.load", None)
     code, out, err = sira("caption", folder, *FAST, *options)
     assert (code, out) == (2, "")
     assert message in err

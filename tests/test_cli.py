@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from sira_cli import __version__
-from sira_cli.lvlm import load
+from sira_cli.loading import load
 from sira_cli.results import as_text
 from tests.helpers import SIRA, installed
 

@@ -22,7 +22,8 @@ from sira_cli.config import SiraConfig
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.fork import attach
 from sira_cli.images import open_picture
-from sira_cli.lvlm import Lvlm, load
+from sira_cli.loading import load
+from sira_cli.lvlm import Lvlm
 from sira_cli.methods import METHODS
 from tests import tiny
 from tests.helpers import generate, generate_sira

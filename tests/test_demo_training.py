@@ -14,7 +14,7 @@ from sira_cli.demo.recipe import Recipe
 from sira_cli.demo.scenes import render, scene
 from sira_cli.demo.texts import BLIND_QUESTIONS, PICTURE, PREAMBLE, Texts, attention_mask
 from sira_cli.errors import SettingsError
-from sira_cli.lvlm import load
+from sira_cli.loading import load
 from sira_cli.processors import chat_inputs
 
 TINY = Recipe(

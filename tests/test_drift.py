@@ -30,7 +30,7 @@ from sira_cli.drift import (
 from sira_cli.drift_plot import draw
 from sira_cli.drift_report import DriftReport, Estimate, Failure, Profile
 from sira_cli.errors import ImageTokenError, PictureError, SettingsError
-from sira_cli.lvlm import load
+from sira_cli.loading import load
 from sira_cli.perturb import Perturbations, blur, shuffle_patches
 from sira_cli.rules import kl_divergence
 from tests import reference, tiny

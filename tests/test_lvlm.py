@@ -19,7 +19,8 @@ import sira_cli
 from sira_cli.choices import choose
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
 from sira_cli.images import open_picture
-from sira_cli.lvlm import Answer, Lvlm, load
+from sira_cli.loading import load
+from sira_cli.lvlm import Answer, Lvlm
 from sira_cli.presets import Preset
 from tests.checkpoints import write_qwen
 from tests.helpers import SlowContrast

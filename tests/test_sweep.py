@@ -21,7 +21,8 @@ from sira_cli.demo.evaluate import Questions, held_out, measure
 from sira_cli.demo.figures import SPLITS
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import PictureError, SettingsError
-from sira_cli.lvlm import Lvlm, load
+from sira_cli.loading import load
+from sira_cli.lvlm import Lvlm
 from sira_cli.sweep import benchmark, best, grid
 from sira_cli.sweep.benchmark import Asked, Benchmark
 from sira_cli.sweep.cells import GREEDY, Cell, Grid, parse_alphas, parse_ks, spread

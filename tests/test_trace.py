@@ -313,7 +313,7 @@ def test_captions_of_a_file_are_scored(sira, tmp_path):
     ],
 )
 def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, monkeypatch, options, message):
-    monkeypatch.setattr("sira_cli.lvlm.load", None)
+    monkeypatch.setattr("sira_cli.loading.load", None)
     code, out, err = sira("trace", EXAMPLES[0], "--preset", "demo", *options)
     assert (code, out) == (2, "")
     assert message in err

@@ -227,7 +227,7 @@ def load_model(preset: Preset, model: ModelOptions, method: str | Method, compil
             on_download=announce,
         )
     with waiting(f"loading {preset.name or preset.model}"):
-        from sira_cli.lvlm import load
+        from sira_cli.loading import load
 
         silence_transformers()
         lvlm = load(preset, **loading(model, method, compiled))

@@ -36,7 +36,7 @@ def load_methods(folder: Path = MODEL) -> dict[str, Any]:
 def load_method(method: str, folder: Path = MODEL, **settings: Any) -> Any:
     """The model in `folder` under one decoder; the preset `demo`'s settings unless given here."""
     from sira_cli import presets
-    from sira_cli.lvlm import load
+    from sira_cli.loading import load
 
     preset = presets.find("demo")
     if folder != MODEL:

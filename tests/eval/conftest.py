@@ -14,7 +14,8 @@ from sira_cli.demo.export import export
 from sira_cli.demo.scenes import TEST_SEEDS
 from sira_cli.eval.amber import Amber
 from sira_cli.eval.chair import Chair
-from sira_cli.lvlm import Lvlm, load
+from sira_cli.loading import load
+from sira_cli.lvlm import Lvlm
 from tests.eval.amber_data import benchmark, lay_out
 from tests.eval.coco_data import IMAGES, write_coco
 from tests.eval.helpers import SCENES, SPLITS

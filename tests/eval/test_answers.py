@@ -62,6 +62,12 @@ def test_files_of_one_method_go_with_several_question_files(files):
         find_files(paths[:3], QUESTIONS)
 
 
+def test_names_with_the_same_words_do_not_push_each_other_out(files):
+    paths = files(a_random={}, a_popular={}, random_a={}, popular_a={})
+    with pytest.raises(SettingsError, match="names two methods: use LABEL=FILE"):
+        find_files(list(map(str, paths)), QUESTIONS)
+
+
 def test_a_folder_tells_methods_apart(tmp_path):
     paths = [tmp_path / method / f"{split}.jsonl" for split in ("popular", "random") for method in ("base", "new")]
     for path in paths:
