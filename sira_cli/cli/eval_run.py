@@ -13,7 +13,15 @@ import typer
 
 from sira_cli.cli.console import note, say
 from sira_cli.cli.eval_options import EvalOptions
-from sira_cli.cli.options import DecodingOptions, ModelOptions, choose_method, choose_preset, load_model, note_idle
+from sira_cli.cli.options import (
+    DecodingOptions,
+    ModelOptions,
+    choose_method,
+    choose_preset,
+    load_model,
+    names_of,
+    note_idle,
+)
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder
@@ -51,7 +59,7 @@ class Run:
         self._images: Path = options.images
         self._shard: Shard | None = None if options.shard is None else Shard.parse(options.shard)
         controls = () if options.no_controls else CONTROLS
-        names = list(dict.fromkeys([*controls, *(name.strip() for name in decoding.method.split(","))]))
+        names = list(dict.fromkeys([*controls, *names_of(decoding.method)]))
         self._decodings = _by_method(names, decoding)
         self._presets = {name: choose_preset(model, own) for name, own in self._decodings.items()}
         for name, preset in self._presets.items():
@@ -144,7 +152,7 @@ class Run:
 
     def _one(self, name: str, lvlms: dict[str, Lvlm], ledgers: dict[tuple[str, str], Ledger]) -> Answers:
         from sira_cli.eval.answers import Answers
-        from sira_cli.eval.run import answer_part, more_settings, units
+        from sira_cli.eval.run import answer_part, method_settings, units
 
         answers = Answers(name)
         for part in self._benchmark.parts:
@@ -161,18 +169,8 @@ class Run:
                     on_done=_shower(progress),
                 )
             answers.add(self._benchmark, part, said)
-        lvlm = lvlms[self._benchmark.parts[0].name]
         answers.settings = {
-            "preset": lvlm.preset.name,
-            "model": lvlm.preset.model,
-            "revision": lvlm.revision,
-            "method": name,
-            "k": lvlm.k,
-            "layers": lvlm.layers,
-            "alpha": lvlm.alpha,
-            "temperature": lvlm.preset.generation.temperature,
-            "seed": lvlm.preset.generation.seed,
-            **more_settings(lvlm),
+            **method_settings(lvlms[self._benchmark.parts[0].name]),
             "max_new_tokens": {part: own.preset.generation.max_new_tokens for part, own in lvlms.items()},
             "prompt": {part.name: part.asks[0].prompt for part in self._benchmark.parts},
         }

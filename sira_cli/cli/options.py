@@ -173,6 +173,11 @@ def choose_method(decoding: DecodingOptions) -> Method:
     return method.with_settings(**{name: value for name, value in given.items() if method.owns(name)})
 
 
+def names_of(methods: str) -> list[str]:
+    """Of several methods with commas between them."""
+    return [name.strip() for name in methods.split(",")]
+
+
 def choose_preset(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> Preset:
     """The preset in force, with what the options change, but for what is the method's.
 
@@ -197,7 +202,7 @@ def note_idle(decoding: DecodingOptions, preset: Preset) -> None:
     """Say which of the options change nothing under any of the methods."""
     from sira_cli.cli.console import note
 
-    seeded = any(find(name.strip()).seeded for name in decoding.method.split(","))
+    seeded = any(find(name).seeded for name in names_of(decoding.method))
     if preset.generation.temperature == 0 and (
         decoding.top_p is not None or (decoding.seed is not None and not seeded)
     ):

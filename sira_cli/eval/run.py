@@ -8,7 +8,7 @@ from typing import Any
 
 from sira_cli.batch import BatchRun, Item
 from sira_cli.errors import SettingsError
-from sira_cli.eval.answers import Said
+from sira_cli.eval.answers import SAME, Said
 from sira_cli.eval.base import Ask, Part
 from sira_cli.files import relative
 from sira_cli.ledger import Ledger, configuration_of
@@ -41,6 +41,12 @@ def more_settings(lvlm: Lvlm) -> dict[str, Any]:
         "dtype": lvlm.dtype,
         "settings": hash_of(**decisive)[:16],
     }
+
+
+def method_settings(lvlm: Lvlm) -> dict[str, Any]:
+    """What is equal in all records of a method, for the report: as it is there where records are read again."""
+    record = configuration_of(BatchRun(lvlm, "caption", "").blank()) | more_settings(lvlm)
+    return {name: record[name] for name in SAME}
 
 
 def check_ledger(lvlm: Lvlm, part: Part, asks: list[Ask], ledger: Ledger) -> None:
