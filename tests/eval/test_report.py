@@ -85,6 +85,30 @@ def test_draws_do_not_depend_on_the_order_of_answers():
     assert first.rows == second.rows
 
 
+class Sized(Made):
+    """Pictures that weigh more, the higher their number is."""
+
+    def score(self, part, texts):
+        tallies = super().score(part, texts)
+        for tally in tallies.values():
+            for picture, counts in tally.counts.items():
+                size = 1 + int(picture.removesuffix(".jpg"))
+                tally.counts[picture] = {name: size * count for name, count in counts.items()}
+        return tallies
+
+
+def test_pictures_are_drawn_in_the_order_of_their_names():
+    """So the same draws are made in every process, whatever it hashes strings to."""
+    right = "10010" * 8
+    row = EvalReport.of(Sized(), [said("base", right, right)]).rows[0]
+    numbers = sorted(range(40), key=str)
+    sizes = np.array([1 + number for number in numbers])
+    hits = sizes * np.array([right[number] == "1" for number in numbers])
+    expected = np.percentile(100 * (draws(40) @ hits) / (draws(40) @ sizes), [2.5, 97.5])
+    figure = row.figures["share"]
+    assert [figure.low, figure.high] == pytest.approx(expected)
+
+
 def test_a_difference_is_paired():
     """Of methods that differ on few answers it is known better than the figures are."""
     base = "10" * 20
