@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from sira_cli._version import __version__
 
 if TYPE_CHECKING:
-    from sira_cli.config import SiraConfig
+    from sira_cli.core.config import SiraConfig
+    from sira_cli.core.fork import Fork, Step, attach
+    from sira_cli.core.image_tokens import Between, ImageTokens
     from sira_cli.errors import (
         AttachError,
         ImageTokenError,
@@ -27,33 +29,31 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         UntestedModelWarning,
     )
-    from sira_cli.fork import Fork, Step, attach
-    from sira_cli.image_tokens import Between, ImageTokens
-    from sira_cli.loading import load
-    from sira_cli.lvlm import Lvlm
-    from sira_cli.presets import Preset
-    from sira_cli.results import Result
+    from sira_cli.models.loading import load
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.presets import Preset
+    from sira_cli.models.records import Result
 
 # Where each public name lives. They are imported on first use: `sira --help` must not wait for torch.
 _HOMES = {
     "AttachError": "errors",
-    "Between": "image_tokens",
-    "Fork": "fork",
+    "Between": "core.image_tokens",
+    "Fork": "core.fork",
     "ImageTokenError": "errors",
-    "ImageTokens": "image_tokens",
-    "Lvlm": "lvlm",
+    "ImageTokens": "core.image_tokens",
+    "Lvlm": "models.lvlm",
     "ModelNotFoundError": "errors",
     "PictureError": "errors",
-    "Preset": "presets",
-    "Result": "results",
+    "Preset": "models.presets",
+    "Result": "models.records",
     "SettingsError": "errors",
-    "SiraConfig": "config",
+    "SiraConfig": "core.config",
     "SiraError": "errors",
-    "Step": "fork",
+    "Step": "core.fork",
     "UnsupportedModelError": "errors",
     "UntestedModelWarning": "errors",
-    "attach": "fork",
-    "load": "loading",
+    "attach": "core.fork",
+    "load": "models.loading",
 }
 
 __all__ = [

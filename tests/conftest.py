@@ -22,8 +22,8 @@ from PIL import Image
 from skimage import data
 
 from sira_cli.cli import main
-from tests import tiny
-from tests.checkpoints import write_llava, write_qwen
+from tests.support import tiny
+from tests.support.checkpoints import write_llava, write_qwen
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli import presets
-from sira_cli.bench import shape_names
+from sira_cli.analysis.bench import shape_names
+from sira_cli.models import presets
 
 ROOT = Path(__file__).parent.parent
 GENERATED = ("README.md", "docs/performance.md", "docs/benchmarks.md")
@@ -79,9 +79,9 @@ def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
         check=True,
     )
     assert run.stdout.split() == sorted(path.stem for path in (ROOT / "presets").iterdir())
-    for name in ("py.typed", "eval/paper.yaml", "eval/synonyms.txt"):
+    for name in ("py.typed", "eval/paper.yaml", "eval/chair/synonyms.txt"):
         assert (tmp_path / "sira_cli" / name).read_bytes() == (ROOT / "sira_cli" / name).read_bytes()
     (licences,) = tmp_path.glob("sira_cli-*.dist-info/licenses")
-    assert (licences / "sira_cli/eval/synonyms.LICENSE").is_file()
-    shapes = [path.stem for path in (tmp_path / "sira_cli/bench/shapes").iterdir()]
+    assert (licences / "sira_cli/eval/chair/synonyms.LICENSE").is_file()
+    shapes = [path.stem for path in (tmp_path / "sira_cli/analysis/bench/shapes").iterdir()]
     assert sorted(shapes) == shape_names()

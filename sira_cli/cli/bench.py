@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.bench import shape_names
+from sira_cli.analysis.bench import shape_names
 from sira_cli.cli.console import set_verbosity, waiting
 from sira_cli.cli.options import (
     DecodingOptions,
@@ -24,8 +24,8 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import find
 
 if TYPE_CHECKING:
-    from sira_cli.bench.report import BenchReport, Measure, Row
-    from sira_cli.lvlm import Lvlm
+    from sira_cli.analysis.bench.report import BenchReport, Measure, Row
+    from sira_cli.models.lvlm import Lvlm
 
 
 @with_options(model=ModelOptions)
@@ -68,8 +68,8 @@ def bench(
     batches = _numbers("--batch-size", batch_size)
     check_file("--output", output)
     lvlm = _loaded(shape, model, k)
-    from sira_cli.bench.run import bench as measure_all
-    from sira_cli.bench.run import decoders
+    from sira_cli.analysis.bench.run import bench as measure_all
+    from sira_cli.analysis.bench.run import decoders
     from sira_cli.files import replacing
 
     def save(measured: BenchReport) -> None:
@@ -114,7 +114,7 @@ def _loaded(shape: str | None, model: ModelOptions, k: int | None) -> Lvlm:
     if model != ModelOptions(device=model.device, dtype=model.dtype):
         raise SettingsError("--shape brings its own model: only --device and --dtype go with it")
     with waiting(f"making random weights of {shape}"):
-        from sira_cli.bench.shapes import load_shape
+        from sira_cli.analysis.bench.random_models import load_shape
 
         return load_shape(shape, find("sira"), model.device, dtype=model.dtype, k=k)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.errors import UntestedModelWarning
 
 if TYPE_CHECKING:
-    from sira_cli.hub import Download
+    from sira_cli.models.hub import Download
 
 _verbosity = 0
 

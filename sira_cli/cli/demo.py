@@ -82,9 +82,9 @@ def _export(folder: Path, seed: int, count: int) -> None:
 
 
 def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:
-    from sira_cli import presets
     from sira_cli.demo.evaluate import held_out
     from sira_cli.demo.scenes import TEST_SEEDS, render
+    from sira_cli.models import presets
 
     folder = output_dir or presets.cache() / "demo"
     out = table_console()
@@ -145,9 +145,9 @@ def _print_captions(out: Console, of: Scene, texts: dict[str, str]) -> None:
 
 def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, count: int) -> None:
     """Figures measured on the spot, what they mean, and what to type next."""
-    from sira_cli import presets
     from sira_cli.demo.evaluate import held_out, measure
     from sira_cli.demo.scenes import TEST_SEEDS
+    from sira_cli.models import presets
 
     out.print("[bold red]\\[word][/] is named, but not in the picture.\n")
     with waiting(f"measuring on {MEASURED} scenes"):

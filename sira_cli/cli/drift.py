@@ -27,11 +27,11 @@ from sira_cli.cli.progress import Progress
 from sira_cli.errors import PictureError, SettingsError, SiraError
 
 if TYPE_CHECKING:
-    from sira_cli.drift import Divergence
-    from sira_cli.drift_report import DriftReport, Estimate, Failure
-    from sira_cli.lvlm import Lvlm
-    from sira_cli.perturb import Perturbations
-    from sira_cli.sources import Source
+    from sira_cli.analysis.drift.measure import Divergence
+    from sira_cli.analysis.drift.report import DriftReport, Estimate, Failure
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.pictures.perturb import Perturbations
+    from sira_cli.pictures.sources import Source
 
 ROWS = 16  # of layers in the table; more layers share rows
 
@@ -73,8 +73,8 @@ def drift(
     set_verbosity(quiet, verbose)
     if question is not None and prompt is not None:
         raise SettingsError("give --question or --prompt, not both")
-    from sira_cli.perturb import Perturbations
-    from sira_cli.plots import check_format
+    from sira_cli.analysis.plots import check_format
+    from sira_cli.pictures.perturb import Perturbations
 
     perturbations = Perturbations(blur, patches, seed)
     for option, file in (("--output", output), ("--plot", plot)):
@@ -92,7 +92,7 @@ def drift(
     if failures and len(sources) > 1:
         say(f"{len(failures)} of {len(sources)} pictures failed")
     if measured:
-        from sira_cli.drift_report import DriftReport
+        from sira_cli.analysis.drift.report import DriftReport
         from sira_cli.files import replacing
 
         report = DriftReport.of(lvlm, text, perturbations, measured, failures)
@@ -104,7 +104,7 @@ def drift(
             with replacing(output) as record:
                 record.write(report.to_json().encode() + b"\n")
         if plot is not None:
-            from sira_cli.drift_plot import draw
+            from sira_cli.analysis.drift.plot import draw
 
             save_plot(draw, report, plot)
     if failures:
@@ -115,11 +115,11 @@ def _measure(
     lvlm: Lvlm, sources: list[Source], prompt: str, perturbations: Perturbations
 ) -> tuple[list[dict[str, Divergence]], list[Failure]]:
     """Every picture; those that fail are said, and the others go on."""
-    from sira_cli.drift import measure_drift
-    from sira_cli.drift_report import Failure
-    from sira_cli.images import one_line
-    from sira_cli.results import as_text
-    from sira_cli.sources import STDIN
+    from sira_cli.analysis.drift.measure import measure_drift
+    from sira_cli.analysis.drift.report import Failure
+    from sira_cli.models.records import as_text
+    from sira_cli.pictures.opening import one_line
+    from sira_cli.pictures.sources import STDIN
 
     measured, failures = [], []
     with Progress.shown("pictures", len(sources)) as progress:
@@ -146,7 +146,7 @@ def _print(report: DriftReport) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from sira_cli.drift_plot import STYLES
+    from sira_cli.analysis.drift.plot import STYLES
 
     out = table_console()
     table = Table(box=SIMPLE_HEAD)

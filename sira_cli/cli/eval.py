@@ -19,7 +19,7 @@ from sira_cli.cli.options import DecodingOptions, ModelOptions, with_options
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.eval.answers import AnswerFiles
+    from sira_cli.eval.answers.answers import AnswerFiles
     from sira_cli.eval.base import Part
 
 LENGTHS = (64, 512)  # of captions, in the paper's Table 2
@@ -153,9 +153,9 @@ def chair(
     """
     set_verbosity(options.quiet, options.verbose)
     sources = find_answers(options, model, decoding)
-    from sira_cli.eval.chair import Chair
-    from sira_cli.eval.chair_rows import read_ids
-    from sira_cli.eval.coco import UnknownImageError
+    from sira_cli.eval.chair.benchmark import Chair
+    from sira_cli.eval.chair.coco import UnknownImageError
+    from sira_cli.eval.chair.rows import read_ids
 
     images = None if ids is None else dict(islice(read_ids(ids).items(), options.limit))
     tokens = () if lengths is None else _lengths(lengths)
@@ -178,7 +178,7 @@ def _answered(
     sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: dict[int, str] | None, limit: int | None
 ) -> tuple[tuple[int, ...], dict[int, str]]:
     """The lengths of the captions in files, as far as they say so, and their images, unless these are given."""
-    from sira_cli.eval.chair_rows import image_of_row, read_captions
+    from sira_cli.eval.chair.rows import image_of_row, read_captions
     from sira_cli.eval.rows import read_rows
 
     found: dict[int, str] = {}
@@ -227,9 +227,9 @@ def amber(
     """
     set_verbosity(options.quiet, options.verbose)
     sources = find_answers(options, model, decoding)
-    from sira_cli.eval.amber import PARTS, Amber
-    from sira_cli.eval.language import find_language
-    from sira_cli.eval.similarity import find_similarity
+    from sira_cli.eval.amber.benchmark import PARTS, Amber
+    from sira_cli.eval.amber.similarity import find_similarity
+    from sira_cli.eval.language.language import find_language
 
     captions = task in (Task.GENERATIVE, Task.ALL)  # questions need neither nouns nor vectors
     questions = task != Task.GENERATIVE

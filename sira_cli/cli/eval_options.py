@@ -14,7 +14,7 @@ from sira_cli.cli.options import DecodingOptions, ModelOptions, Verbose, check_f
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.eval.answers import AnswerFiles
+    from sira_cli.eval.answers.answers import AnswerFiles
 
 
 class Format(StrEnum):
@@ -98,7 +98,7 @@ def find_answers(
     _check(options)
     sources: list[AnswerFiles] = []
     if options.answers:
-        from sira_cli.eval.answers import find_files
+        from sira_cli.eval.answers.answers import find_files
 
         sources = find_files(options.answers, questions)
         if options.limit is not None and not all(source.own for source in sources):
@@ -119,7 +119,7 @@ def _check(options: EvalOptions) -> None:
     if options.json and options.format not in (Format.TABLE, Format.JSON):
         raise SettingsError(f"give --json or --format {options.format.value}, not both")
     if options.shard is not None:
-        from sira_cli.sources import Shard
+        from sira_cli.pictures.sources import Shard
 
         Shard.parse(options.shard)
     if options.details is not None:

@@ -17,7 +17,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder, replacing
 
 if TYPE_CHECKING:
-    from sira_cli.eval.answers import AnswerFiles, Answers
+    from sira_cli.eval.answers.answers import AnswerFiles, Answers
     from sira_cli.eval.base import Benchmark
     from sira_cli.eval.report import EvalReport
 
@@ -63,7 +63,7 @@ def _read(
     benchmark: Benchmark, sources: Sequence[AnswerFiles], options: EvalOptions
 ) -> tuple[list[Answers], dict[str, str]]:
     """The answers in files; those of greedy stand for greedy+apc, too, if their decoding cannot tell the two apart."""
-    from sira_cli.eval.answers import read_answers
+    from sira_cli.eval.answers.answers import read_answers
 
     if options.export is not None:
         folders = [_folder_name(source.label) for source in sources]

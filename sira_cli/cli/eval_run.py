@@ -29,13 +29,13 @@ from sira_cli.methods import find
 from sira_cli.methods.base import FORK_SETTINGS
 
 if TYPE_CHECKING:
-    from sira_cli.batch import Item
-    from sira_cli.eval.answers import Answers
+    from sira_cli.eval.answers.answers import Answers
     from sira_cli.eval.base import Benchmark, Part
-    from sira_cli.ledger import Ledger
-    from sira_cli.lvlm import Lvlm
-    from sira_cli.presets import Preset
-    from sira_cli.sources import Shard
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.presets import Preset
+    from sira_cli.pictures.sources import Shard
+    from sira_cli.runs.batch import Item
+    from sira_cli.runs.ledger import Ledger
 
 CONTROLS = ("greedy", "greedy+apc")  # without them a shift of the yes-rate or a cut-off passes for a gain
 
@@ -52,7 +52,7 @@ class Run:
             SettingsError: an option that cannot be followed.
             PictureError: none of the pictures is there.
         """
-        from sira_cli.sources import Shard, check_images
+        from sira_cli.pictures.sources import Shard, check_images
 
         assert options.images is not None
         self._benchmark, self._model, self._options = benchmark, model, options
@@ -90,7 +90,7 @@ class Run:
             raise typer.Exit(130) from None
 
     def _answers(self, files: ExitStack) -> list[Answers] | None:
-        from sira_cli.ledger import Ledger
+        from sira_cli.runs.ledger import Ledger
 
         folder = self._options.output
         if folder is None:
@@ -138,8 +138,8 @@ class Run:
 
     def _check(self, lvlms: dict[str, dict[str, Lvlm]], ledgers: dict[tuple[str, str], Ledger]) -> None:
         """Of all methods and parts, before anything is decoded."""
-        from sira_cli.batch import check_prompts
         from sira_cli.eval.run import check_ledger, units
+        from sira_cli.runs.batch import check_prompts
 
         for part in self._benchmark.parts:
             check_prompts(next(iter(lvlms.values()))[part.name], ((ask.prompt, ask.picture) for ask in part.asks))
@@ -151,7 +151,7 @@ class Run:
         return preset.with_settings(**{**part.settings, **self._given})
 
     def _one(self, name: str, lvlms: dict[str, Lvlm], ledgers: dict[tuple[str, str], Ledger]) -> Answers:
-        from sira_cli.eval.answers import Answers
+        from sira_cli.eval.answers.answers import Answers
         from sira_cli.eval.run import answer_part, method_settings, units
 
         answers = Answers(name)

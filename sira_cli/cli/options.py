@@ -22,8 +22,8 @@ from sira_cli.methods import METHODS, find
 from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
-    from sira_cli.lvlm import Lvlm
-    from sira_cli.presets import Preset
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.presets import Preset
 
 
 class Dtype(StrEnum):
@@ -186,7 +186,7 @@ def choose_preset(model: ModelOptions, decoding: DecodingOptions, **settings: An
     """
     if model.preset is not None and model.model is not None:
         raise SettingsError("give --preset or --model, not both")
-    from sira_cli import presets
+    from sira_cli.models import presets
 
     if model.model is not None:
         preset = presets.for_model(model.model)
@@ -216,12 +216,12 @@ def load_model(preset: Preset, model: ModelOptions, method: str | Method, compil
         SettingsError: a value that is not valid.
         ModelNotFoundError: the weights are not here and cannot be fetched.
     """
-    from sira_cli import presets
     from sira_cli.cli.console import announce, silence_transformers, waiting
+    from sira_cli.models import presets
 
     if preset.model != presets.BUNDLED:
         # Before torch is imported: a model that cannot be had is known within a second.
-        from sira_cli.hub import find_checkpoint
+        from sira_cli.models.hub import find_checkpoint
 
         find_checkpoint(
             preset.model,
@@ -232,7 +232,7 @@ def load_model(preset: Preset, model: ModelOptions, method: str | Method, compil
             on_download=announce,
         )
     with waiting(f"loading {preset.name or preset.model}"):
-        from sira_cli.loading import load
+        from sira_cli.models.loading import load
 
         silence_transformers()
         lvlm = load(preset, **loading(model, method, compiled))
@@ -242,8 +242,8 @@ def load_model(preset: Preset, model: ModelOptions, method: str | Method, compil
 
 def note_bundled(preset: Preset) -> None:
     """What to know about the model that comes along."""
-    from sira_cli import presets
     from sira_cli.cli.console import note
+    from sira_cli.models import presets
 
     if preset.model == presets.BUNDLED:
         note("the bundled model knows drawn scenes only; photographs need another preset")

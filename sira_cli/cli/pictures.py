@@ -34,12 +34,12 @@ from sira_cli.methods import check_compile, check_two_streams
 from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
-    from sira_cli.batch import BatchRun, Item
-    from sira_cli.cli.targets import Targets
-    from sira_cli.presets import Preset
-    from sira_cli.ray_run import RayRun
-    from sira_cli.results import Result
-    from sira_cli.sources import Source
+    from sira_cli.models.presets import Preset
+    from sira_cli.models.records import Result
+    from sira_cli.pictures.sources import Source
+    from sira_cli.runs.batch import BatchRun, Item
+    from sira_cli.runs.ray_run import RayRun
+    from sira_cli.runs.targets import Targets
 
 
 def run_pictures(
@@ -81,8 +81,8 @@ def run_pictures(
     note_idle(decoding, preset)
     prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(text or "")
 
-    from sira_cli.cli.targets import Targets, settings_of
-    from sira_cli.sources import STDIN
+    from sira_cli.pictures.sources import STDIN
+    from sira_cli.runs.targets import Targets, settings_of
 
     if choices and (len(choices) < 2 or not all(choices)):
         raise SettingsError(f"--choices {','.join(choices)!r}: expected two or more answers, such as Yes,No")
@@ -116,9 +116,9 @@ def chosen(paths: Sequence[str], selection: SelectionOptions) -> list[Source]:
         SettingsError: nothing is named, or in a way that cannot be followed.
         PictureError: none of them exists.
     """
-    from sira_cli.images import one_line
-    from sira_cli.remote import is_uri
-    from sira_cli.sources import STDIN, Shard, find_sources, read_list
+    from sira_cli.pictures.opening import one_line
+    from sira_cli.pictures.sources import STDIN, Shard, find_sources, read_list
+    from sira_cli.pictures.stores import is_uri
 
     listed: list[str] = []
     if selection.files_from == STDIN:
@@ -164,11 +164,11 @@ def _engine(
         if engine.workers is not None:
             raise SettingsError("--workers is for --engine ray")
         lvlm = load_model(preset, model, method, engine.compile)
-        from sira_cli.batch import BatchRun
+        from sira_cli.runs.batch import BatchRun
 
         return BatchRun(lvlm, task, prompt, batch_size=engine.batch_size, done=targets.done, on_text=on_text, **asked)
     with waiting("starting Ray"):
-        from sira_cli.ray_run import RayRun, Work
+        from sira_cli.runs.ray_run import RayRun, Work
 
         work = Work(
             preset, loading(model, method, engine.compile), task, prompt, engine.batch_size, str(Path.cwd()), **asked
@@ -296,7 +296,7 @@ class _Run:
         self._shown = True
 
     def _print_name(self, item: Item) -> None:
-        from sira_cli.images import one_line
+        from sira_cli.pictures.opening import one_line
 
         if self._named:
             print(f"{one_line(item.path)}: ", end="")
@@ -304,7 +304,7 @@ class _Run:
     def _report(self, state: str, total: int) -> None:
         if not self._begun:
             return
-        from sira_cli.cli.run_report import run_report
+        from sira_cli.runs.run_record import run_report
 
         pictures = {"all": total, **self._done}
         report = run_report(state, self._settings, self._engine.facts(), pictures, self._tokens, self._began)

@@ -17,7 +17,7 @@ app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=Tr
 @app.command("list")
 def list_presets() -> None:
     """List every preset, yours and the shipped ones."""
-    from sira_cli import presets
+    from sira_cli.models import presets
 
     found = {}
     for name, path in sorted(presets.available().items()):
@@ -34,7 +34,7 @@ def list_presets() -> None:
 @app.command()
 def show(name: Annotated[str, typer.Argument(help="Preset name or file.")]) -> None:
     """Print a preset as YAML, without the defaults."""
-    from sira_cli import presets
+    from sira_cli.models import presets
 
     print(presets.to_yaml(presets.find(name)), end="")
 
@@ -42,7 +42,7 @@ def show(name: Annotated[str, typer.Argument(help="Preset name or file.")]) -> N
 @app.command()
 def check(file: Annotated[str, typer.Argument(help="Preset file.")]) -> None:
     """Check a preset file; name every mistake in it."""
-    from sira_cli import presets
+    from sira_cli.models import presets
 
     preset = presets.read(Path(file))
     fork = f"k = {preset.sira.k}" if preset.sira.k else f"k = {preset.sira.k_fraction or 0.5:g} L"
@@ -59,8 +59,8 @@ def new(
     set_verbosity(False, 0)
     if Path(model).expanduser().is_dir():
         model = str(Path(model).expanduser().resolve())  # so that the preset works from anywhere
-    from sira_cli import presets
-    from sira_cli.inspection import inspect_model
+    from sira_cli.models import presets
+    from sira_cli.models.inspection import inspect_model
 
     facts = inspect_model(model, revision=revision, offline=offline)
     name = re.sub(r"[^a-z0-9.]+", "-", Path(model).name.lower()).strip("-")

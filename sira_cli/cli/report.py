@@ -24,9 +24,9 @@ def report(
     if any(output.resolve() == path.resolve() for path in traces):
         raise SettingsError(f"-o {output}: is one of the traces, expected a new file: -o FILE.html")
     check_file("--output", output)
+    from sira_cli.analysis.page.page import render
+    from sira_cli.analysis.trace.read import read_traces
     from sira_cli.files import replacing
-    from sira_cli.report.page import render
-    from sira_cli.trace.read import read_traces
 
     found = [trace for path in traces for trace in read_traces(path)]
     page = render(found, title).encode("utf-8", "backslashreplace")

@@ -25,12 +25,12 @@ from sira_cli.cli.sweep_table import print_report
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.lvlm import Lvlm
-    from sira_cli.presets import Preset
-    from sira_cli.sweep.benchmark import Benchmark
-    from sira_cli.sweep.cells import Grid
-    from sira_cli.sweep.report import Failure, SweepReport
-    from sira_cli.sweep.units import Units
+    from sira_cli.analysis.sweep.benchmark import Benchmark
+    from sira_cli.analysis.sweep.cells import Grid
+    from sira_cli.analysis.sweep.report import Failure, SweepReport
+    from sira_cli.analysis.sweep.units import Units
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.presets import Preset
 
 SCENE_BATCH = 32
 
@@ -97,8 +97,8 @@ def sweep(
     questions that did not choose it.
     """
     set_verbosity(quiet, verbose)
-    from sira_cli.presets import BUNDLED
-    from sira_cli.sweep.cells import parse_alphas, parse_ks
+    from sira_cli.analysis.sweep.cells import parse_alphas, parse_ks
+    from sira_cli.models.presets import BUNDLED
 
     given = None if k is None or k == "all" else parse_ks(k)
     alphas = parse_alphas(alpha)
@@ -108,7 +108,7 @@ def sweep(
     if captions and not benchmark.scenes:
         raise SettingsError("--captions: what is in the pictures is only known of scenes: leave it or the files out")
 
-    from sira_cli.sweep.units import Units, decisive
+    from sira_cli.analysis.sweep.units import Units, decisive
 
     units = Units(output, overwrite=overwrite)
     try:
@@ -119,7 +119,7 @@ def sweep(
         units.begin(known | {"k": list(grid.ks), "checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)})
         size = batch_size or (SCENE_BATCH if benchmark.scenes else 1)
         failures = _measure(lvlm, benchmark, grid, units, size, captions)
-        from sira_cli.sweep.report import SweepReport
+        from sira_cli.analysis.sweep.report import SweepReport
 
         report = None
         if len(units):
@@ -137,7 +137,7 @@ def sweep(
         else:
             print_report(report)
         if plot is not None:
-            from sira_cli.sweep.plot import draw
+            from sira_cli.analysis.sweep.plot import draw
 
             save_plot(draw, report, plot)
         if write_preset is not None:
@@ -148,7 +148,7 @@ def sweep(
 
 def _check_targets(output: Path | None, plot: Path | None, write_preset: Path | None, overwrite: bool) -> None:
     """Before anything is measured."""
-    from sira_cli.plots import check_format
+    from sira_cli.analysis.plots import check_format
 
     for option, file in (("--output", output), ("--plot", plot), ("--write-preset", write_preset)):
         check_file(option, file, overwrite or option != "--write-preset")
@@ -168,9 +168,9 @@ def _benchmark(
         raise SettingsError(
             "give POPE's question files with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
         )
+    from sira_cli.analysis.sweep import benchmark
     from sira_cli.eval.base import ONE_WORD
-    from sira_cli.sources import check_images
-    from sira_cli.sweep import benchmark
+    from sira_cli.pictures.sources import check_images
 
     if images is None:
         return benchmark.scenes(limit, suffix or "")
@@ -183,9 +183,9 @@ def _grid(
     lvlm: Lvlm, benchmark: Benchmark, given: tuple[int, ...] | None, alphas: tuple[float, ...], every: bool
 ) -> Grid:
     """All settings. Which K there are, and what must not be asked, depends on the model."""
-    from sira_cli.batch import check_prompts
-    from sira_cli.families import find_backbone
-    from sira_cli.sweep.cells import Grid, spread
+    from sira_cli.analysis.sweep.cells import Grid, spread
+    from sira_cli.core.families import find_backbone
+    from sira_cli.runs.batch import check_prompts
 
     largest = lvlm.layers - find_backbone(lvlm.model).first_boundary
     ks = given or (tuple(range(1, largest + 1)) if every else spread(lvlm.layers, largest))
@@ -197,8 +197,8 @@ def _measure(
     lvlm: Lvlm, benchmark: Benchmark, grid: Grid, units: Units, batch_size: int, captions: bool
 ) -> list[Failure]:
     """Every answer that is missing; pictures that fail are said once, and the others go on."""
-    from sira_cli.sweep.grid import answer_questions, caption_scenes
-    from sira_cli.sweep.report import Failure
+    from sira_cli.analysis.sweep.grid import answer_questions, caption_scenes
+    from sira_cli.analysis.sweep.report import Failure
 
     failures: dict[str, Failure] = {}
     with Progress.shown("questions", len(benchmark.questions)) as progress:
@@ -219,8 +219,8 @@ def _measure(
 
 
 def _write_preset(report: SweepReport, preset: Preset, path: Path) -> None:
-    from sira_cli import presets
     from sira_cli.files import replacing
+    from sira_cli.models import presets
 
     folder = Path(preset.model).expanduser()
     how = f"by sira sweep: {report.by} on {report.pictures if report.captions else report.questions} "

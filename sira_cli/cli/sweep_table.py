@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sira_cli.cli.output import table_console
 
 if TYPE_CHECKING:
-    from sira_cli.sweep.report import Row, SweepReport
+    from sira_cli.analysis.sweep.report import Row, SweepReport
 
 
 def print_report(report: SweepReport) -> None:
@@ -52,7 +52,7 @@ def _cells(report: SweepReport, row: Row) -> list[str]:
 
 
 def _remarks(report: SweepReport) -> list[str]:
-    from sira_cli.sweep import best
+    from sira_cli.analysis.sweep import best
 
     chosen, name = report.row(report.best), report.best.name
     remarks = [

@@ -31,14 +31,14 @@ from sira_cli.errors import PictureError, SettingsError, SiraError
 from sira_cli.methods import check_two_streams
 
 if TYPE_CHECKING:
-    from sira_cli.lvlm import Lvlm
-    from sira_cli.sources import Source
-    from sira_cli.trace.record import Asked, TraceOptions
+    from sira_cli.analysis.trace.record import Asked, TraceOptions
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.pictures.sources import Source
 
 
 def _print_schema(wanted: bool) -> None:
     if wanted:
-        from sira_cli.trace import SCHEMA
+        from sira_cli.analysis.trace import SCHEMA
 
         print(SCHEMA.read_text(encoding="utf-8"), end="")
         raise typer.Exit
@@ -119,7 +119,7 @@ def trace(
     sink = TraceTarget([one.source for one in work], output, output_dir, overwrite)
     check_file("--full-logits", full_logits, overwrite)
     lvlm = load_model(preset, model, method)
-    from sira_cli.trace.record import TraceOptions
+    from sira_cli.analysis.trace.record import TraceOptions
 
     options = TraceOptions(top_k, tuple(word.strip() for word in track.split(",") if word.strip()), full_logits)
     ask = None if question is None else preset.prompts.asking(question)
@@ -170,9 +170,9 @@ class _Run:
         return failed + (self._forced(batch) if batch else 0)
 
     def _asked(self, one: _Work) -> Asked:
-        from sira_cli.images import open_picture
-        from sira_cli.sources import STDIN
-        from sira_cli.trace.record import Asked
+        from sira_cli.analysis.trace.record import Asked
+        from sira_cli.pictures.opening import open_picture
+        from sira_cli.pictures.sources import STDIN
 
         picture = open_picture(sys.stdin.buffer if one.source.path == STDIN else one.source.path)
         prompt = self._ask or self._prompt or one.prompt or self._lvlm.preset.prompts.caption
@@ -180,7 +180,7 @@ class _Run:
         return Asked(task, picture, self._sink.name(one.source), prompt, one.text)
 
     def _generated(self, source: Source, asked: Asked) -> int:
-        from sira_cli.trace.record import trace_generated
+        from sira_cli.analysis.trace.record import trace_generated
 
         try:
             with self._sink.opened(source) as write:
@@ -193,7 +193,7 @@ class _Run:
 
     def _forced(self, batch: list[tuple[Source, Asked]]) -> int:
         """Scored together; if that fails, one after the other."""
-        from sira_cli.trace.record import trace_forced
+        from sira_cli.analysis.trace.record import trace_forced
 
         lines: list[list[Line]] = [[] for _ in batch]
         try:
@@ -211,7 +211,7 @@ class _Run:
         return 0
 
     def _failed(self, asked: Asked, error: Exception) -> int:
-        from sira_cli.lvlm import refused
+        from sira_cli.models.lvlm import refused
 
         return self._fail(str(refused(asked.picture.name, error)))
 
@@ -227,7 +227,7 @@ def _forced_from(path: Path) -> list[_Work]:
     Raises:
         SettingsError: the file cannot be read, or a line is no such record.
     """
-    from sira_cli.sources import Source
+    from sira_cli.pictures.sources import Source
 
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.cli.console import verbosity
 from sira_cli.cli.options import check_file
 from sira_cli.files import make_folder, replacing, writing
-from sira_cli.remote import is_uri, public
+from sira_cli.pictures.stores import is_uri, public
 
 if TYPE_CHECKING:
-    from sira_cli.sidecars import Sidecars
-    from sira_cli.sources import Source
+    from sira_cli.pictures.sources import Source
+    from sira_cli.runs.sidecars import Sidecars
 
 Line = dict[str, Any]
 
@@ -36,7 +36,7 @@ class TraceTarget:
         self._legend = True
         self._sidecars: Sidecars | None = None
         if output_dir is not None:
-            from sira_cli.sidecars import Sidecars
+            from sira_cli.runs.sidecars import Sidecars
 
             self._sidecars = Sidecars(sources, extension=".trace.jsonl", output_dir=output_dir, overwrite=overwrite)
         if output is not None:
@@ -45,7 +45,7 @@ class TraceTarget:
 
     def name(self, source: Source) -> str:
         """A picture's name in its trace: relative to the file."""
-        from sira_cli.sources import STDIN
+        from sira_cli.pictures.sources import STDIN
 
         file = self._output if self._sidecars is None else self._sidecars.place(source)
         if is_uri(source.path):
@@ -86,7 +86,7 @@ class TraceTarget:
     def error(self, message: str) -> None:
         """A picture without a trace; in a tree it has no file, and is tried again."""
         if self._sidecars is None and not self._strip:
-            from sira_cli.trace.record import failed
+            from sira_cli.analysis.trace.record import failed
 
             with self.opened(None) as write:
                 write(failed(message))
@@ -100,7 +100,7 @@ class TraceTarget:
 
     def _show(self, source: Source, lines: list[Line]) -> None:
         from sira_cli.cli.strip import print_candidates, print_words
-        from sira_cli.images import one_line
+        from sira_cli.pictures.opening import one_line
 
         print(f"{one_line(source.path)}:")
         print_words(lines[-1]["text"], lines[-1]["words"], legend=self._legend)

@@ -35,8 +35,8 @@ def load_methods(folder: Path = MODEL) -> dict[str, Any]:
 
 def load_method(method: str, folder: Path = MODEL, **settings: Any) -> Any:
     """The model in `folder` under one decoder; the preset `demo`'s settings unless given here."""
-    from sira_cli import presets
-    from sira_cli.loading import load
+    from sira_cli.models import presets
+    from sira_cli.models.loading import load
 
     preset = presets.find("demo")
     if folder != MODEL:

@@ -26,7 +26,7 @@ from sira_cli.demo.figures import SPLITS
 from sira_cli.demo.language import NUMBERS, article, caption, yes_no_question
 from sira_cli.demo.scenes import SIDE, Scene, render
 from sira_cli.demo.world import OBJECTS
-from sira_cli.eval.chair_words import HEADS
+from sira_cli.eval.chair.words import HEADS
 from sira_cli.files import make_folder, replacing
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sira_cli.bootstrap import Figure, draws, interval
+from sira_cli.eval.stats.bootstrap import Figure, draws, interval
 
 Split = Literal["random", "popular", "adversarial"]
 SPLITS: tuple[Split, ...] = ("random", "popular", "adversarial")

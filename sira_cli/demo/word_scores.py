@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sira_cli.bootstrap import Figure
 from sira_cli.demo.evaluate import hallucinated
 from sira_cli.demo.figures import markdown
 from sira_cli.demo.language import mentions
 from sira_cli.demo.scenes import Scene, render
-from sira_cli.trace.grounding import WordScores
+from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.models.word_scores import WordScores
 
 BATCH = 50  # captions
 RESAMPLES = 1_000

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from sira_cli import presets
+from sira_cli.models import presets
 
 RESULTS = Path(__file__).parent / "paper.yaml"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import SettingsError
+from sira_cli.eval.answers.names import named_after
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Tally, Texts, ratio
-from sira_cli.eval.names import named_after
 from sira_cli.eval.paper import pope_group
 from sira_cli.eval.rows import id_of, read_rows, text_of
 from sira_cli.files import replacing

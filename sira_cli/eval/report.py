@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from sira_cli._version import __version__
-from sira_cli.bootstrap import Figure, interval
-from sira_cli.eval.answers import Answers, Failure
+from sira_cli.eval.answers.answers import Answers, Failure
 from sira_cli.eval.base import Benchmark, Counts, Part, Tally
-from sira_cli.eval.paired import mcnemar, resample
 from sira_cli.eval.paper import paper_row
+from sira_cli.eval.stats.bootstrap import Figure, interval
+from sira_cli.eval.stats.paired import mcnemar, resample
 
 MEAN = "mean"
 LOWER_IS_BETTER = frozenset({"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog"})

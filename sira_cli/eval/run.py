@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sira_cli.batch import BatchRun, Item
 from sira_cli.errors import SettingsError
-from sira_cli.eval.answers import SAME, Said
+from sira_cli.eval.answers.answers import SAME, Said
 from sira_cli.eval.base import Ask, Part
 from sira_cli.files import relative
-from sira_cli.ledger import Ledger, configuration_of
-from sira_cli.lvlm import Lvlm
-from sira_cli.results import as_text, hash_of
-from sira_cli.sources import Shard, Source
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.records import as_text, hash_of
+from sira_cli.pictures.sources import Shard, Source
+from sira_cli.runs.batch import BatchRun, Item
+from sira_cli.runs.ledger import Ledger, configuration_of
 
 
 def units(part: Part, shard: Shard | None = None) -> list[Ask]:

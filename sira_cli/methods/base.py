@@ -7,15 +7,15 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from sira_cli.config import SiraConfig, check_range
+from sira_cli.core.config import SiraConfig, check_range
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from sira_cli.lvlm import Lvlm
-    from sira_cli.presets import Preset
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.presets import Preset
 
 FORK_SETTINGS = ("k", "k_fraction", "alpha", "beta")
 
@@ -124,7 +124,7 @@ class TwoPasses(Method):
     def attach(
         self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
     ) -> AbstractContextManager[Any]:
-        """A hook behind the model (`sira_cli.second_pass`)."""
-        from sira_cli.second_pass import second_pass
+        """A hook behind the model (`sira_cli.methods.second_pass`)."""
+        from sira_cli.methods.second_pass import second_pass
 
         return second_pass(model, prompts, branch, self.rule)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.config import SiraConfig
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.rules import plausible
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
-from sira_cli.rules import plausible
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,8 +45,8 @@ class Dola(Method):
         """Hooks on the candidate layers and on the model."""
         import torch
 
-        from sira_cli.families import find_backbone
-        from sira_cli.hooks import attached_hooks
+        from sira_cli.core.families import find_backbone
+        from sira_cli.core.hooks import attached_hooks
 
         backbone = find_backbone(model)
         head = model.get_output_embeddings()

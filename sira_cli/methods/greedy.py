@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.config import SiraConfig
+from sira_cli.core.config import SiraConfig
 from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:

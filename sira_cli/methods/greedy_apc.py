@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.config import SiraConfig
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.rules import plausible
 from sira_cli.methods.base import Method
-from sira_cli.rules import plausible
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,8 +25,8 @@ class GreedyApc(Method):
     @contextmanager
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
         """An output hook."""
-        from sira_cli.families import find_backbone
-        from sira_cli.hooks import attached_hooks
+        from sira_cli.core.families import find_backbone
+        from sira_cli.core.hooks import attached_hooks
 
         def cut(model: Any, args: Any, output: Any) -> Any:
             z = output.logits[:, -1].float()  # [B, V]

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sira_cli.core.rules import contrast, plausible
 from sira_cli.methods.base import TwoPasses
-from sira_cli.rules import contrast, plausible
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from sira_cli.lvlm import Lvlm
+    from sira_cli.models.lvlm import Lvlm
 
 # One of the five that were published.
 ROLE = "You are a confused objects detector to provide a fuzzy overview or impression of the image."
@@ -39,7 +39,7 @@ class Icd(TwoPasses):
         self, lvlm: Lvlm, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """The same pictures and prompts with the role."""
-        from sira_cli.processors import chat_inputs
+        from sira_cli.models.processors import chat_inputs
 
         return dict(chat_inputs(lvlm.processor, lvlm.model.config.model_type, images, prompts, system=self.role))
 

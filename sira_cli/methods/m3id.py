@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sira_cli.config import check_range
+from sira_cli.core.config import check_range
+from sira_cli.core.rules import plausible
 from sira_cli.methods.base import TwoPasses
 from sira_cli.methods.text_only import without_image
-from sira_cli.rules import plausible
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from sira_cli.lvlm import Lvlm
+    from sira_cli.models.lvlm import Lvlm
 
 LARGEST = 80.0  # of decay t: e^88 is more than float32 holds
 

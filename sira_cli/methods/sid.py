@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from sira_cli.config import SiraConfig
+from sira_cli.core.config import SiraConfig
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
 
@@ -43,8 +43,8 @@ class Sid(Method):
     def attach(
         self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
     ) -> AbstractContextManager[Any]:
-        """A fork at layer 2 (`sira_cli.sid_fork`)."""
-        from sira_cli.sid_fork import attach_sid
+        """A fork at layer 2 (`sira_cli.methods.sid_fork`)."""
+        from sira_cli.methods.sid_fork import attach_sid
 
         visible = self.for_task("caption").visible
         return attach_sid(model, config.image_tokens, alpha=self.alpha, beta=self.beta, visible=visible or 0)

@@ -1,4 +1,4 @@
-"""`sira`: late layers that see no image beside those that do (`sira_cli.fork`), the default."""
+"""`sira`: late layers that see no image beside those that do (`sira_cli.core.fork`), the default."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.config import SiraConfig
+from sira_cli.core.config import SiraConfig
 from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
@@ -25,6 +25,6 @@ class Sira(Method):
         self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
     ) -> AbstractContextManager[Any]:
         """As `sira_cli.attach`."""
-        from sira_cli.fork import attach
+        from sira_cli.core.fork import attach
 
         return attach(model, config)

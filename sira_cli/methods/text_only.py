@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sira_cli.core.rules import contrast
 from sira_cli.methods.base import TwoPasses
-from sira_cli.rules import contrast
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from sira_cli.lvlm import Lvlm
+    from sira_cli.models.lvlm import Lvlm
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TextOnly(TwoPasses):
 
 def without_image(inputs: Mapping[str, Tensor], image: Tensor) -> dict[str, Tensor]:
     """The prompts without the positions `image [B, S]`, left-padded anew; what belongs to the picture is left out."""
-    from sira_cli.masks import text_rows
+    from sira_cli.core.masks import text_rows
 
     ids = inputs["input_ids"]  # [B, S]
     rows, live = text_rows(image, inputs["attention_mask"].bool())  # [B, T], [B, T]

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods.base import TwoPasses
-from sira_cli.rules import contrast, plausible
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from sira_cli.lvlm import Lvlm
+    from sira_cli.models.lvlm import Lvlm
 
 STEPS = 1000
 

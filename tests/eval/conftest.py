@@ -12,13 +12,13 @@ import pytest
 from sira_cli.demo.evaluate import Questions, held_out
 from sira_cli.demo.export import export
 from sira_cli.demo.scenes import TEST_SEEDS
-from sira_cli.eval.amber import Amber
-from sira_cli.eval.chair import Chair
-from sira_cli.loading import load
-from sira_cli.lvlm import Lvlm
-from tests.eval.amber_data import benchmark, lay_out
-from tests.eval.coco_data import IMAGES, write_coco
-from tests.eval.helpers import SCENES, SPLITS
+from sira_cli.eval.amber.benchmark import Amber
+from sira_cli.eval.chair.benchmark import Chair
+from sira_cli.models.loading import load
+from sira_cli.models.lvlm import Lvlm
+from tests.support.eval.amber_data import benchmark, lay_out
+from tests.support.eval.coco_data import IMAGES, write_coco
+from tests.support.eval.helpers import SCENES, SPLITS
 
 
 @pytest.fixture(scope="session")

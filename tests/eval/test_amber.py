@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.amber_words import Judged, Lexicon
+from sira_cli.eval.amber.similarity import Exact, Similarity
+from sira_cli.eval.amber.words import Judged, Lexicon
 from sira_cli.eval.base import Ask
-from sira_cli.eval.similarity import Exact, Similarity
-from tests.eval.amber_data import ANSWERED, QUESTIONS, RELATION, SAID, Near, benchmark, figures, lay_out, write
+from tests.support.eval.amber_data import ANSWERED, QUESTIONS, RELATION, SAID, Near, benchmark, figures, lay_out, write
 
 
 def test_what_is_asked(amber, data):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sira_cli.errors import SettingsError, SiraError
-from tests.eval.amber_data import ANSWERED, SAID, benchmark, write
+from tests.support.eval.amber_data import ANSWERED, SAID, benchmark, write
 
 
 def edit(path: Path, place: object, **changes: object) -> None:

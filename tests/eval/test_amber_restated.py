@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.eval.amber import Amber
+from sira_cli.eval.amber.benchmark import Amber
 from sira_cli.eval.base import ONE_WORD, Ask
-from tests.eval.amber_data import Near, Nouns, benchmark, figures
+from tests.support.eval.amber_data import Near, Nouns, benchmark, figures
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "amber"
 

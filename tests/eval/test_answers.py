@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.answers import SAME, AnswerFiles, Failure, find_files, read_answers
-from sira_cli.eval.names import named_after
+from sira_cli.eval.answers.answers import SAME, AnswerFiles, Failure, find_files, read_answers
+from sira_cli.eval.answers.names import named_after
 from sira_cli.eval.pope import Pope
-from tests.eval.made import Made
+from tests.support.eval.made import Made
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 
 from sira_cli.errors import SettingsError
 from sira_cli.eval.base import Ask
-from sira_cli.eval.chair import PROMPT, Chair
-from tests.eval import language_data
-from tests.eval.coco_data import CAPTIONS, IMAGES
+from sira_cli.eval.chair.benchmark import PROMPT, Chair
+from tests.support.eval import language_data
+from tests.support.eval.coco_data import CAPTIONS, IMAGES
 
 # Figures
 

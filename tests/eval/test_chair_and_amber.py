@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sira_cli import methods
-from tests.eval.helpers import SCENES, rows, values
+from tests.support.eval.helpers import SCENES, rows, values
 
 
 def test_chair(sira, scenes, loaded, lvlm, tmp_path):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.chair import Chair
-from sira_cli.eval.chair_rows import read_ids
-from sira_cli.eval.coco import image_of
-from tests.eval.coco_data import CAPTIONS, IMAGES
+from sira_cli.eval.chair.benchmark import Chair
+from sira_cli.eval.chair.coco import image_of
+from sira_cli.eval.chair.rows import read_ids
+from tests.support.eval.coco_data import CAPTIONS, IMAGES
 
 
 def write_lines(path: Path, *rows: Any) -> Path:

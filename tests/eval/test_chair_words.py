@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.eval import fallback
-from sira_cli.eval.chair_words import HEADS, MERGES, SYNONYMS, mentions
-from tests.eval.coco_data import CATEGORIES
+from sira_cli.eval.chair.words import HEADS, MERGES, SYNONYMS, mentions
+from sira_cli.eval.language import fallback
+from tests.support.eval.coco_data import CATEGORIES
 
 SHARED = Path(__file__).parents[3] / "shared"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the benchmarks' files are not beside the repository")

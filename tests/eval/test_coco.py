@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sira_cli import presets
 from sira_cli.errors import SettingsError
-from sira_cli.eval.chair import Chair
-from sira_cli.eval.coco import Annotations
-from tests.eval import language_data
-from tests.eval.coco_data import CATEGORIES, IMAGES, write_coco
+from sira_cli.eval.chair.benchmark import Chair
+from sira_cli.eval.chair.coco import Annotations
+from sira_cli.models import presets
+from tests.support.eval import language_data
+from tests.support.eval.coco_data import CATEGORIES, IMAGES, write_coco
 
 
 @pytest.fixture(autouse=True)

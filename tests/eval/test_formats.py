@@ -9,11 +9,11 @@ import io
 import pytest
 from rich.console import Console
 
-from sira_cli.bootstrap import Figure
 from sira_cli.cli.eval_table import print_report
 from sira_cli.eval.formats import to_csv, to_latex
 from sira_cli.eval.report import EvalReport, Row
-from tests.eval.made import Made, said, share
+from sira_cli.eval.stats.bootstrap import Figure
+from tests.support.eval.made import Made, said, share
 
 
 def test_csv_has_a_line_a_row_with_its_interval():

@@ -12,9 +12,9 @@ import nltk
 import pytest
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval import fallback, language
-from sira_cli.eval.language import Nltk, find_language
-from tests.eval import language_data
+from sira_cli.eval.language import fallback, language
+from sira_cli.eval.language.language import Nltk, find_language
+from tests.support.eval import language_data
 
 TAGGER = "averaged_perceptron_tagger_eng"
 

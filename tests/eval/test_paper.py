@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from sira_cli import presets
 from sira_cli.eval.paper import RESULTS, paper_models, paper_row, pope_group
-from tests.eval.paper_tables import main_table, tables, to_yaml
+from sira_cli.models import presets
+from tests.support.eval.paper_tables import main_table, tables, to_yaml
 
 SOURCE = Path(__file__).parents[3] / "shared" / "paper" / "sira.tex"
 needs_source = pytest.mark.skipif(not SOURCE.is_file(), reason="the paper's source is not here")

@@ -8,11 +8,14 @@ import sys
 import pytest
 
 from sira_cli.cli import eval as cli
-from sira_cli.eval import amber, amber_figures, chair, language
 from sira_cli.eval import pope as pope_eval
-from sira_cli.eval.answers import SAME
+from sira_cli.eval.amber import benchmark as amber
+from sira_cli.eval.amber import figures as amber_figures
+from sira_cli.eval.answers.answers import SAME
+from sira_cli.eval.chair import benchmark as chair
+from sira_cli.eval.language import language
 from sira_cli.eval.run import more_settings
-from tests.eval.helpers import SCENES
+from tests.support.eval.helpers import SCENES
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sira_cli.bootstrap import draws, interval
-from sira_cli.eval.answers import Failure
-from sira_cli.eval.paired import mcnemar, resample
+from sira_cli.eval.answers.answers import Failure
 from sira_cli.eval.report import EvalReport
-from tests.eval.made import Made, said, share
+from sira_cli.eval.stats.bootstrap import draws, interval
+from sira_cli.eval.stats.paired import mcnemar, resample
+from tests.support.eval.made import Made, said, share
 
 
 @pytest.mark.parametrize("only_first", range(0, 40, 3))

@@ -12,8 +12,8 @@ import pytest
 
 from sira_cli import methods
 from sira_cli.eval.base import ONE_WORD
-from sira_cli.lvlm import Lvlm
-from tests.eval.helpers import SPLITS, rows, values
+from sira_cli.models.lvlm import Lvlm
+from tests.support.eval.helpers import SPLITS, rows, values
 
 
 @pytest.fixture(scope="module")

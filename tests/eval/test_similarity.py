@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.similarity import OFFICIAL, Vectors, find_similarity
+from sira_cli.eval.amber.similarity import OFFICIAL, Vectors, find_similarity
 
 spacy = pytest.importorskip("spacy", reason="the extra `eval` is not installed")
 

@@ -1,0 +1,1 @@
+"""Looking into decoding: traces and their page, drift, sweeps, costs."""

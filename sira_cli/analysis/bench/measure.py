@@ -1,0 +1,228 @@
+"""One request under the clock: when the image encoder was done, and each token there."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.cache_utils import DynamicCache
+from transformers.generation.streamers import BaseStreamer
+
+from sira_cli.core.fork import Fork
+from sira_cli.core.static_cache import full_layer
+from sira_cli.errors import SiraError
+from sira_cli.methods.second_pass import SecondPass
+from sira_cli.models.lvlm import BRANCH, Lvlm
+
+SHARES = (1.0, 0.75, 0.5, 0.9, 0.6, 0.8, 0.7, 1.0)  # of the image tokens asked for, in a batch of mixed sizes
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a request took.
+
+    Attributes:
+        encoder: seconds until the (first) image encoder was done.
+        tokens: `[N]` seconds until each token was there, encoder included.
+        cache_bytes: keys and values at the end, of all streams.
+        peak_bytes: most memory during the request, weights included; None where the system does not tell.
+    """
+
+    encoder: float
+    tokens: tuple[float, ...]
+    cache_bytes: int
+    peak_bytes: int | None
+
+    @property
+    def prefill(self) -> float:
+        """Seconds from the image encoder to the first token."""
+        return self.tokens[0] - self.encoder
+
+    @property
+    def steps(self) -> list[float]:
+        """Seconds between one token and the next, N - 1 of them."""
+        return [after - before for before, after in zip(self.tokens, self.tokens[1:], strict=False)]
+
+
+def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]:
+    """Noise of about so many image tokens, for processors that keep a picture's size; of mixed sizes if several."""
+    image = processor.image_processor
+    unit = getattr(image, "patch_size", None), getattr(image, "merge_size", 1)
+    side = unit[0] * unit[1] if isinstance(unit[0], int) else 28  # pixels along a token
+    shares = SHARES if count > 1 else (1.0,)
+    made = []
+    for number in range(count):
+        tokens = image_tokens * shares[number % len(shares)]
+        height = max(1, round((tokens * 3 / 4) ** 0.5))
+        width = max(1, round(tokens / height))
+        made.append(Image.effect_noise((side * width, side * height), 60).convert("RGB"))
+    return made
+
+
+def prompts(prompt: str, count: int) -> list[str]:
+    """The prompt, in a batch with more or less of it repeated, so that rows have to be padded."""
+    return [prompt + f" {prompt}" * (number % 3) for number in range(count)]
+
+
+def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Timing:
+    """Time one request of `tokens` new tokens for each of B prompts.
+
+    Args:
+        lvlm: the model under a method.
+        inputs: from its `prepare`, on the model's device and in its precision.
+        tokens: at least 1; nothing ends a text before.
+        room: new tokens that a static cache has room for, if more: another room would be another graph.
+
+    Raises:
+        SiraError: what ran is not what should be measured: another number of tokens, or caches of other lengths.
+    """
+    model = lvlm.model
+    no_token = model.config.get_text_config(decoder=True).vocab_size  # so that nothing ends a text
+    generation = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=no_token)
+    gc.collect()
+    before = _forget_peak(model.device)
+    with _Clock(model).running() as clock:
+        own, decoder = lvlm.decoding(inputs, room or tokens)
+        own.setdefault("past_key_values", DynamicCache(config=model.config.get_text_config(decoder=True)))
+        with decoder as decoding:
+            output = model.generate(**own, generation_config=generation, streamer=clock)
+    cache = own["past_key_values"]
+    made = output.shape[1] - own["input_ids"].shape[1]
+    if made != tokens or len(clock.tokens) != tokens:
+        raise SiraError(f"method {lvlm.method} made {made} tokens ({len(clock.tokens)} seen), expected {tokens}")
+    caches: list[Any] = [cache, decoding.cache] if isinstance(decoding, SecondPass) else [cache]
+    check_caches(lvlm, inputs, decoding, caches, tokens)
+    cached = sum(map(cache_bytes, caches))
+    peak = _peak(model.device)
+    if peak is not None and before is not None:  # without the caches that other decoders keep
+        kept = cached if lvlm.compiled is not None else 0
+        peak += kept + sum(weight.nbytes for weight in model.parameters()) - before
+    return Timing(clock.encoder, tuple(clock.tokens), cached, peak)
+
+
+def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], tokens: int) -> None:
+    """Whether each layer of each stream holds its prompt and every new token but the last.
+
+    Raises:
+        SiraError: it does not.
+    """
+    new = tokens - 1
+    prompt = inputs["input_ids"].shape[1]
+    expected = [(prompt + new, 0)] * lvlm.layers  # rows of the full and of the CF stream
+    if isinstance(decoding, Fork):
+        kept = inputs["attention_mask"].bool()  # [B, S]
+        if lvlm.method != "sid":  # which keeps image rows, and masks them
+            kept = kept & ~lvlm.find_image(inputs["input_ids"])
+        text = int(kept.sum(dim=1).max())
+        expected[decoding.boundary :] = [(prompt + new, text + new)] * decoding.k
+    wanted = [expected]
+    if isinstance(decoding, SecondPass):
+        wanted.append([(inputs[f"{BRANCH}input_ids"].shape[1] + new, 0)] * lvlm.layers)
+    found = [[(int(layer.get_seq_length()), _cf_rows(layer)) for layer in cache.layers] for cache in caches]
+    if found != wanted:
+        raise SiraError(
+            f"method {lvlm.method}: rows of (full, CF) per cache and layer are {found}, expected {wanted}: "
+            "this is not the decoder that should be measured"
+        )
+
+
+def cache_bytes(cache: Any) -> int:
+    """Of keys and values, all layers and streams; of a static cache also those of tokens that did not come."""
+    streams = [stream for layer in cache.layers for stream in _streams(layer)]
+    return sum(tensor.nbytes for stream in streams for tensor in (stream.keys, stream.values))
+
+
+def device_name(device: torch.device) -> str:
+    """The chip, as its maker calls it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread{'s' * (threads > 1)}" if device.type == "cpu" else f"{device.type}, {name}"
+
+
+class _Clock(BaseStreamer):
+    """Stamps, in seconds since the start."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._prompt = True
+        self.encoder = 0.0
+        self.tokens: list[float] = []
+
+    @contextmanager
+    def running(self) -> Iterator[_Clock]:
+        """From the start of the block on."""
+        encoder = self._model.get_encoder(modality="image")
+        if encoder in (self._model, self._model.base_model):
+            raise SiraError(f"the image encoder of {type(self._model).__name__} cannot be told from the rest")
+        handle = encoder.register_forward_hook(self._encoded)
+        _wait(self._model.device)
+        self._start = time.perf_counter()
+        try:
+            yield self
+        finally:
+            handle.remove()
+
+    def put(self, value: Tensor) -> None:
+        """Called by `generate` with the prompt, then with each step's tokens, which are on the CPU by then."""
+        if not self._prompt:
+            self.tokens.append(time.perf_counter() - self._start)
+        self._prompt = False
+
+    def end(self) -> None:
+        """Called by `generate` when all is done."""
+
+    def _encoded(self, *_: Any) -> None:
+        if not self.encoder:
+            _wait(self._model.device)
+            self.encoder = time.perf_counter() - self._start
+
+
+def _cf_rows(layer: Any) -> int:
+    return int(layer.cf.get_seq_length()) if hasattr(layer, "cf") else 0
+
+
+def _streams(layer: Any) -> list[Any]:
+    """The layers that hold the keys and values of each stream."""
+    return [full_layer(layer), layer.cf] if hasattr(layer, "cf") else [layer]
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def _forget_peak(device: torch.device) -> int | None:
+    """So that `_peak` is that of what follows; bytes that torch has allocated by now, on a GPU."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak becomes what is in use now
+    return None
+
+
+def _peak(device: torch.device) -> int | None:
+    """Bytes: on a GPU what torch had allocated, on Linux what the process had in memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if device.type == "cpu" and status.is_file() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), None)

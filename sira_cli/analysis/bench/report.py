@@ -1,0 +1,180 @@
+"""Medians, spreads and ratios to greedy of what was measured, and their record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+
+from sira_cli._version import __version__
+from sira_cli.analysis.bench.measure import Timing
+
+# Seconds of a request on Qwen2.5-VL over those of standard decoding (paper, Appendix B, Table "Comparison of
+# inference efficiency").
+PAPER = {
+    "greedy": {32: 1.0, 64: 1.0, 128: 1.0},
+    "vcd": {32: 2.1, 64: 2.1, 128: 2.1},
+    "sira": {32: 1.4, 64: 1.5, 128: 1.5},
+}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with the least and the largest value."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """From at least one value."""
+        return cls(median(values), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure of one method.
+
+    Attributes:
+        seconds: over the runs.
+        ratio: to the baseline's; each run's own, which it shares a round with, so that a drifting machine favours none.
+    """
+
+    seconds: Spread
+    ratio: Spread
+
+    @classmethod
+    def of(cls, runs: Sequence[Timing], baseline: Sequence[Timing], figure: Callable[[Timing], float]) -> Measure:
+        """`runs[i]` and `baseline[i]` are of the same round."""
+        own, base = [figure(run) for run in runs], [figure(run) for run in baseline]
+        return cls(Spread.of(own), Spread.of([a / b for a, b in zip(own, base, strict=True)]))
+
+
+class Decoder(NamedTuple):
+    """A method, and whether its decoding steps are compiled."""
+
+    method: str
+    compiled: bool = False
+
+    def __str__(self) -> str:
+        return f"compiled {self.method}" if self.compiled else self.method
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method at a batch size.
+
+    Attributes:
+        method: its name.
+        compiled: whether its decoding steps are.
+        baseline: what the ratios are to: `greedy`, or `compiled greedy`.
+        batch: B.
+        prompt_tokens, image_tokens: of all B prompts.
+        prefill: from the image encoder to the first token; of a method with two passes, both.
+        step: between two tokens of a text; a run's figure is the median of its steps. None: there is one token only.
+        requests: by number of new tokens, the whole request.
+        tokens_per_second: of all B texts, while decoding.
+        cache_bytes: keys and values of all streams at the end.
+        peak_bytes: most memory during a request, weights included.
+        paper: by number of new tokens, the paper's ratio.
+    """
+
+    method: str
+    compiled: bool
+    baseline: str
+    batch: int
+    prompt_tokens: int
+    image_tokens: int
+    prefill: Measure
+    step: Measure | None
+    requests: dict[int, Measure]
+    tokens_per_second: float | None
+    cache_bytes: int
+    peak_bytes: int | None
+    paper: dict[int, float]
+
+    @property
+    def name(self) -> str:
+        """Of the method, with what is done to it."""
+        return str(Decoder(self.method, self.compiled))
+
+    @classmethod
+    def of(
+        cls,
+        decoder: Decoder,
+        baseline: Decoder,
+        sizes: tuple[int, int, int],
+        runs: Mapping[Decoder, Sequence[Timing]],
+        lengths: Sequence[int],
+    ) -> Row:
+        """From the runs of all decoders, round by round; `sizes` are B, prompt and image tokens.
+
+        A request of fewer tokens is the beginning of the longest one, so each run serves all lengths.
+        """
+        own, base = runs[decoder], runs[baseline]
+        batch, prompt_tokens, image_tokens = sizes
+        step = Measure.of(own, base, lambda run: median(run.steps)) if own[0].steps else None
+        paper = PAPER.get(decoder.method, {}) if not decoder.compiled else {}
+        return cls(
+            method=decoder.method,
+            compiled=decoder.compiled,
+            baseline=str(baseline),
+            batch=batch,
+            prompt_tokens=prompt_tokens,
+            image_tokens=image_tokens,
+            prefill=Measure.of(own, base, lambda run: run.prefill),
+            step=step,
+            requests={length: Measure.of(own, base, _until(length)) for length in lengths},
+            tokens_per_second=None if step is None else batch / step.seconds.median,
+            cache_bytes=own[0].cache_bytes,
+            peak_bytes=max((run.peak_bytes for run in own if run.peak_bytes is not None), default=None),
+            paper={length: ratio for length, ratio in paper.items() if length in lengths},
+        )
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """What was measured, on what.
+
+    Attributes:
+        model: preset or model; `weights` are random or the model's.
+        parameters: number of weights.
+        device: the chip.
+        k, layers, alpha: of SIRA.
+        runs: measured rounds, after one that only warms up.
+        rows: by batch size; greedy's come first.
+    """
+
+    model: str
+    weights: str
+    parameters: int
+    dtype: str
+    attention: str
+    device: str
+    torch: str
+    transformers: str
+    k: int
+    layers: int
+    alpha: float
+    lengths: tuple[int, ...]
+    runs: int
+    rows: tuple[Row, ...]
+
+    def to_json(self) -> str:
+        """One JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
+        return json.dumps({"schema": "sira.bench/1", **asdict(self), "sira_version": __version__}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> BenchReport:
+        """The inverse of `to_json`."""
+        record: TypeAdapter[BenchReport] = TypeAdapter(cls)
+        return record.validate_json(text)
+
+
+def _until(length: int) -> Callable[[Timing], float]:
+    return lambda run: run.tokens[length - 1]

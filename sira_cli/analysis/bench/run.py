@@ -1,0 +1,104 @@
+"""All methods on one model, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import transformers
+
+from sira_cli.analysis.bench.measure import Timing, device_name, measure, pictures, prompts
+from sira_cli.analysis.bench.report import BenchReport, Decoder, Row
+from sira_cli.methods import COMPILED, find
+from sira_cli.models.compiled import CompiledSteps
+from sira_cli.models.lvlm import Lvlm
+
+WARM_UP = 4  # tokens
+GREEDY = Decoder("greedy")
+
+
+def bench(
+    lvlm: Lvlm,
+    methods: Sequence[str],
+    *,
+    lengths: Sequence[int],
+    batches: Sequence[int],
+    runs: int,
+    image_tokens: int,
+    compile: bool = False,  # noqa: A002 (as in `load`)
+    on_request: Callable[[], None] = lambda: None,
+    on_rows: Callable[[BenchReport], None] = lambda report: None,
+) -> BenchReport:
+    """Time requests of every method on the same model and the same pictures: A B A B ..., each round in the same order.
+
+    Args:
+        lvlm: the model under SIRA, with the K and alpha to measure.
+        methods: beside greedy, which is measured in any case.
+        lengths: new tokens; one request is as long as the longest, the others are its beginnings.
+        batches: batch sizes, at least one; pictures and prompts of a batch differ in size.
+        runs: measured rounds.
+        image_tokens: of the largest picture, where the model lets pictures have their own size.
+        compile: measure SIRA and greedy with compiled steps, too.
+        on_request: called after each request.
+        on_rows: called after each batch size with what is measured so far.
+
+    Raises:
+        SiraError: what ran is not what should be measured.
+        SettingsError: steps cannot be compiled here.
+    """
+    compared = decoders(methods, compile)
+    rows: list[Row] = []
+    for batch in batches:
+        if compile:
+            torch.compiler.reset()  # else what is compiled for one batch size decides how it is for the next
+        # They share the model: only hooks differ, which are on it while a request runs.
+        lvlms = {
+            decoder: lvlm.under(find(decoder.method), compiled=CompiledSteps(lvlm.model) if decoder.compiled else None)
+            for decoder in compared
+        }
+        images = pictures(lvlm.processor, image_tokens, batch)
+        asked = prompts(lvlm.preset.prompts.caption, batch)
+        inputs = {
+            decoder: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
+            for decoder, one in lvlms.items()
+        }
+        seen: dict[Decoder, list[Timing]] = {decoder: [] for decoder in compared}
+        for number in range(runs + 1):
+            for decoder, one in lvlms.items():
+                tokens = max(lengths) if number else min(WARM_UP, max(lengths))
+                timing = measure(one, inputs[decoder], tokens, room=max(lengths))
+                if number:
+                    seen[decoder].append(timing)
+                on_request()
+        image, prompt = map(sum, lvlm.lengths(inputs[GREEDY]))
+        pairs = [(decoder, GREEDY) for decoder in compared]
+        pairs += [(one, Decoder("greedy", True)) for one in compared if one.compiled and one.method != "greedy"]
+        rows += [Row.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
+        report = _report(lvlm, lengths, runs, rows)
+        on_rows(report)
+    return report
+
+
+def _report(lvlm: Lvlm, lengths: Sequence[int], runs: int, rows: Sequence[Row]) -> BenchReport:
+    return BenchReport(
+        model=lvlm.preset.name or lvlm.preset.model,
+        weights="random" if lvlm.revision == "random" else "its own",
+        parameters=sum(parameter.numel() for parameter in lvlm.model.parameters()),
+        dtype=lvlm.dtype,
+        attention=lvlm.model.config._attn_implementation,
+        device=device_name(lvlm.model.device),
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        k=lvlm.k,
+        layers=lvlm.layers,
+        alpha=lvlm.alpha,
+        lengths=tuple(lengths),
+        runs=runs,
+        rows=tuple(rows),
+    )
+
+
+def decoders(methods: Sequence[str], compile: bool) -> list[Decoder]:  # noqa: A002
+    """What is measured, greedy first."""
+    names = dict.fromkeys(["greedy", *methods])
+    return [Decoder(name) for name in names] + [Decoder(name, True) for name in names if compile and name in COMPILED]

@@ -1,0 +1,1 @@
+"""How far counterfactual streams stray from the full one: the paper's Figure 4."""

@@ -1,0 +1,156 @@
+"""How far counterfactual references stray from the full stream: the paper's Figure 4, for any model.
+
+The paper (Section "Alignment of the Internal Counterfactual Reference") compares the CF stream with the
+model on a blurred and on a patch-shuffled picture. It prints no formula for drift; here it is, after each
+decoder layer and at the last prompt position, from which the next token is predicted,
+
+    drift(i) = 1 - cos(h_full^i, h_ref^i),  i = 1..L
+
+and the next-token KL is KL(p_full || p_ref) in nats. The CF stream is the full one up to h^b, b = L - K.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import find_backbone
+from sira_cli.core.fork import Step, attach
+from sira_cli.core.rules import kl_divergence
+from sira_cli.errors import PictureError, SiraError
+from sira_cli.methods import check_two_streams
+from sira_cli.models.lvlm import Lvlm, PictureSource, refused
+from sira_cli.pictures.opening import one_line, open_picture
+from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
+
+REFERENCES = ("cf", "blur", "shuffle")
+
+
+@dataclass(frozen=True)
+class LastRow:
+    """What the model computes at the last prompt position: float32, on the CPU.
+
+    Attributes:
+        hidden: `[L, d]`, h^1..h^L, the outputs of the decoder layers (before the final norm).
+        logits: `[V]`.
+    """
+
+    hidden: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """One reference against the full stream, for one picture and prompt.
+
+    Attributes:
+        drift: `[L]`, 1 - cosine similarity after each decoder layer, 0 to 2.
+        kl: KL(full || reference) of the next token, in nats.
+    """
+
+    drift: tuple[float, ...]
+    kl: float
+
+
+def measure_drift(
+    lvlm: Lvlm, source: PictureSource, prompt: str, perturbations: Perturbations | None = None
+) -> dict[str, Divergence]:
+    """Each of `REFERENCES` against the full stream, for one picture: three prefills.
+
+    Args:
+        lvlm: a loaded model; its preset's K decides where the CF stream forks.
+        source: a path, a binary stream or a PIL image.
+        prompt: word by word as given.
+        perturbations: how strongly the picture is blurred and shuffled.
+
+    Raises:
+        PictureError: the picture cannot be opened or processed, or has fewer pixels than patches; or the
+            model's precision does not hold what it computes.
+        SettingsError: the prompt holds the model's placeholder for a picture, or the method has no CF stream.
+    """
+    check_two_streams(lvlm.method, "drift")
+    how = perturbations or Perturbations()
+    lvlm.check_prompt(prompt)
+    picture = open_picture(source)
+    name, (width, height) = one_line(picture.name), picture.image.size
+    if min(width, height) < how.patches:
+        raise PictureError(
+            f"{name}: {width} x {height} pixels cannot be cut into {how.patches} x {how.patches} patches: ask for fewer"
+        )
+
+    def rows(image: Image.Image) -> tuple[LastRow, LastRow]:
+        try:
+            inputs = lvlm.prepare([image], [prompt])
+        except SiraError:
+            raise
+        except Exception as error:
+            raise refused(picture.name, error) from error
+        return last_rows(lvlm.model, inputs.to(lvlm.model.device, dtype=lvlm.model.dtype), lvlm.sira)
+
+    full, cf = rows(picture.image)
+    blurred, _ = rows(blur(picture.image, how.blur))
+    shuffled, _ = rows(shuffle_patches(picture.image, how.patches, how.seed))
+    found = dict(zip(REFERENCES, (diverge(full, reference) for reference in (cf, blurred, shuffled)), strict=True))
+    if not all(math.isfinite(value) for each in found.values() for value in (*each.drift, each.kl)):
+        raise PictureError(f"{name}: the model computes numbers out of range of {lvlm.model.dtype}: try another dtype")
+    return found
+
+
+@torch.no_grad()
+def last_rows(model: nn.Module, inputs: Mapping[str, Any], config: SiraConfig) -> tuple[LastRow, LastRow]:
+    """The last row of the full and of the CF stream, from one prefill of one prompt.
+
+    Args:
+        model: an LVLM that `attach` takes.
+        inputs: its inputs for one prompt, unpadded, on its device.
+        config: decides K; alpha plays no part.
+
+    Raises:
+        UnsupportedModelError, SettingsError, ImageTokenError: as `attach`.
+    """
+    q = inputs["input_ids"].shape[1]
+    full: list[Tensor] = []
+    cf: list[Tensor] = []
+
+    def keep(layer: nn.Module, args: tuple[Any, ...], hidden: Tensor) -> None:
+        # Layers 0..b-1 give [1, q, d], so that both are the same row; the late ones [1, q + T, d] (see fork.py).
+        full.append(hidden[0, q - 1].float().cpu())
+        cf.append(hidden[0, -1].float().cpu())
+
+    steps: list[Step] = []
+    handles: list[torch.utils.hooks.RemovableHandle] = []
+    with attach(model, config, on_step=steps.append):
+        try:
+            for layer in find_backbone(model).layers:
+                handles.append(layer.register_forward_hook(keep))
+            model(**inputs, use_cache=False)
+        finally:
+            for handle in handles:
+                handle.remove()
+    (step,) = steps
+    return LastRow(torch.stack(full), step.full[0].cpu()), LastRow(torch.stack(cf), step.cf[0].cpu())
+
+
+def diverge(full: LastRow, reference: LastRow) -> Divergence:
+    """Drift after every layer, and next-token KL."""
+    drift = cosine_distance(full.hidden, reference.hidden)
+    log_p, log_q = (row.logits.float().log_softmax(-1) for row in (full, reference))  # [V]
+    return Divergence(tuple(drift.tolist()), float(kl_divergence(log_p, log_q)))
+
+
+def cosine_distance(full: Tensor, reference: Tensor) -> Tensor:
+    """1 - cosine similarity of rows, `[L, d]`, `[L, d]` -> `[L]`, in float32.
+
+    Computed as half the squared distance of the rows at length 1, which is the same number: it is exactly
+    0 for equal rows, never negative, and small angles lose no digits.
+    """
+    apart = F.normalize(full.float(), dim=-1) - F.normalize(reference.float(), dim=-1)  # [L, d]
+    return apart.square().sum(dim=-1) / 2

@@ -1,0 +1,170 @@
+"""What the page says about each trace, ready for the template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from sira_cli.analysis.page.chart import Chart, Scale
+from sira_cli.analysis.page.pictures import Shown, find_picture
+from sira_cli.analysis.page.text import label, pieces
+from sira_cli.analysis.trace.read import Candidate, Token, Trace
+from sira_cli.pictures.opening import one_line
+
+ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
+_FINISH = {
+    "stop": "the model ended the text",
+    "length": "the longest answer was reached",
+    "forced": "the given text ended",
+    "error": "an error",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A line of the settings. `differs`: not the same in all traces of the page."""
+
+    name: str
+    value: str
+    differs: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token in the strip: what it adds to the text, its colour (-4 to 4), a line about it."""
+
+    html: Markup
+    level: int
+    special: bool
+    about: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """One trace on the page.
+
+    Attributes:
+        groundings: what the bars of the words span.
+        data: what the script needs to fill the panel.
+    """
+
+    trace: Trace
+    heading: str
+    subject: str
+    source: str
+    picture: Shown
+    settings: list[Setting]
+    pieces: list[Piece]
+    chart: Chart
+    groundings: tuple[float, float]
+    data: dict[str, Any]
+
+
+def cards_of(traces: Sequence[Trace], scale: Scale) -> list[Card]:
+    """The cards of a page, in the order of the traces."""
+    settings = [_settings(trace) for trace in traces]
+    names = {name for found in settings for name in found} - {"Finished"}
+    differing = {name for name in names if len({found[name] for found in settings if name in found}) > 1}
+    return [
+        _card(trace, scale, [Setting(name, value, name in differing) for name, value in found.items()])
+        for trace, found in zip(traces, settings, strict=True)
+    ]
+
+
+def _card(trace: Trace, scale: Scale, settings: list[Setting]) -> Card:
+    run, picture = trace.run, find_picture(trace)
+    if run is None:
+        heading = "Failed at the start"
+    else:
+        heading = (
+            f"{'SIRA' if run.method == 'sira' else run.method}, K = {run.k} of {run.layers}, {ALPHA} = {run.alpha:g}"
+        )
+    groundings = [word.grounding for word in trace.end.words] if trace.end else []
+    return Card(
+        trace=trace,
+        heading=heading,
+        subject=f"{picture.name} · {run.preset or run.model}" if run else "",
+        source=f"{one_line(str(trace.path))}, line {trace.line}",
+        picture=picture,
+        settings=settings,
+        pieces=[
+            Piece(html, scale.level(token.delta), token.special, _about(token))
+            for token, html in zip(trace.tokens, pieces(trace.tokens), strict=True)
+        ],
+        chart=Chart.of(trace.tokens, scale),
+        groundings=(min([0.0, *groundings]), max([0.0, *groundings])),
+        data={"tokens": [_token(token) for token in trace.tokens]},
+    )
+
+
+def _about(token: Token) -> str:
+    """A token's numbers in a line."""
+    return (
+        f"{label(token).strip()}: delta {token.delta:+.2f} (full {token.full.logit:.2f}, CF {token.cf.logit:.2f}), "
+        f"rank {token.full.rank} full, {token.cf.rank} CF, {token.contrast.rank} contrast, KL {token.kl:.3f}"
+    )
+
+
+def _settings(trace: Trace) -> dict[str, str]:
+    run, end, settings = trace.run, trace.end, dict[str, str]()
+    if run is not None:
+        settings = {
+            "Method": run.method,
+            "K": f"{run.k} of {run.layers} layers",
+            ALPHA: f"{run.alpha:g}",
+            "β": "off" if run.beta is None else f"{run.beta:g}",
+            "Model": run.model,
+            "Revision": run.revision,
+            "Preset": run.preset,
+            "Sampling": _sampling(trace),
+            "Tokens": f"{run.prompt_tokens} in the prompt, {run.image_tokens} of them the picture's",
+            "Vocabulary": f"{run.vocab_size:,}",
+            "Runs on": f"{run.device}, {run.dtype}",
+            "Versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
+        }
+    if end is None:
+        settings["Finished"] = f"no: interrupted after {len(trace.tokens)} tokens"
+    else:
+        seconds = f"{end.duration_ms / 1000:.1f} s"
+        settings["Finished"] = f"{_FINISH[end.finish_reason]}; {end.output_tokens} tokens, {seconds}"
+    return {name: value for name, value in settings.items() if value}
+
+
+def _sampling(trace: Trace) -> str:
+    run = trace.run
+    if run is None or run.forced:
+        return "none: the tokens were given"
+    if run.temperature == 0:
+        return f"greedy, at most {run.max_new_tokens} tokens"
+    return f"temperature {run.temperature:g}, top-p {run.top_p:g}, seed {run.seed}, at most {run.max_new_tokens} tokens"
+
+
+def _token(token: Token) -> dict[str, Any]:
+    rows = list(token.top)
+    chosen = next((index for index, row in enumerate(rows) if row.token_id == token.token_id), len(rows))
+    if chosen == len(rows):
+        rows.append(token)  # given or sampled, and among no view's best
+    return {
+        "text": label(token),
+        "delta": _rounded(token.delta),
+        "kl": _rounded(token.kl),
+        "chosen": chosen,
+        "rows": [_row(row) for row in rows],
+        "tracked": [[row.word, *_row(row)] for row in token.tracked],
+    }
+
+
+def _row(candidate: Candidate) -> list[Any]:
+    """[text, then logit, logprob, rank of each view]: short, as a page holds ten thousands of them."""
+    views = (candidate.full, candidate.cf, candidate.contrast)
+    return [
+        label(candidate),
+        *(value for view in views for value in (_rounded(view.logit), _rounded(view.logprob), view.rank)),
+    ]
+
+
+def _rounded(value: float) -> float:
+    return round(value, 4)

@@ -1,0 +1,71 @@
+"""Traces -> one HTML file that needs nothing else: no network, no other file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from sira_cli._version import __version__
+from sira_cli.analysis.page.cards import cards_of
+from sira_cli.analysis.page.chart import HEIGHT, Scale
+from sira_cli.analysis.trace.read import Trace
+
+_HERE = Path(__file__).parent
+_ESCAPED = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"})
+
+
+def render(traces: Sequence[Trace], title: str | None = None) -> str:
+    """The page.
+
+    Args:
+        traces: at least one; several are shown side by side.
+        title: of the page; default what is traced.
+    """
+    style = (_HERE / "style.css").read_text(encoding="utf-8")
+    script = (_HERE / "script.js").read_text(encoding="utf-8")
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"json": to_script, "plain": _plain, "signed": _signed}
+    scale = Scale.of(traces)
+    cards = cards_of(traces, scale)
+    subjects = sorted({card.picture.name for card in cards if card.picture.name})
+    traces_in_words = "Trace" if len(traces) == 1 else f"{len(traces)} traces"
+    return environment.get_template("template.html.jinja").render(
+        title=title or " of ".join([traces_in_words, *(subjects if len(subjects) == 1 else [])]),
+        cards=cards,
+        scale=scale,
+        height=HEIGHT,
+        version=__version__,
+        style=Markup(style),
+        script=Markup(script),
+        # Whatever a trace says: nothing is fetched, and nothing but our own style and script is applied.
+        policy=f"default-src 'none'; img-src data:; style-src {_source(style)}; script-src {_source(script)}; "
+        "base-uri 'none'; form-action 'none'",
+    )
+
+
+def to_script(value: Any) -> Markup:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Markup(text.translate(_ESCAPED))
+
+
+def _plain(value: float) -> str:
+    return f"{value:z.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _signed(value: float) -> str:
+    return f"{value:+z.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _source(text: str) -> str:
+    """How a content security policy names an inline style or script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

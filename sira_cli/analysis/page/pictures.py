@@ -1,0 +1,77 @@
+"""The picture of a trace: found, compared with the one that was traced, and small enough to embed."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from sira_cli.analysis.trace.read import Trace
+from sira_cli.errors import PictureError
+from sira_cli.pictures.opening import Picture, one_line, open_picture
+from sira_cli.pictures.stores import is_uri
+
+LONGEST_SIDE = 640  # pixels
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the page shows as the picture.
+
+    Attributes:
+        name: of the picture, in one line.
+        uri: a `data:` URI; empty if there is no picture.
+        width, height: of the embedded picture; of the traced one if there is none.
+        note: what is wrong with it; empty if it is the traced one.
+    """
+
+    name: str
+    uri: str
+    width: int
+    height: int
+    note: str
+
+
+def find_picture(trace: Trace) -> Shown:
+    """Look beside the trace, in the current folder, then where the picture was; the traced one is preferred."""
+    if trace.run is None:
+        return Shown("", "", 0, 0, "the run failed before it opened a picture")
+    image, file_name = trace.run.image, trace.run.file_name
+    name = one_line(file_name or image.path or "stdin")
+    problem, replaced = "", None
+    for place in dict.fromkeys((str(trace.path.parent / file_name), file_name, image.path)):
+        if not place or is_uri(place) or not _is_file(place):
+            continue
+        try:
+            picture = open_picture(place)
+        except PictureError as error:
+            problem = problem or str(error)
+            continue
+        if picture.sha256 == image.sha256:
+            return _embedded(name, picture, "")
+        replaced = replaced or picture
+    if replaced is not None:
+        note = "This is not the picture that was traced: the file was replaced or changed since (its sha256 differs)."
+        return _embedded(name, replaced, note)
+    return Shown(
+        name, "", image.width, image.height, problem or "not found; put it beside the trace and make the page again"
+    )
+
+
+def _is_file(place: str) -> bool:
+    try:
+        return Path(place).is_file()
+    except OSError:  # a name that is too long, a folder that may not be looked into
+        return False
+
+
+def _embedded(name: str, picture: Picture, note: str) -> Shown:
+    small = picture.image
+    small.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    data = io.BytesIO()
+    small.save(data, "JPEG", quality=88, optimize=True)
+    uri = "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
+    return Shown(name, uri, small.width, small.height, note)

@@ -1,0 +1,52 @@
+"""Which setting is the best: rules that were fixed before anything was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sira_cli.analysis.sweep.cells import GREEDY, Cell
+from sira_cli.eval.stats.bootstrap import Figure
+
+CAPTIONS_RULE = (
+    "of the settings whose coverage is at most one point below greedy's, whose adversarial accuracy is not below it "
+    "and whose CHAIRi is, the one with the least CHAIRi; where there is none, the paper's K = L/2 and alpha = 0.5"
+)
+Figures = Mapping[Cell, Mapping[str, Figure]]
+
+
+def by_score(figures: Figures, name: str) -> Cell:
+    """The setting with the highest figure of that name; of equal ones the smaller K, then the smaller alpha."""
+    cells = sorted(cell for cell in figures if cell != GREEDY)
+    return max(cells, key=lambda cell: round(figures[cell][name].value, 9))  # the first of equal ones
+
+
+def by_captions(figures: Figures) -> Cell | None:
+    """The setting that CAPTIONS_RULE picks; None: no one fulfils it, and the paper's setting takes its place."""
+    greedy = figures[GREEDY]
+    fit = [
+        cell
+        for cell in sorted(figures)
+        if cell != GREEDY
+        and figures[cell]["coverage"].value >= greedy["coverage"].value - 1
+        and figures[cell]["adversarial accuracy"].value >= greedy["adversarial accuracy"].value
+        and figures[cell]["CHAIRi"].value < greedy["CHAIRi"].value
+    ]
+    return min(fit, key=lambda cell: figures[cell]["CHAIRi"].value, default=None)
+
+
+def paper(layers: int) -> Cell:
+    """The paper's setting on both of its models, for one of L layers."""
+    return Cell(layers // 2, 0.5)
+
+
+def verdict(difference: Figure) -> str:
+    """What a difference to greedy, with its 95 % interval, allows to say."""
+    said = f"{difference.value:+.1f} against greedy, 95 % interval {difference.low:+.1f} to {difference.high:+.1f}"
+    if difference.low <= 0 <= difference.high:
+        said += ", which holds 0: no difference to greedy is shown"
+    return said
+
+
+def rule(captions: bool, score: str) -> str:
+    """In words."""
+    return CAPTIONS_RULE if captions else f"the highest mean {score} over the splits"

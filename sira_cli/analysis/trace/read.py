@@ -1,0 +1,243 @@
+"""Reading traces: the JSON lines of `trace.schema.json` -> frozen dataclasses.
+
+Only what readers use is named here and checked; further keys of the schema are passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass as plain_dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from sira_cli.errors import SiraError
+from sira_cli.pictures.opening import one_line
+
+SCHEMA = "sira.trace/1"
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+_HINT = f"expected a line of {SCHEMA} as `sira trace` writes it; make the trace again with this version of sira"
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Byte = Annotated[int, Field(ge=0, le=255)]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class View:
+    """One token in the logits of one view: logit, log softmax, 1 + how many tokens have a larger logit."""
+
+    logit: float
+    logprob: float
+    rank: Positive
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Candidate:
+    """A token in all three views. `token` is its text alone, `bytes` the exact bytes."""
+
+    token_id: Count
+    token: str
+    bytes: tuple[Byte, ...]
+    full: View
+    cf: View
+    contrast: View
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Tracked(Candidate):
+    """The first token of a tracked word."""
+
+    word: str
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Token(Candidate):
+    """A token that was generated or forced.
+
+    Attributes:
+        special: it has no text: an end token and the like.
+        delta: z_full - z_cf of this token.
+        kl: KL(full || cf) over the vocabulary, in nats.
+        top: the union of the views' best, by contrast logit.
+    """
+
+    type: Literal["token"]
+    step: Count
+    special: bool
+    delta: float
+    kl: float
+    top: tuple[Candidate, ...]
+    tracked: tuple[Tracked, ...]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Image:
+    """The picture as it was at the time of the run. `path` is absolute, and empty for stdin."""
+
+    path: str
+    sha256: str
+    width: Count
+    height: Count
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Run:
+    """What is decoded, and how."""
+
+    type: Literal["run"]
+    schema: Literal["sira.trace/1"]
+    task: Literal["caption", "ask"]
+    file_name: str
+    image: Image
+    prompt: str
+    preset: str
+    model: str
+    revision: str
+    method: str
+    k: Positive
+    layers: Positive
+    alpha: float
+    beta: float | None
+    max_new_tokens: Positive
+    temperature: float
+    top_p: float
+    seed: int
+    forced: bool
+    vocab_size: Positive
+    prompt_tokens: Count
+    image_tokens: Count
+    device: str
+    dtype: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Word:
+    """A word of the text: its tokens are `steps[0]` up to but without `steps[1]`."""
+
+    word: str
+    steps: tuple[Count, Count]
+    delta: float
+    grounding: float
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Use:
+    """Where the text goes on with all tokens of a tracked word: their summed logprobs."""
+
+    word: str
+    step: Count
+    full: float
+    cf: float
+    contrast: float
+
+
+@dataclass(frozen=True, config=_STRICT)
+class End:
+    """How it ended."""
+
+    type: Literal["end"]
+    status: Literal["ok", "error"]
+    error: str
+    text: str
+    finish_reason: Literal["stop", "length", "forced", "error"]
+    output_tokens: Count
+    duration_ms: float
+    words: tuple[Word, ...]
+    tracked: tuple[Use, ...]
+
+
+@plain_dataclass(frozen=True)
+class Trace:
+    """One traced decoding.
+
+    Attributes:
+        path: the file it is in.
+        line: where it begins there, from 1.
+        run: None if it failed before there was anything to say about it.
+        end: None if it was interrupted.
+    """
+
+    path: Path
+    line: int
+    run: Run | None
+    tokens: tuple[Token, ...]
+    end: End | None
+
+    @property
+    def status(self) -> Literal["ok", "error", "interrupted"]:
+        """Whether the text is whole."""
+        return "interrupted" if self.end is None else self.end.status
+
+
+_LINE: TypeAdapter[Run | Token | End] = TypeAdapter(Annotated[Run | Token | End, Field(discriminator="type")])
+
+
+def read_traces(path: Path) -> list[Trace]:
+    """All traces of a file, in its order.
+
+    A last line that was cut off in the middle, as when a run is killed, is left out.
+
+    Raises:
+        SiraError: the file cannot be read, is empty, or a line is not one of a trace: which, and why.
+    """
+    name = one_line(str(path))
+    traces: list[Trace] = []
+    begin, run, tokens = 0, None, list[Token]()
+    try:
+        with path.open("rb") as file:
+            for number, data in enumerate(file, start=1):
+                if not data.strip():
+                    continue
+                where = f"{name}, line {number}"
+                cut = run is not None and not data.endswith(b"\n")
+                line = _parse(where, data, cut)
+                if isinstance(line, Run):
+                    if run is not None:
+                        traces.append(Trace(path, begin, run, tuple(tokens), None))
+                    begin, run, tokens = number, line, []
+                elif isinstance(line, Token):
+                    _check_token(where, line, run, len(tokens))
+                    tokens.append(line)
+                elif line is not None:
+                    _check_end(where, line, run, len(tokens))
+                    traces.append(Trace(path, begin if run else number, run, tuple(tokens), line))
+                    run, tokens = None, []
+    except OSError as error:
+        raise SiraError(f"{name}: cannot be read: {error.strerror}") from None
+    if run is not None:
+        traces.append(Trace(path, begin, run, tuple(tokens), None))
+    if not traces:
+        raise SiraError(f"{name}: is empty, expected a trace; `sira trace IMAGE -o {name}` makes one")
+    return traces
+
+
+def _parse(where: str, data: bytes, cut: bool) -> Run | Token | End | None:
+    try:
+        return _LINE.validate_json(data.removeprefix(b"\xef\xbb\xbf"))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            if cut:
+                return None
+            raise SiraError(f"{where}: is not JSON ({first['ctx']['error']}); {_HINT}") from None
+        kind, *field = first["loc"] or ("",)
+        what = f"{'.'.join(map(str, field))} of the {kind} line: " if field else ""
+        raise SiraError(f"{where}: {what}{first['msg']}; {_HINT}") from None
+
+
+def _check_token(where: str, token: Token, run: Run | None, steps: int) -> None:
+    if run is None:
+        raise SiraError(f"{where}: a token line before any run line; {_HINT}")
+    if token.step != steps:
+        raise SiraError(f"{where}: step {token.step}, expected step {steps}: lines are missing or mixed; {_HINT}")
+
+
+def _check_end(where: str, end: End, run: Run | None, steps: int) -> None:
+    if run is None and end.status == "ok":
+        raise SiraError(f"{where}: an end line before any run line; {_HINT}")
+    reached = [word.steps[1] for word in end.words] + [use.step + 1 for use in end.tracked]
+    if max(reached, default=0) > steps:
+        raise SiraError(f"{where}: words up to step {max(reached) - 1}, but there are {steps} tokens; {_HINT}")

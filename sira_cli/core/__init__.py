@@ -1,0 +1,1 @@
+"""The paper: the fork of one model into two streams, and what it needs of torch and transformers."""

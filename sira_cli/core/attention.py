@@ -1,0 +1,100 @@
+"""Attention of the late layers, once per stream, by the model's own attention function.
+
+Each stream attends to its own keys only, so the block-diagonal attention of both is two ordinary ones. The full
+stream's is then what it is without a fork: the same kernel, the same mask or none, grouped key/value heads
+not repeated. Projections and MLPs still run on the rows of both streams at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from sira_cli.core.hooks import Removable
+
+_NAME = "sira_two_streams"
+
+
+class Split(NamedTuple):
+    """Where the rows of both streams part.
+
+    Attributes:
+        q: query rows of the full stream, which come first.
+        cf_mask: the CF stream's mask.
+        cf_keys, cf_values: `[B, H, N, D]` from the cache; None: without one, those behind the first q rows.
+    """
+
+    q: int
+    cf_mask: Tensor | None
+    cf_keys: Tensor | None = None
+    cf_values: Tensor | None = None
+
+
+# A module's own attention function, and what says how its rows part.
+_streams: WeakKeyDictionary[nn.Module, tuple[Any, Callable[[Tensor | None], Split]]] = WeakKeyDictionary()
+
+
+class _Configs:
+    """Gives attention modules their own configs back."""
+
+    def __init__(self, modules: Sequence[Any]) -> None:
+        self._configs = [(module, module.config) for module in modules]
+
+    def remove(self) -> None:
+        for module, config in self._configs:
+            module.config = config
+            _streams.pop(module, None)
+
+
+def two_streams(modules: Sequence[Any], split: Callable[[Tensor | None], Split]) -> Removable:
+    """Let attention modules attend per stream, until the returned handle is removed.
+
+    A module finds its attention function by the name in its config, so each gets a copy of its config with ours.
+
+    Args:
+        modules: attention modules of Hugging Face decoder layers.
+        split: called inside each attention with the model's own mask.
+    """
+    configs = _Configs(modules)
+    for module in modules:
+        config = copy.copy(module.config)
+        _streams[module] = _own_attention(module, config._attn_implementation), split
+        config._attn_implementation = _NAME
+        module.config = config
+    return configs
+
+
+def _own_attention(module: nn.Module, name: str) -> Any:
+    if name == "eager":
+        return sys.modules[type(module).__module__].eager_attention_forward
+    return ALL_ATTENTION_FUNCTIONS[name]
+
+
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """An attention function: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
+    attend, part = _streams[module]
+    q, cf_mask, cf_keys, cf_values = part(attention_mask)
+    streams = q, query.shape[2] - q
+    full_query, cf_query = query.split_with_sizes(streams, 2)
+    if cf_keys is None or cf_values is None:
+        key, cf_keys = key.split_with_sizes(streams, 2)
+        value, cf_values = value.split_with_sizes(streams, 2)
+    if attention_mask is not None:  # a sliding window's has no column for what lies before the window
+        window = attention_mask.shape[-1]
+        key, value = key[:, :, -window:], value[:, :, -window:]
+    full, weights = attend(module, full_query, key, value, attention_mask, **kwargs)
+    cf_mask = None if cf_mask is None else cf_mask.to(query.device)  # layers may be on several devices
+    cf, _ = attend(module, cf_query, cf_keys, cf_values, cf_mask, **kwargs)
+    return torch.cat([full, cf], dim=1), weights
+
+
+ALL_ATTENTION_FUNCTIONS.register(_NAME, _attend)

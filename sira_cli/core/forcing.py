@@ -1,0 +1,101 @@
+"""Teacher forcing under both streams: one prefill scores a whole given text.
+
+    [ prompt | y_1 ... y_N-1 ]  ->  last N rows of each stream  ->  Norm, W_out  ->  z_full, z_cf of y_1 ... y_N
+
+The forced tokens are text rows, so both streams hold them. The output head is applied to a few rows at a
+time: with a vocabulary of 150,000 the logits of a long text would need more memory than the model's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.utils.generic import ModelOutput
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import find_backbone
+from sira_cli.core.fork import Step, attach
+from sira_cli.core.rules import contrast
+from sira_cli.errors import UnsupportedModelError
+
+ROWS = 16  # of each stream through the head at once
+
+
+@torch.no_grad()
+def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Sequence[int]]) -> Iterator[Step]:
+    """Logits of both streams at every token of given texts.
+
+    Args:
+        model: as for `attach`.
+        config: settings of SIRA.
+        inputs: what the processor makes of B pictures and prompts, left-padded, on the model's device.
+        texts: B texts of at least one token id each; N is the length of the longest.
+
+    Yields:
+        N times the logits `[B, V]` that decide a token, the ends of the texts aligned: text b takes part in the last
+        `len(texts[b])` of them.
+
+    Raises:
+        ValueError: a text without tokens, or not one a row.
+        UnsupportedModelError: the model does something after its head that is not known here.
+        SiraError: as `attach`.
+    """
+    longest = max(map(len, texts))
+    if len(texts) != len(inputs["input_ids"]) or min(map(len, texts)) == 0:
+        raise ValueError(f"expected {len(inputs['input_ids'])} texts with tokens, one a prompt")
+    rows: list[Tensor] = []
+    steps: list[Step] = []
+    keep_rows = find_backbone(model).norm.register_forward_hook(lambda norm, args, output: rows.append(output))
+    try:
+        with attach(model, config, on_step=steps.append) as fork:
+            fork.keep = longest
+            model(**_followed(model, inputs, texts), use_cache=False, logits_to_keep=1)
+    finally:
+        keep_rows.remove()
+    (normed,), (last,) = rows, steps  # [2B, N, d]
+    _check_head(_logits(model, normed[:, -1:]), torch.cat([last.full, last.cf])[:, None])
+    for start in range(0, longest, ROWS):
+        z_full, z_cf = _logits(model, normed[:, start : start + ROWS]).chunk(2)  # [B, ROWS, V]
+        z_cd = contrast(z_full, z_cf, config.alpha)
+        for row in range(z_full.shape[1]):
+            yield Step(z_full[:, row], z_cf[:, row], z_cd[:, row])
+
+
+def _followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """The prompts, each followed by its text but for the last token, as one left-padded batch."""
+    ids: Tensor = inputs["input_ids"]  # [B, S]
+    longest = max(map(len, texts))
+    extended: dict[str, Tensor] = {**inputs, "attention_mask": inputs.get("attention_mask", torch.ones_like(ids))}
+    for _ in range(longest - 1):  # by the model's own rule, one token at a time: families differ in token types
+        extended = model._update_model_kwargs_for_generation(ModelOutput(), extended)
+    per_token = [name for name, value in inputs.items() if value.shape == ids.shape]
+    extended["input_ids"] = torch.cat([ids, ids.new_zeros(len(ids), longest - 1)], dim=1)  # [B, S + N - 1]
+    for name in {*per_token, "attention_mask"}:
+        tensor = extended[name].clone()
+        for row, text in enumerate(texts):
+            missing = longest - len(text)
+            tensor[row] = tensor[row].roll(missing)
+            tensor[row, :missing] = 0  # padding
+            if name == "input_ids" and len(text) > 1:
+                tensor[row, -(len(text) - 1) :] = tensor.new_tensor(text[:-1])
+        extended[name] = tensor
+    return extended
+
+
+def _logits(model: Any, normed: Tensor) -> Tensor:
+    """The model's head: `[2B, n, d]` -> float32 `[2B, n, V]`."""
+    logits: Tensor = model.get_output_embeddings()(normed).float()
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def _check_head(ours: Tensor, theirs: Tensor) -> None:
+    """Whether `_logits` is all that the model does after its norm."""
+    if float((ours - theirs).abs().max()) > 0.02 * float(theirs.abs().max()) + 1e-3:
+        raise UnsupportedModelError(
+            "the model does more after its final norm than a linear head and a soft cap: "
+            "texts cannot be forced on it; trace what it generates instead"
+        )

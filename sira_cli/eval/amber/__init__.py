@@ -1,0 +1,1 @@
+"""AMBER: captions and yes/no questions about 1,004 pictures."""

@@ -1,0 +1,227 @@
+"""AMBER (arXiv 2311.07397): captions and yes/no questions, scored as its script inference.py does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import SettingsError
+from sira_cli.eval.amber.data import Annotated, PartName, Query, read_annotations, read_lexicon, read_queries
+from sira_cli.eval.amber.figures import GROUPS, answer_counts, caption_counts, figures_of, groups_of, is_right
+from sira_cli.eval.amber.similarity import Similarity
+from sira_cli.eval.amber.words import Judged, Lexicon
+from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Tally, Texts
+from sira_cli.eval.language.language import Language
+from sira_cli.eval.rows import id_of, read_rows, text_of
+from sira_cli.files import replacing
+
+PARTS: tuple[PartName, ...] = ("generative", "discriminative")
+MAX_NEW_TOKENS = {"generative": 512, "discriminative": 16}
+
+
+@dataclass(frozen=True)
+class Amber(Benchmark):
+    """AMBER's queries, annotations and rules.
+
+    Attributes:
+        parts: `generative` and `discriminative`, or one of them.
+        annotations: by ask.
+        lexicon: the words that count in captions.
+    """
+
+    name = "amber"
+    parts: tuple[Part, ...]
+    annotations: Mapping[str, Annotated]
+    lexicon: Lexicon
+    language: Language
+    similarity: Similarity
+
+    @classmethod
+    def of(
+        cls,
+        data: Path,
+        *,
+        language: Language,
+        similarity: Similarity,
+        parts: Sequence[PartName] = PARTS,
+        suffix: str = ONE_WORD,
+    ) -> Amber:
+        """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/.
+
+        Args:
+            data: the folder, or AMBER's repository; query/query_all.json does for a part whose own file is not there.
+            language: finds nouns.
+            similarity: compares them with annotated words.
+            parts: what to ask.
+            suffix: after each question.
+
+        Raises:
+            SettingsError: a file cannot be read, or is not what AMBER's are.
+        """
+        if not (data / "annotations.json").exists() and (data / "data").is_dir():
+            data /= "data"  # of AMBER's repository
+        lexicon = read_lexicon(data)
+        annotations = read_annotations(data, lexicon)
+        return cls(
+            parts=tuple(_part(name, read_queries(data, name, annotations), suffix) for name in parts),
+            annotations={str(id_): annotated for id_, annotated in annotations.items()},
+            lexicon=lexicon,
+            language=language,
+            similarity=similarity,
+        )
+
+    def only(self, group: str) -> Amber:
+        """One dimension of the questions: `existence`, `attribute` or `relation`, with what belongs to it.
+
+        Raises:
+            SettingsError: nothing of it is asked.
+        """
+        parts = []
+        for part in self.parts:
+            asks = tuple(ask for ask in part.asks if group in groups_of(self.annotations[ask.id]))
+            inside = {name for ask in asks for name in groups_of(self.annotations[ask.id])} - {"discriminative"}
+            if asks:
+                parts.append(replace(part, asks=asks, groups=tuple(name for name in part.groups if name in inside)))
+        if not parts:
+            raise SettingsError(f"--task {group}: no question of AMBER's folder is about it")
+        return replace(self, parts=tuple(parts))
+
+    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
+        """Count answers, by group; a question is in that of its dimension and in `discriminative`."""
+        tallies = {group: Tally() for group in part.groups}
+        for ask in part.asks:
+            if ask.id not in texts:
+                continue
+            annotated = self.annotations[ask.id]
+            if part.name == "generative":
+                judged = self._judged(ask.id, texts[ask.id])
+                counts, right = caption_counts(annotated, judged, texts[ask.id]), not judged.hallucinated
+            else:
+                counts, right = answer_counts(annotated, texts[ask.id]), is_right(annotated, texts[ask.id])
+            for group in groups_of(annotated):
+                if group not in tallies:
+                    continue
+                row = tallies[group].counts.setdefault(ask.picture, dict.fromkeys(counts, 0.0))
+                for name, count in counts.items():
+                    row[name] += count
+                tallies[group].right[ask.id] = right
+        return tallies
+
+    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+        """The script's figures, rounded as it rounds, in percent.
+
+        Beside them `words`, the mean length of captions, and of questions `yes` and `neither`, the shares of answers
+        that are exactly Yes, and neither Yes nor No; these are not rounded.
+        """
+        return figures_of(group, total)
+
+    def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
+        """Answers that were made elsewhere, `{"id", "response"}` each; all files together.
+
+        What is annotated but not asked is passed over, and a part of which nothing is answered is left out.
+
+        Raises:
+            SettingsError: a file cannot be read, a row is in no known form, an id is not AMBER's or comes twice, or a
+                part is answered but not wholly; the message names file and row.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        for path in paths:
+            for where, row in read_rows(path):
+                id_, text = str(id_of(where, row, "id")), text_of(where, row, "response", "text")
+                if id_ not in self.annotations:
+                    raise SettingsError(f"{where}: id {id_} is not AMBER's: expected 1 to {len(self.annotations)}")
+                if id_ in found:
+                    raise SettingsError(f"{where}: id {id_} is answered already: {found[id_][0]}: keep one of the two")
+                found[id_] = where, text
+        files = ", ".join(map(str, paths))
+        answers = {}
+        for part in self.parts:
+            texts = {ask.id: found[ask.id][1] for ask in part.asks if ask.id in found}
+            missing = [ask.id for ask in part.asks if ask.id not in found]
+            if texts and missing:
+                raise SettingsError(
+                    f"{files}: id {missing[0]} is not answered: {len(missing)} of the {len(part.asks)} answers of "
+                    f"{part.name} are missing, and figures need all of them"
+                )
+            if texts:
+                answers[part.name] = texts
+        if not answers:
+            names = " or ".join(part.name for part in self.parts)
+            raise SettingsError(f"{files}: no answers of {names}: expected rows with id and response")
+        return answers
+
+    def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
+        """Write each part's answers into a file of its own, in the form that the script reads.
+
+        Raises:
+            SiraError: a file cannot be written.
+        """
+        files = []
+        for part in self.parts:
+            if part.name not in texts:
+                continue
+            answers = texts[part.name]
+            ids = sorted((ask.id for ask in part.asks if ask.id in answers), key=int)
+            rows = [{"id": int(id_), "response": answers[id_]} for id_ in ids]
+            files.append(folder / f"{part.name}.json")
+            with replacing(files[-1]) as file:
+                file.write(json.dumps(rows, indent=4).encode())
+        return files
+
+    def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
+        """How each answer was counted: a caption's words, or what a question's answer was compared with."""
+        for ask in part.asks:
+            if ask.id not in texts:
+                continue
+            if part.name == "generative":
+                judged = self._judged(ask.id, texts[ask.id])
+                yield {
+                    "id": ask.id,
+                    "image": ask.picture,
+                    "response": texts[ask.id],
+                    "mentions": list(judged.mentions),
+                    "hallucinated": list(judged.hallucinated),
+                    "covered": list(judged.covered),
+                    "cognitive": list(judged.cognitive),
+                }
+            else:
+                annotated, response = self.annotations[ask.id], texts[ask.id]
+                right = is_right(annotated, response)
+                about = {"id": ask.id, "image": ask.picture, "query": ask.prompt}
+                yield about | {"truth": annotated.truth[0], "response": response, "right": right}
+
+    def reduce(self, part: Part, text: str) -> str:
+        """Of an answer to a question its first word, where that is yes or no: the script counts only `Yes` and `No`."""
+        words = text.split(maxsplit=1)
+        bare = words[0].rstrip(".,!").capitalize() if words and part.name == "discriminative" else ""
+        return bare if bare in ("Yes", "No") else text
+
+    def stand_ins(self) -> dict[str, str]:
+        """Of captions; questions need no language."""
+        used = [] if self.language.official else ["nouns without NLTK's data"]
+        used += [] if self.similarity.official else [f"similarity {self.similarity.name}"]
+        return {part.name: ", ".join(used) for part in self.parts if used and part.name == "generative"}
+
+    def facts(self) -> dict[str, Any]:
+        """How captions are read; questions need no language."""
+        captions = any(part.name == "generative" for part in self.parts)
+        return {"language": self.language.facts(), "similarity": self.similarity.facts()} if captions else {}
+
+    def _judged(self, id_: str, text: str) -> Judged:
+        annotated = self.annotations[id_]
+        nouns = self.language.nouns(text)
+        return self.lexicon.judge(nouns, annotated.truth, annotated.hallu, self.similarity.above)
+
+
+def _part(name: PartName, queries: Sequence[Query], suffix: str) -> Part:
+    after = suffix if name == "discriminative" else ""
+    return Part(
+        name=name,
+        task="caption" if name == "generative" else "ask",
+        asks=tuple(Ask(str(query.id), query.image, query.text + after) for query in queries),
+        groups=GROUPS[name],
+        settings={"max_new_tokens": MAX_NEW_TOKENS[name]},
+    )

@@ -1,0 +1,105 @@
+"""AMBER's counts and figures (arXiv 2311.07397), to the digit as its script inference.py has them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from sira_cli.eval.amber.data import Annotated, PartName
+from sira_cli.eval.amber.words import Judged
+from sira_cli.eval.base import Counts
+
+GROUPS: dict[PartName, tuple[str, ...]] = {
+    "generative": ("generative",),
+    "discriminative": ("discriminative", "existence", "attribute", "state", "number", "action", "relation"),
+}
+DIMENSIONS = {  # by `type` in annotations.json
+    "generative": ("generative",),
+    "discriminative-hallucination": ("discriminative", "existence"),
+    "discriminative-attribute-state": ("discriminative", "attribute", "state"),
+    "discriminative-attribute-number": ("discriminative", "attribute", "number"),
+    "discriminative-attribute-action": ("discriminative", "attribute", "action"),
+}
+OTHERWISE = ("discriminative", "relation")  # whatever else the type is, as in the script
+
+# The script reads AMBER's metrics.txt, where every denominator starts at 0.001; attribute is three of them together.
+# That keeps every share off the middle between two roundings, so the order in which floats are added does not matter.
+START = 0.001
+STARTS = {"attribute": 3 * START}
+F1_START = 0.0001
+F1_STARTS = {"existence": 0.001}  # perhaps a slip, but it changes digits
+
+
+def groups_of(annotated: Annotated) -> tuple[str, ...]:
+    """The groups that an answer is counted in."""
+    return DIMENSIONS.get(annotated.kind, OTHERWISE)
+
+
+def is_right(annotated: Annotated, response: str) -> bool:
+    """Whether an answer to a question is the true one; only `Yes` and `No` are answers."""
+    return response == ("Yes" if annotated.truth == ("yes",) else "No")
+
+
+def caption_counts(annotated: Annotated, judged: Judged, text: str) -> Counts:
+    """Everything about a caption that figures are ratios of."""
+    return {
+        "answers": 1,
+        "clean answers": int(not judged.hallucinated),
+        "mentions": len(judged.mentions),
+        "hallucinated mentions": len(judged.hallucinated),
+        "truth": len(annotated.truth),
+        "covered truth": len(judged.covered),
+        "hallu words": len(annotated.hallu),
+        "marked hallu words": len(judged.cognitive),
+        "words": len(text.split()),
+    }
+
+
+def answer_counts(annotated: Annotated, response: str) -> Counts:
+    """Everything about an answer to a question that figures are ratios of; what is to be found is `no`."""
+    no = annotated.truth == ("no",)
+    return {
+        "answers": 1,
+        "right": int(is_right(annotated, response)),
+        "no": int(no),
+        "answered no": int(response == "No"),
+        "rightly no": int(no and response == "No"),
+        "answered yes": int(response == "Yes"),
+        "neither": int(response not in ("Yes", "No")),
+    }
+
+
+def figures_of(group: str, total: Mapping[str, float]) -> dict[str, float]:
+    """The figures of a group from sums of counts."""
+    # numpy's floats round in a way of their own; what nothing was counted of is 0
+    counts = defaultdict(float, {name: float(count) for name, count in total.items()})
+    return _of_captions(counts) if group == "generative" else _of_answers(group, counts)
+
+
+def _of_captions(counts: Counts) -> dict[str, float]:
+    return {
+        "CHAIR": round(_percent(counts["hallucinated mentions"], counts["mentions"], START), 1),
+        "Cover": round(_percent(counts["covered truth"], counts["truth"], START), 1),
+        "Hal": round(100 - _percent(counts["clean answers"], counts["answers"], START), 1),
+        "Cog": round(_percent(counts["marked hallu words"], counts["hallu words"], START), 1),
+        "words": counts["words"] / counts["answers"] if counts["answers"] else 0.0,
+    }
+
+
+def _of_answers(group: str, counts: Counts) -> dict[str, float]:
+    start = STARTS.get(group, START)
+    precision = round(_percent(counts["rightly no"], counts["answered no"], start), 1)
+    recall = round(_percent(counts["rightly no"], counts["no"], start), 1)
+    p, r = precision / 100, recall / 100  # rounded before they become F1
+    return {
+        "accuracy": round(_percent(counts["right"], counts["answers"], start), 1),
+        "precision": precision,
+        "recall": recall,
+        "F1": round(2 * p * r / (p + r + F1_STARTS.get(group, F1_START)) * 100, 1),
+        "yes": _percent(counts["answered yes"], counts["answers"]),
+        "neither": _percent(counts["neither"], counts["answers"]),
+    }
+
+
+def _percent(count: float, of: float, start: float = 0.0) -> float:
+    return count / (start + of) * 100 if start + of else 0.0

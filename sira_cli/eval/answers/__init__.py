@@ -1,0 +1,1 @@
+"""Answers of methods, from files of sira or from elsewhere."""

@@ -1,0 +1,1 @@
+"""CHAIR: objects in captions that are not in the picture."""

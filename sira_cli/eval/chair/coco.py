@@ -1,0 +1,212 @@
+"""CHAIR's ground truth, from the user's annotation files of COCO, kept in the cache."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sira_cli._version import __version__
+from sira_cli.errors import SettingsError
+from sira_cli.eval.chair.words import HEADS, MERGES, mentions
+from sira_cli.eval.rows import read_json
+from sira_cli.files import make_folder, replacing
+from sira_cli.models import presets
+from sira_cli.models.records import hash_of
+
+YEARS = ("2014", "2017")
+SPLITS = ("val", "train")  # val first: all of CHAIR's usual images are there, and train is five times as large
+
+_NAME = re.compile(r"(?:COCO_[a-z0-9]+_)?(\d{1,12})\.(?:jpg|jpeg|png)", re.IGNORECASE)
+
+
+class UnknownImageError(SettingsError):
+    """An image that is in none of COCO's annotation files.
+
+    Attributes:
+        image: its id.
+    """
+
+    def __init__(self, image: int, message: str) -> None:
+        super().__init__(message)
+        self.image = image
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is in some images.
+
+    Attributes:
+        objects: by image, the heads of CHAIR's list that are in it.
+        names: by image, its file name.
+    """
+
+    objects: dict[int, frozenset[str]]
+    names: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """A folder of COCO's annotation files.
+
+    Attributes:
+        pairs: instances and captions of val, of train, or of both, all of one year.
+    """
+
+    pairs: tuple[tuple[Path, Path], ...]
+
+    @classmethod
+    def find(cls, folder: Path) -> Annotations:
+        """The files in a folder, or in its subfolder `annotations`; those of 2014 if there are two years.
+
+        Raises:
+            SettingsError: there is no pair of instances and captions.
+        """
+        for year in YEARS:
+            for place in (folder, folder / "annotations"):
+                pairs = tuple(
+                    (place / f"instances_{split}{year}.json", place / f"captions_{split}{year}.json")
+                    for split in SPLITS
+                )
+                if found := tuple(pair for pair in pairs if all(path.is_file() for path in pair)):
+                    return cls(found)
+        raise SettingsError(
+            f"{folder}: expected COCO's instances_val2014.json and captions_val2014.json (or those of train or 2017), "
+            "here or in annotations/: get annotations_trainval2014.zip from https://cocodataset.org/#download"
+        )
+
+    @property
+    def files(self) -> list[Path]:
+        """All of them."""
+        return [path for pair in self.pairs for path in pair]
+
+    def truth(self, ids: Collection[int], words: Callable[[str], Sequence[str]], by: dict[str, Any]) -> Truth:
+        """What is in some images: their instances' categories, and what their reference captions mention.
+
+        It is kept in the cache until files, images, rule or language change.
+
+        Args:
+            ids: of the images.
+            words: of a reference caption, as the text rule reads it.
+            by: what decides `words`.
+
+        Raises:
+            SettingsError: a file cannot be read or is not what COCO's are; a category is not in CHAIR's list; an image
+                is in no file.
+            SiraError: the cache cannot be written.
+        """
+        states = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in self.files]
+        key = hash_of(
+            files=states,
+            ids=sorted(ids),
+            by=by,
+            heads=list(HEADS.items()),
+            merges=list(MERGES.items()),
+            sira=__version__,
+        )
+        path = presets.cache() / "chair" / f"{key}.json"
+        if (cached := _cached(path, ids)) is not None:
+            return cached
+        truth = self._read(set(ids), words)
+        record = {
+            str(image): {"name": truth.names[image], "objects": sorted(objects)}
+            for image, objects in truth.objects.items()
+        }
+        make_folder(path.parent)
+        with replacing(path) as file:
+            file.write(json.dumps(record).encode())
+        return truth
+
+    def _read(self, ids: set[int], words: Callable[[str], Sequence[str]]) -> Truth:
+        names: dict[int, str] = {}
+        objects: dict[int, set[str]] = {}
+        for instances, captions in self.pairs:
+            content = _Content(instances)
+            names |= content.names(ids)
+            for image, head in content.heads(ids):
+                objects.setdefault(image, set()).add(head)
+            del content  # of hundreds of megabytes
+            for image, caption in _Content(captions).captions(ids):
+                objects.setdefault(image, set()).update(mentions(words(caption)).heads)
+            for image in objects.keys() | names.keys():
+                objects.setdefault(image, set())
+                names.setdefault(image, f"COCO_{instances.stem.removeprefix('instances_')}_{image:012d}.jpg")
+            if names.keys() == ids:
+                break  # an image is in one split only, so the rest need not be read
+        if missing := sorted(ids - names.keys()):
+            files = " or ".join(str(instances) for instances, _ in self.pairs)
+            raise UnknownImageError(missing[0], f"image {missing[0]} is not in {files} ({len(missing)} are missing)")
+        return Truth({image: frozenset(found) for image, found in objects.items()}, names)
+
+
+class _Content:
+    """One annotation file; what is not as in COCO's is an error that names the entry."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._content = read_json(path)
+        if not isinstance(self._content, dict):
+            raise SettingsError(f"{path}: expected a JSON object, as in COCO's files")
+
+    def names(self, ids: Collection[int]) -> dict[int, str]:
+        """File names of those of some images that this file names."""
+        if "images" not in self._content:
+            return {}
+        rows = self._rows("images", id=int, file_name=str)
+        return {image: name for image, name in rows if image in ids}
+
+    def heads(self, ids: Collection[int]) -> Iterable[tuple[int, str]]:
+        """Image and head of every instance in some images."""
+        heads: dict[int, str] = {}
+        for number, (category, name) in enumerate(self._rows("categories", id=int, name=str)):
+            if name not in HEADS:
+                raise SettingsError(f"{self._path}: categories[{number}]: {name!r} is not in CHAIR's list of words")
+            heads[category] = HEADS[name]
+        for number, (image, category) in enumerate(self._rows("annotations", image_id=int, category_id=int)):
+            if category not in heads:
+                raise SettingsError(f"{self._path}: annotations[{number}]: there is no category {category}")
+            if image in ids:
+                yield image, heads[category]
+
+    def captions(self, ids: Collection[int]) -> Iterable[tuple[int, str]]:
+        """Image and text of every reference caption of some images."""
+        return (row for row in self._rows("annotations", image_id=int, caption=str) if row[0] in ids)
+
+    def _rows(self, entry: str, **fields: type) -> Iterable[tuple[Any, Any]]:
+        """Two fields of every row of a list, checked."""
+        rows = self._content.get(entry)
+        if not isinstance(rows, list):
+            raise SettingsError(f"{self._path}: expected a list {entry!r}, as in COCO's files")
+        (first, one), (second, other) = fields.items()
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict) or type(row.get(first)) is not one or type(row.get(second)) is not other:
+                raise SettingsError(
+                    f"{self._path}: {entry}[{number}]: expected {first} ({one.__name__}) and {second} "
+                    f"({other.__name__}), got {row!r:.80}"
+                )
+            yield row[first], row[second]
+
+
+def image_of(text: str) -> int | None:
+    """The image that a number, or a file name of COCO, with or without folders, stands for; None if neither."""
+    text = text.strip()
+    if text.isascii() and text.isdigit() and len(text) < 20:
+        return int(text)
+    found = _NAME.fullmatch(re.split(r"[/\\]", text)[-1])
+    return int(found[1]) if found else None
+
+
+def _cached(path: Path, ids: Collection[int]) -> Truth | None:
+    """None: nothing is there that can be used, so it is made anew."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        objects = {int(image): frozenset(row["objects"]) for image, row in record.items()}
+        names = {int(image): str(row["name"]) for image, row in record.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    if objects.keys() != set(ids) or not all(found <= set(HEADS.values()) for found in objects.values()):
+        return None
+    return Truth(objects, names)

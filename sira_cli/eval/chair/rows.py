@@ -1,0 +1,90 @@
+"""Files that CHAIR reads beside COCO's: captions made elsewhere, and lists of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sira_cli.errors import SettingsError
+from sira_cli.eval.chair.coco import image_of
+from sira_cli.eval.rows import parse_json, read_rows, read_text, text_of
+
+
+class Given(NamedTuple):
+    """A caption, and the file and row where it stands."""
+
+    text: str
+    where: str
+
+
+def read_captions(paths: Sequence[Path]) -> dict[int, Given]:
+    """Captions by image.
+
+    Rows are `{"image_id", "caption"}`, with the number of the image or its digits, or COCO's file name as `image` or
+    `file_name`. An empty caption is one without mentions.
+
+    Args:
+        paths: shards; an image is in one of them.
+
+    Raises:
+        SettingsError: a file cannot be read or holds nothing, a row has no image or no caption, or an image has two.
+    """
+    captions: dict[int, Given] = {}
+    for path in paths:
+        where = ""
+        for where, row in read_rows(path):
+            image = image_of_row(where, row, "image_id", "image", "file_name")
+            if image in captions:
+                raise SettingsError(f"{where}: image {image} has a caption in {captions[image].where}, too")
+            captions[image] = Given(text_of(where, row, "caption"), where)
+        if not where:
+            raise SettingsError(f"{path}: holds no captions")
+    return captions
+
+
+def read_ids(path: Path) -> dict[int, str]:
+    """The images of a list, and where each stands: one a line, or a JSON array; numbers, or COCO's file names.
+
+    Raises:
+        SettingsError: the file cannot be read or holds nothing, an entry is neither, or one is there twice.
+    """
+    places: dict[int, str] = {}
+    for where, entry in _entries(path):
+        if (image := _image(entry)) is None:
+            raise SettingsError(f"{where}: expected an image's number or its file name in COCO, got {entry!r:.60}")
+        if image in places:
+            raise SettingsError(f"{where}: image {image} is in {places[image]}, too")
+        places[image] = where
+    if not places:
+        raise SettingsError(f"{path}: holds no images")
+    return places
+
+
+def _entries(path: Path) -> Iterator[tuple[str, Any]]:
+    content = read_text(path)
+    if content.lstrip().startswith("["):
+        for number, entry in enumerate(parse_json(path, content), start=1):
+            yield f"{path}: row {number}", entry
+        return
+    for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip():
+            yield f"{path}: line {number}", line
+
+
+def image_of_row(where: str, row: dict[str, Any], *names: str) -> int:
+    """The image that the first of some fields stands for.
+
+    Raises:
+        SettingsError: there is no such field, or it stands for none.
+    """
+    for name in names:
+        if name in row:
+            if (image := _image(row[name])) is not None:
+                return image
+            raise SettingsError(f"{where}: {name} is no image of COCO: {row[name]!r:.60}")
+    raise SettingsError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
+
+
+def _image(value: Any) -> int | None:
+    return value if type(value) is int else image_of(value) if isinstance(value, str) else None

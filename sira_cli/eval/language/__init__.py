@@ -1,0 +1,1 @@
+"""How captions become words."""

@@ -1,0 +1,245 @@
+"""How captions become words: NLTK and its data, as in the official scripts, or rules of our own without data.
+
+The official figures of CHAIR and AMBER come from NLTK's tokeniser, tagger and WordNet, or from pattern.en's
+`singularize`, which textblob has taken over. Where these are not installed, `fallback.py` gives figures that are close
+and never called official.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Collection
+from importlib import metadata
+from typing import Any, Literal, Protocol
+
+from sira_cli.errors import SettingsError
+from sira_cli.eval.language import fallback
+
+Need = Literal["lemmas", "singulars", "nouns"]  # which methods of a Language will be called
+_TAGGED: tuple[Need, ...] = ("lemmas", "nouns")  # those that need the tagger and WordNet
+GET = (
+    "pip install 'sira-cli[eval]', then "
+    "python -m nltk.downloader punkt_tab averaged_perceptron_tagger_eng wordnet; "
+    "--language fallback does without, but its figures are not the official ones"
+)
+CHOICES = ("auto", "nltk", "fallback")
+OLDEST = (3, 9)  # NLTK before it reads its data from pickles, which can run code
+
+# Of each package, the files that decide words: their hash stands in the record.
+_TAGGER = "averaged_perceptron_tagger_eng"
+_PACKAGES = {
+    "punkt_tab": (
+        "tokenizers/punkt_tab/english/",
+        ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt"),
+    ),
+    _TAGGER: (f"taggers/{_TAGGER}/", tuple(f"{_TAGGER}.{part}.json" for part in ("classes", "tagdict", "weights"))),
+    "wordnet": (
+        "corpora/wordnet/",
+        tuple(name for pos in ("adj", "adv", "noun", "verb") for name in (f"index.{pos}", f"{pos}.exc")),
+    ),
+}
+_POS = {"J": "a", "V": "v", "N": "n", "R": "r"}  # Penn tags, by their first letter, to WordNet's
+
+
+class Language(Protocol):
+    """Words of English captions.
+
+    Attributes:
+        name: `nltk` or `fallback`.
+        official: whether words are those of the official scripts.
+    """
+
+    name: str
+    official: bool
+
+    def lemmas(self, text: str) -> list[str]:
+        """Every token of the lower-cased text as its lemma: CHAIR's flavour `lemma`."""
+        ...
+
+    def singulars(self, text: str) -> list[str]:
+        """Every token of the lower-cased text in the singular: CHAIR's flavour `singular`."""
+        ...
+
+    def nouns(self, text: str) -> list[str]:
+        """The lemmas of nouns, in the text's case: what AMBER looks up in its vocabulary."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What decides the words, for the record."""
+        ...
+
+
+def find_language(choice: str = "auto", needs: Collection[Need] = _TAGGED) -> Language:
+    """The language for some methods.
+
+    Args:
+        choice: `nltk`, `fallback`, or `auto`: NLTK where it is installed with its data, else the fallback.
+        needs: the methods that will be called; only what these need has to be installed.
+
+    Raises:
+        SettingsError: no such choice; or `nltk` was chosen and something of it is missing.
+    """
+    if choice not in CHOICES:
+        raise SettingsError(f"--language {choice!r}: expected {', '.join(CHOICES)}")
+    if choice == "fallback":
+        return Fallback("it was chosen")
+    try:
+        return Nltk(needs)
+    except SettingsError as error:
+        if choice == "nltk":
+            raise
+        return Fallback(str(error).removesuffix(f": {GET}"))
+
+
+class Nltk:
+    """NLTK with its data; for `singulars` textblob, too."""
+
+    name = "nltk"
+    official = True
+
+    def __init__(self, needs: Collection[Need]) -> None:
+        """Load all data that some methods need.
+
+        Args:
+            needs: their names.
+
+        Raises:
+            SettingsError: NLTK, textblob or data are missing or too old; the message says how to get them.
+        """
+        self._versions = {"nltk": _nltk_version()}
+        if "singulars" in needs:
+            self._versions["textblob"] = _textblob_version()
+        for package in _PACKAGES if set(_TAGGED) & set(needs) else ("punkt_tab",):
+            self._versions[package] = _digest(package)
+        try:
+            for need in needs:
+                getattr(self, need)("a")  # reads the rest of the data, where something may still be missing
+        except (LookupError, OSError) as error:
+            raise SettingsError(f"NLTK's data is incomplete: {_first_line(error)}: {GET}") from error
+
+    def lemmas(self, text: str) -> list[str]:
+        """As OPERA's chair.py: tags of all tokens at once, tags of other kinds than the four taken for nouns."""
+        return [_lemma(word, _POS.get(tag[:1], "n")) for word, tag in _tagged(text.lower())]
+
+    def singulars(self, text: str) -> list[str]:
+        """As the chair.py of Rohrbach et al."""
+        return [_singular(word) for word in _tokens(text.lower())]
+
+    def nouns(self, text: str) -> list[str]:
+        """As AMBER's inference.py."""
+        return [_lemma(word, "n") for word, tag in _tagged(text) if tag.startswith("NN")]
+
+    def facts(self) -> dict[str, Any]:
+        """Versions of packages, and of data the start of a sha256 over its files."""
+        return {"language": self.name, "official": self.official, "versions": self._versions}
+
+
+class Fallback:
+    """Regular expressions and a table, the same everywhere: no tags, so every token stands for a noun."""
+
+    name = "fallback"
+    official = False
+
+    def __init__(self, why: str) -> None:
+        """Take the place of NLTK.
+
+        Args:
+            why: the reason, for the record.
+        """
+        self._why = why
+
+    def lemmas(self, text: str) -> list[str]:
+        """The same as `singulars`."""
+        return self.singulars(text)
+
+    def singulars(self, text: str) -> list[str]:
+        """By `fallback.singular`."""
+        return [fallback.singular(word) for word in fallback.tokens(text.lower())]
+
+    def nouns(self, text: str) -> list[str]:
+        """All tokens in the singular: a vocabulary drops those that are no nouns."""
+        return [fallback.singular(word) for word in fallback.tokens(text)]
+
+    def facts(self) -> dict[str, Any]:
+        """That these are not the official words, and why."""
+        return {"language": self.name, "official": self.official, "why": self._why, "rules": fallback.VERSION}
+
+
+def _nltk_version() -> str:
+    try:
+        import nltk
+    except ImportError as error:
+        raise SettingsError(f"NLTK is not installed: {GET}") from error
+    found = re.match(r"(\d+)\.(\d+)", nltk.__version__)
+    if not found or (int(found[1]), int(found[2])) < OLDEST:
+        raise SettingsError(f"NLTK {nltk.__version__} is too old, 3.9 is the first that loads no pickles: {GET}")
+    return str(nltk.__version__)
+
+
+def _textblob_version() -> str:
+    try:
+        return metadata.version("textblob")
+    except metadata.PackageNotFoundError as error:
+        raise SettingsError(f"textblob is not installed, which the rule singular needs: {GET}") from error
+
+
+def _digest(package: str) -> str:
+    """The start of a sha256 over the files of a package that decide words, zipped or not."""
+    import nltk
+
+    folder, names = _PACKAGES[package]
+    digest = hashlib.sha256()
+    try:
+        found = nltk.data.find(folder)
+        for name in names:
+            with found.join(name).open() as file:
+                digest.update(hashlib.sha256(file.read()).digest())
+    except (LookupError, OSError) as error:
+        raise SettingsError(f"NLTK's {package} is not installed, or a file of it is missing: {GET}") from error
+    return f"sha256:{digest.hexdigest()[:16]}"
+
+
+def _tokens(text: str) -> list[str]:
+    import nltk
+
+    return list(nltk.word_tokenize(text))
+
+
+def _tagged(text: str) -> list[tuple[str, str]]:
+    import nltk
+
+    return list(nltk.pos_tag(_tokens(text)))
+
+
+def _lemma(word: str, pos: str) -> str:
+    from nltk.stem import WordNetLemmatizer
+
+    return str(WordNetLemmatizer().lemmatize(word, pos))
+
+
+def _singular(word: str) -> str:
+    """pattern.en's `singularize`: textblob's, less what textblob has put right since.
+
+    Both have the same rules; pattern leaves collies and doggies as they are, makes airbus, not bus, of airbuses, jean
+    of jeans, and keeps the ends of christmas, as among them.
+    """
+    from textblob.en import inflect
+
+    if "christmas".endswith(word) or word.endswith(_plurals_in_ies()):
+        return word
+    if word.endswith("buses"):
+        return word[:-2]
+    return str(inflect.singularize(word, custom={"jeans": "jean"}))
+
+
+@functools.cache
+def _plurals_in_ies() -> tuple[str, ...]:
+    from textblob.en import inflect
+
+    return tuple(f"{word}s" for word in inflect.singular_ie)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip(" *") for line in str(error).splitlines() if line.strip(" *")), type(error).__name__)

@@ -1,0 +1,151 @@
+"""A contrast stream that is a second pass of the model: other inputs, the same new tokens.
+
+    the prompt     model(own inputs)    -> z     into the cache of `generate`
+                   model(branch inputs) -> z'    into the branch's own cache
+    a new token    model(token)         -> z     by the model's own mask and positions
+                   model(token)         -> z'    by the branch's own; rule(z, z', t) is handed to `generate`
+
+The second pass runs in a hook behind the first, and goes through the model's own generation functions: its
+masks, positions and token types are those of a generation from the branch's inputs alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from sira_cli.core.families import POSITION_STATE, find_backbone
+from sira_cli.core.hooks import attached_hooks
+from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
+
+Rule = Callable[[Tensor, Tensor, int], Tensor]
+
+
+@contextmanager
+def second_pass(model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule) -> Iterator[SecondPass]:
+    """Inside this context the model's logits are `rule(z, z', t)`, `[B, V]` float32, t = 1 for the first token.
+
+    Args:
+        model: a Hugging Face LVLM.
+        prompts: `[B, S]` ids of the prompts that `generate` will get.
+        branch: inputs of the B contrast prompts, left-padded, on the model's device.
+        rule: what is made of the logits of both.
+
+    Raises:
+        UnsupportedModelError: the model cannot be followed, or is called for something else than to continue
+            `prompts`, one text each.
+        AttachError: the model is attached already, or its cache was filled elsewhere.
+        SettingsError: `branch` is not complete.
+    """
+    backbone = find_backbone(model)
+    passes = SecondPass(model, prompts, branch, rule)
+    with attached_hooks(backbone.norm) as handles:
+        handles.append(model.register_forward_hook(passes._after, with_kwargs=True))
+        yield passes
+
+
+class SecondPass:
+    """The branch of B prompts under way. Made by `second_pass`.
+
+    Attributes:
+        cache: keys and values of the branch, never those of the full stream.
+        steps: passes since the prompt: the t of the rule.
+    """
+
+    def __init__(self, model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule) -> None:
+        if not {"input_ids", "attention_mask"} <= branch.keys():
+            raise SettingsError("the contrast branch has no input_ids and attention_mask: `Lvlm.prepare` makes them")
+        self.cache: DynamicCache | None = None
+        self.steps = 0
+        self._model, self._prompts, self._branch, self._rule = model, prompts, dict(branch), rule
+        self._position_state = [
+            (module, name) for module in model.modules() for name in POSITION_STATE if hasattr(module, name)
+        ]
+        self._own = False  # while the second pass runs, its hook is the first's too
+
+    def _after(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """After the first pass: run the second, and put the rule's logits in place of the first's."""
+        if self._own:
+            return output
+        if not hasattr(output, "logits"):
+            raise UnsupportedModelError("the model returned a tuple: call it with return_dict=True")
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if ids is None:
+            raise UnsupportedModelError("the model was called without input_ids: pass them instead of inputs_embeds")
+        cache = kwargs.get("past_key_values")
+        seen = 0 if cache is None else cache.get_seq_length() - ids.shape[1]
+        if seen == 0:
+            self._check_prompts(ids)
+        elif ids.shape[1] != 1:
+            raise UnsupportedModelError(
+                f"{ids.shape[1]} new tokens arrived on a cache that already holds {seen}: chunked prefill, assisted "
+                "generation and continued conversations are not supported with a contrast branch"
+            )
+        elif self.cache is None or seen != self._prompts.shape[1] + self.steps - 1:
+            raise AttachError(
+                "past_key_values was filled outside this block, so the contrast branch does not know its tokens: "
+                "generate from the whole prompt, without past_key_values"
+            )
+        with self._running():
+            z_contrast = self._prompt() if seen == 0 else self._step(ids)  # [B, V]
+        z = output.logits[:, -1].float()  # [B, V]
+        output.logits = self._rule(z, z_contrast.to(z.device), self.steps)[:, None]  # [B, 1, V]
+        return output
+
+    def _check_prompts(self, ids: Tensor) -> None:
+        if ids.shape != self._prompts.shape or not torch.equal(ids, self._prompts.to(ids.device)):
+            raise UnsupportedModelError(
+                f"the model was called with prompts {tuple(ids.shape)} that are not the {tuple(self._prompts.shape)} "
+                "which the contrast branch was prepared for: beams, several returned sequences, use_cache=False "
+                "and chunked prefill are not supported"
+            )
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """The model for the branch: not hooked, and its state of positions put back afterwards."""
+        kept = [(module, name, getattr(module, name)) for module, name in self._position_state]
+        self._own = True
+        try:
+            yield
+        finally:
+            self._own = False
+            for module, name, value in kept:
+                setattr(module, name, value)
+
+    def _prompt(self) -> Tensor:
+        """The branch's prompts into a new cache: z' `[B, V]`."""
+        model = self._model
+        self.cache, self.steps = DynamicCache(config=model.config), 0
+        more: dict[str, Any] = {name: value for name, value in self._branch.items() if name != "input_ids"}
+        self._ids = self._branch["input_ids"]  # [B, S']
+        if "position_ids" in inspect.signature(model.forward).parameters:
+            more["position_ids"] = model._prepare_position_ids_for_generation(self._ids, more)
+        if bool(more["attention_mask"].all()):
+            del more["attention_mask"]  # as `generate` does: cheaper masks
+        if model._supports_logits_to_keep():
+            more["logits_to_keep"] = 1
+        self._kwargs: dict[str, Any] = {**more, "past_key_values": self.cache, "use_cache": True}
+        return self._forward(first=True)
+
+    def _step(self, tokens: Tensor) -> Tensor:
+        """The same new tokens `[B, 1]` for the branch: z' `[B, V]`."""
+        self._ids = torch.cat([self._ids, tokens.to(self._ids.device)], dim=1)
+        return self._forward(first=False)
+
+    def _forward(self, first: bool) -> Tensor:
+        model = self._model
+        new = None if first else 1
+        inputs = model.prepare_inputs_for_generation(
+            self._ids, next_sequence_length=new, is_first_iteration=first, **self._kwargs
+        )
+        output = model(**inputs, return_dict=True)
+        self._kwargs = model._update_model_kwargs_for_generation(output, self._kwargs)
+        self.steps += 1
+        z: Tensor = output.logits[:, -1].float()
+        return z

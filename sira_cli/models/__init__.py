@@ -1,0 +1,1 @@
+"""From a preset and a checkpoint to a loaded model that answers."""

@@ -1,0 +1,95 @@
+"""Load a model with its processor, as a preset says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sira_cli import methods
+from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError
+from sira_cli.methods.base import Method
+from sira_cli.models import presets
+from sira_cli.models.compiled import CompiledSteps
+from sira_cli.models.hub import Download, find_checkpoint
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.presets import Preset
+from sira_cli.models.processors import load_processor
+from sira_cli.models.weights import LOAD_ERRORS, load_model, pick_device, quantization_config
+
+
+def load(
+    source: str | os.PathLike[str] | Preset,
+    *,
+    method: str | Method = "sira",
+    device: str = "auto",
+    quantization: str | None = None,
+    offline: bool = False,
+    trust_remote_code: bool = False,
+    compile: bool = False,  # noqa: A002 (as torch and transformers call it)
+    on_download: Callable[[Download], None] | None = None,
+    **settings: Any,
+) -> Lvlm:
+    """Load a vision-language model that captions pictures and answers questions with SIRA.
+
+    Args:
+        source: a preset (name, YAML file or `Preset`), a checkpoint folder, or a hub model id.
+        method: `sira`, `greedy` for the model as it is, or another one of `sira_cli.methods.METHODS` to compare with.
+        device: `auto` (cuda, else mps, else cpu), `cpu`, `cuda`, `cuda:1`, `mps`.
+        quantization: `4bit` or `8bit` (extra `quant`).
+        offline: never ask the hub; what is cached still works.
+        trust_remote_code: run Python code that the checkpoint brings.
+        compile: decode with a static cache and a compiled step (sira and greedy, no beams): slow to begin with, then
+            faster, with the same texts up to rounding. Needs a C++ compiler.
+        on_download: told what will be fetched, and how large it is, before anything is.
+        **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
+            top_p, seed, num_beams, dtype, attn_implementation, max_pixels, revision, prompt. A method's own
+            settings (alpha and beta of most, noise_step of vcd, ...) override its defaults.
+
+    Raises:
+        SettingsError: a preset or a setting is wrong.
+        ModelNotFoundError: the weights are not here, incomplete, or cannot be fetched.
+        UnsupportedModelError: the model is one that SIRA cannot follow exactly.
+    """
+    method = methods.find(method) if isinstance(method, str) else method
+    own = {name: settings.pop(name) for name in tuple(settings) if method.owns(name)}
+    method = method.with_settings(**own)
+    preset = (source if isinstance(source, Preset) else presets.resolve(os.fspath(source))).with_settings(**settings)
+    if preset.revision != "main" and (model_folder := Path(preset.model).expanduser()).is_dir():
+        raise SettingsError(f"revision {preset.revision!r} means nothing to a folder ({model_folder})")
+    if compile:
+        methods.check_compile(method.name, preset.generation.num_beams)
+    placement = pick_device(device)
+    quantized = quantization_config(quantization)
+    model_name = preset.model
+    if model_name == presets.BUNDLED:
+        model_name = str(presets.BUNDLED_FOLDER)
+    checkpoint = find_checkpoint(
+        model_name,
+        preset.revision,
+        offline=offline,
+        code=trust_remote_code,
+        expected_gb=preset.download_gb,
+        on_download=on_download,
+    )
+    attention = preset.load.attn_implementation
+    try:
+        processor = load_processor(
+            checkpoint.folder, max_pixels=preset.image.max_pixels, trust_remote_code=trust_remote_code
+        )
+        model = load_model(
+            checkpoint.folder,
+            trust_remote_code=trust_remote_code,
+            dtype=preset.load.dtype,
+            device_map=placement,
+            attn_implementation=None if attention == "auto" else attention,
+            quantization_config=quantized,
+        )
+    except SiraError:
+        raise
+    except LOAD_ERRORS as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelNotFoundError(f"the model in {checkpoint.folder} cannot be loaded: {reason[0]}") from error
+    compiled = CompiledSteps(model) if compile else None
+    return Lvlm(model, processor, preset, method, checkpoint.revision, quantization, compiled)

@@ -1,0 +1,281 @@
+"""Presets: a model with its settings, as YAML -> validated `Preset`. DESIGN: unknown keys, wrong types
+and out-of-range values are errors that name the file, the key and the nearest valid name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from platformdirs import user_cache_path, user_config_path
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.image_tokens import ImageTokens
+from sira_cli.errors import SettingsError
+
+# In the wheel the presets lie inside the package, in a checkout beside it.
+_PACKAGE = Path(__file__).parents[1]
+SHIPPED = next(folder for folder in (_PACKAGE / "shipped_presets", _PACKAGE.parent / "presets") if folder.is_dir())
+DEFAULT = "qwen2.5-vl-7b"
+BUNDLED = "bundled"  # as `model`: the checkpoint that comes with the package
+BUNDLED_FOLDER = _PACKAGE / "demo" / "model"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a key that is given twice is a mistake, not a choice of the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Called by PyYAML for each mapping."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"`{key}` is given twice", node.value[index][0].start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
+class SiraSettings(_Strict):
+    """K and the strengths; `SiraConfig` says what they mean and checks them."""
+
+    k: int | None = None
+    k_fraction: float | None = None
+    alpha: float = 0.5
+    beta: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> SiraSettings:
+        SiraConfig(**self.model_dump())
+        return self
+
+
+class Prompts(_Strict):
+    """What is said to the model. `ask` holds `{question}`."""
+
+    caption: str = Field(default="Please describe this image in detail.", min_length=1)
+    ask: str = "{question}"
+
+    def asking(self, question: str) -> str:
+        """The prompt of a question."""
+        return self.ask.replace("{question}", question)
+
+    @field_validator("ask")
+    @classmethod
+    def _has_question(cls, value: str) -> str:
+        if "{question}" not in value:
+            raise ValueError("must contain {question}")
+        return value
+
+
+class Generation(_Strict):
+    """Decoding settings; temperature 0 is greedy."""
+
+    max_new_tokens: int = Field(default=512, ge=1)
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    num_beams: int = Field(default=1, ge=1)
+
+
+class Load(_Strict):
+    """How weights are loaded. `attn_implementation: auto` is sdpa where the model has it, else eager."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
+
+
+class ImageSettings(_Strict):
+    """Limits for the image processor."""
+
+    max_pixels: int | None = Field(default=None, ge=1)
+
+
+class Preset(_Strict):
+    """A model and everything that decides its answers. `download_gb` is only used in messages."""
+
+    name: str = ""
+    description: str = ""
+    model: str = Field(min_length=1)
+    revision: str = "main"
+    download_gb: float | None = Field(default=None, gt=0)
+    sira: SiraSettings = SiraSettings()
+    image_tokens: ImageTokens = ImageTokens()
+    prompts: Prompts = Prompts()
+    generation: Generation = Generation()
+    load: Load = Load()
+    image: ImageSettings = ImageSettings()
+
+    @property
+    def sira_config(self) -> SiraConfig:
+        """The settings as the fork takes them."""
+        return SiraConfig(**self.sira.model_dump(), image_tokens=self.image_tokens)
+
+    def decisive(self) -> dict[str, Any]:
+        """What of the preset decides a text, beside the prompt, as JSON holds it."""
+        return self.model_dump(mode="json", exclude={"name", "description", "download_gb", "prompts"})
+
+    def with_settings(self, **settings: Any) -> Preset:
+        """The same preset with single values replaced; None leaves a value as it is.
+
+        Args:
+            **settings: keys of `sira`, `generation` and `load`, `revision`, `max_pixels`, or `prompt`
+                (the caption prompt).
+
+        Raises:
+            SettingsError: a value is not valid, or a name is not a setting.
+        """
+        values = self.model_dump(mode="json")
+        homes = dict.fromkeys(SiraSettings.model_fields, "sira")
+        homes |= dict.fromkeys(Generation.model_fields, "generation")
+        homes |= dict.fromkeys(Load.model_fields, "load") | {"max_pixels": "image"}
+        for name, value in settings.items():
+            if value is None:
+                continue
+            if name in homes:
+                values[homes[name]][name] = value
+            elif name == "prompt":
+                values["prompts"]["caption"] = value
+            elif name == "revision":
+                values["revision"] = value
+            else:
+                raise SettingsError(f"no setting named {name!r}{_nearest(name, [*homes, 'prompt', 'revision'])}")
+        if settings.get("k") is not None:
+            values["sira"]["k_fraction"] = None
+        elif settings.get("k_fraction") is not None:
+            values["sira"]["k"] = None
+        return _validate(values, "settings")
+
+
+def for_model(model: str) -> Preset:
+    """What a model id or folder gets without a preset: K = L/2, alpha = 0.5, image tokens from its config."""
+    return Preset(model=model)
+
+
+def read(path: Path) -> Preset:
+    """The preset in a YAML file.
+
+    Raises:
+        SettingsError: with the file, the key and the nearest valid name.
+    """
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # a SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise SettingsError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path}: a preset is a mapping with at least `model: ...`")
+    values.setdefault("name", path.stem)
+    preset = _validate(values, str(path))
+    if preset.model.startswith(("./", "../", "~")):
+        folder = (path.parent / Path(preset.model).expanduser()).resolve()
+        preset = preset.model_copy(update={"model": str(folder)})
+    return preset
+
+
+def find(name: str) -> Preset:
+    """The preset of that name or path: a path, the user's presets, the shipped ones.
+
+    Raises:
+        SettingsError: there is none; the message names the nearest.
+    """
+    if name.endswith((".yaml", ".yml")) or os.sep in name:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise SettingsError(f"preset file {name} does not exist (a model id or a folder goes to --model)")
+        return read(path)
+    known = available()
+    if name not in known:
+        raise SettingsError(
+            f"no preset named {name!r}{_nearest(name, known)} See `sira presets list`; "
+            "for a model id or a folder use --model."
+        )
+    return read(known[name])
+
+
+def resolve(source: str) -> Preset:
+    """What `load` was given: a preset's name or file, a checkpoint folder, or a hub model id.
+
+    Raises:
+        SettingsError: it is none of them.
+    """
+    if source.endswith((".yaml", ".yml")) or source in available():
+        return find(source)
+    if "/" in source or Path(source).expanduser().is_dir():
+        return for_model(source)
+    return find(source)  # raises, with the nearest name
+
+
+def available() -> dict[str, Path]:
+    """Every preset by name; the user's own come before shipped ones of the same name."""
+    return {
+        path.stem: path
+        for folder in (SHIPPED, home() / "presets")
+        for pattern in ("*.yaml", "*.yml")
+        for path in sorted(folder.glob(pattern))
+    }
+
+
+def home() -> Path:
+    """The user's folder for presets: `$SIRA_HOME`, else the system's place for settings."""
+    return Path(os.environ.get("SIRA_HOME") or user_config_path("sira"))
+
+
+def cache() -> Path:
+    """The folder for what `sira` makes itself and can make again."""
+    return Path(os.environ["SIRA_HOME"]) / "cache" if os.environ.get("SIRA_HOME") else user_cache_path("sira")
+
+
+def to_yaml(preset: Preset) -> str:
+    """The preset as a file would say it, without the defaults."""
+    values = preset.model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+
+
+def _validate(values: dict[str, Any], source: str) -> Preset:
+    try:
+        # As JSON, where strict types still let a list fill a tuple.
+        return Preset.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        problems = "; ".join(_explain(problem) for problem in error.errors())
+        raise SettingsError(f"{source}: {problems}") from error
+
+
+def _explain(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        *parents, name = problem["loc"]
+        return f"unknown key `{key}`{_nearest(str(name), _keys_at(parents))}"
+    if problem["type"] == "missing":
+        return f"`{key}` is missing"
+    message = problem["msg"].removeprefix("Value error, ")
+    shown = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
+    return f"`{key}`: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _keys_at(parents: list[Any]) -> list[str]:
+    """Valid keys below `parents`, from the schema."""
+    schema = Preset.model_json_schema()
+    node = schema
+    for parent in parents:
+        node = node.get("properties", {}).get(parent, {})
+        options = [node, *node.get("anyOf", []), *node.get("allOf", [])]
+        reference = next((option["$ref"] for option in options if "$ref" in option), None)
+        if reference:
+            node = schema["$defs"][reference.rsplit("/", 1)[1]]
+    return list(node.get("properties", {}))
+
+
+def _nearest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean `{close[0]}`?" if close else f" (valid: {', '.join(sorted(known))})." if known else ""

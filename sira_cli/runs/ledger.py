@@ -1,0 +1,254 @@
+"""The file of records: one line of JSON a picture, appended and flushed as soon as it is known.
+
+What a killed process leaves behind is complete but for its last line, which the next run cuts off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import lock_descriptor
+
+from sira_cli.errors import SettingsError, SiraError
+from sira_cli.files import cannot_write, replacing
+from sira_cli.models.records import Result
+
+# What has to be equal in all records of a file: else a caption in it would not say how the next was made.
+CONFIGURATION = (
+    *("schema", "prompt", "preset", "model", "revision", "method", "k", "layers", "alpha"),
+    *("max_new_tokens", "temperature", "seed"),
+)
+_BEGINNING = b'{"schema": "sira.'
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Where a record is in the file."""
+
+    key: str
+    status: str
+    start: int
+    length: int
+
+
+class Ledger:
+    """An open, locked file of records.
+
+    Attributes:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool = False, by: str = "file_name") -> None:
+        """Open or create the file, keep other processes out, and read what is in it.
+
+        Args:
+            path: of the file.
+            overwrite: whatever is in it will be dropped by `begin`, so it is not looked at.
+            by: the field that tells records apart: `file_name`, or `id` where prompts differ from record to record.
+
+        Raises:
+            SettingsError: it is not a file of records, or in use.
+            SiraError: it cannot be opened.
+        """
+        self.path = path
+        self._by = by
+        self._same = [name for name in CONFIGURATION if by == "file_name" or name != "prompt"]
+        self._lines: dict[str, _Line] = {}  # the newest of each picture
+        self._superseded = False
+        self._configuration: dict[str, Any] = {}
+        self._overwrite = overwrite
+        self._file = open_locked(path)
+        self._end = 0
+        if not overwrite:
+            try:
+                self._scan()
+            except BaseException:
+                self._file.close()
+                raise
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def check(self, now: Mapping[str, Any], there: Mapping[str, Any] | None = None) -> None:
+        """Whether records of a configuration belong into the file.
+
+        Args:
+            now: the configuration, or what is known of it.
+            there: that of the file, if it is not to be taken from the records; only what is in both is compared.
+
+        Raises:
+            SettingsError: they differ; the message says in what.
+        """
+        there = self._configuration if there is None else there
+        check_same(self.path, now, there)
+
+    def begin(self) -> None:
+        """Make ready to append: drop a torn last line, or with `overwrite` everything."""
+        self._file.truncate(self._end)
+
+    def key(self, file_name: str) -> str:
+        """The key of a picture's record; nothing if there is none."""
+        return self._lines[file_name].key if file_name in self._lines else ""
+
+    def is_error(self, file_name: str) -> bool:
+        """Whether a picture is in the file as failed."""
+        return file_name in self._lines and self._lines[file_name].status == "error"
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add a record; it is on its way to the disk when this returns.
+
+        Raises:
+            SiraError: it cannot be written (no space left); the file holds what it held before.
+        """
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        append_whole(self.path, self._file, self._end, line)
+        self._note(record, self._end, len(line))
+        self._end += len(line)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The newest record of each picture, in the order of the file."""
+        for line in self._lines.values():
+            yield json.loads(self._read(line))
+
+    def text(self, file_name: str) -> str:
+        """The text of a picture that is in the file."""
+        text: str = json.loads(self._read(self._lines[file_name]))["text"]
+        return text
+
+    def finish(self, order: Iterable[str]) -> None:
+        """Bring the file into its final state: as if everything had been done at once.
+
+        Records that were done again are dropped, and the rest is put in order, by way of a new file that
+        replaces this one. Nothing is written if there is nothing to change.
+
+        Args:
+            order: names of the pictures of this run. Records of others come first and stay in their order.
+
+        Raises:
+            SiraError: the new file cannot be written; this one is as it was.
+        """
+        names = [name for name in order if name in self._lines]
+        ours = set(names)
+        names = [name for name in self._lines if name not in ours] + names
+        if self._superseded or names != list(self._lines):
+            moved: dict[str, _Line] = {}
+            with replacing(self.path) as file:
+                for name in names:
+                    line = self._lines[name]
+                    moved[name] = dataclasses.replace(line, start=file.tell())
+                    file.write(self._read(line))
+                file.flush()
+                os.fsync(file.fileno())
+            self._file.close()
+            self._file = self.path.open("r+b", buffering=0)  # only to be read from now on: no lock
+            self._lines, self._superseded = moved, False
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def _scan(self) -> None:
+        """Note every record, its place and the configuration; everything after the last newline is torn."""
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    if self._end == 0 and not _BEGINNING.startswith(line[: len(_BEGINNING)]):
+                        raise self._foreign(number)
+                    break
+                try:
+                    record = json.loads(line)
+                    if not record["schema"].startswith("sira."):
+                        raise ValueError
+                    self._note(record, self._end, len(line))
+                    configuration = {name: record[name] for name in self._same}
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    raise self._foreign(number) from None
+                self._configuration = self._configuration or configuration
+                self.check(configuration)
+                self._end += len(line)
+
+    def _foreign(self, number: int) -> SettingsError:
+        return SettingsError(
+            f"{self.path}: line {number} is no record of sira: give another --output, or --overwrite to replace it"
+        )
+
+    def _note(self, record: dict[str, Any], start: int, length: int) -> None:
+        name = record[self._by]
+        self._superseded |= name in self._lines
+        self._lines[name] = _Line(record["key"], record["status"], start, length)
+
+    def _read(self, line: _Line) -> bytes:
+        self._file.seek(line.start)
+        data: bytes = self._file.read(line.length)
+        return data
+
+
+def configuration_of(result: Result) -> dict[str, Any]:
+    """What has to be equal in all records of a file."""
+    return {name: value for name, value in result.to_record().items() if name in CONFIGURATION}
+
+
+def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    """Whether what is made now belongs into a file; only settings that are in both are compared.
+
+    Raises:
+        SettingsError: they differ; the message says in what.
+    """
+    differences = [
+        f"{name} is {there[name]!r} there and {value!r} now"
+        for name, value in now.items()
+        if name in there and there[name] != value
+    ]
+    if differences:
+        raise SettingsError(
+            f"{path}: holds records of another configuration: {'; '.join(differences)}: "
+            "give another --output, or --overwrite to start anew"
+        )
+
+
+def append_whole(path: Path, file: Any, end: int, data: bytes) -> None:
+    """Write behind `end`, all or nothing; the data are on their way to the disk when this returns.
+
+    Raises:
+        SiraError: it cannot be written (no space left); the file holds what it held before.
+    """
+    try:
+        file.seek(end)
+        rest = memoryview(data)
+        while rest:  # on a full disk a first write may be short and the next one fail
+            rest = rest[file.write(rest) :]
+    except OSError as error:
+        file.truncate(end)
+        raise cannot_write(path, error) from error
+
+
+def open_locked(path: Path) -> Any:
+    """The file, opened for reading and writing without a buffer, and locked against other processes.
+
+    Raises:
+        SettingsError: another process writes to it.
+        SiraError: it cannot be opened.
+    """
+    try:
+        while True:
+            path.touch()
+            file = path.open("r+b", buffering=0)
+            if not lock_descriptor(file.fileno(), blocking=False):
+                file.close()
+                raise SettingsError(f"{path}: another process writes to it: wait for its end, or give another --output")
+            try:
+                current = path.stat().st_ino
+            except FileNotFoundError:
+                current = None
+            if current == os.fstat(file.fileno()).st_ino:
+                return file
+            file.close()  # another process put a new file in its place before we had the lock
+    except OSError as error:
+        raise SiraError(f"{path}: cannot be opened for writing: {error.strerror}: give another --output") from error

@@ -1,0 +1,274 @@
+"""A run on many machines: Ray Data deals the pictures out to workers, each with the model loaded (extra `ray`).
+
+    this process              workers (an actor pool)
+    paths, names, keys  ->    read, hash, decode the picture, decode the text (`BatchRun`)
+    records             <-
+
+Workers open the pictures themselves, so that one that cannot be read is a record and not the end of the job. What is
+finished is known from the keys in the file of records, as in runs on one machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import math
+import os
+import pickle
+import platform
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import SettingsError, SiraError
+from sira_cli.models.loading import load
+from sira_cli.models.presets import Preset
+from sira_cli.models.records import Result
+from sira_cli.pictures.stores import is_uri
+from sira_cli.runs.batch import WINDOW, BatchRun, Item
+
+ROWS = 32  # pictures in a block, at least: a block's texts come back together
+RETRIES = 3  # of a block whose worker was killed
+LOST = 3  # blocks whose workers were all killed, in one run; with more it is not the pictures' fault
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a worker has to know; it is sent to all of them.
+
+    Attributes:
+        preset, loading: the arguments of `load`.
+        task, prompt, batch_size, words, choices: those of `BatchRun`.
+        folder: what relative paths are relative to.
+    """
+
+    preset: Preset
+    loading: dict[str, Any]
+    task: str
+    prompt: str
+    batch_size: int
+    folder: str
+    words: bool = False
+    choices: tuple[str, ...] = ()
+
+
+class RayRun:
+    """One prompt about many pictures, as `BatchRun`, on the machines of a Ray cluster."""
+
+    def __init__(
+        self,
+        work: Work,
+        *,
+        workers: int | None = None,
+        done: Callable[[str], str] = lambda name: "",
+        quiet: bool = True,
+    ) -> None:
+        """Connect to the cluster of `RAY_ADDRESS` or of this machine; without one, start one on this machine.
+
+        Args:
+            work: what to do.
+            workers: how many models are loaded; None: one a GPU, or one.
+            done: as for `BatchRun`.
+            quiet: keep what Ray and the workers say to their log files.
+
+        Raises:
+            SettingsError: Ray is not installed, or the cluster has not enough for so many workers.
+        """
+        self._work, self._done = work, done
+        self._facts: dict[str, Any] = {}
+        self._ray = _connect(workers, quiet)
+        self._needs = self._resources(workers)
+
+    def blank(self) -> None:
+        """Nothing is known before the first result: the model is loaded by the workers."""
+        return
+
+    def facts(self) -> dict[str, Any]:
+        """As `BatchRun.facts`: of the worker with the smallest batches, the largest peaks; nothing before the first."""
+        return {"workers": self._needs["workers"], **self._facts}
+
+    def results(self, pictures: Iterable[tuple[str, str]]) -> Generator[Item, None, None]:
+        """Every picture, in the order in which they become ready, with its result, or skipped.
+
+        Args:
+            pictures: where each is, and its name in the record.
+
+        Raises:
+            SiraError: about the model or the settings, or Ray gave up.
+        """
+        rows = {
+            path: {"path": os.fsencode(path), "name": name, "done": self._done(name), "error": ""}
+            for path, name in pictures
+        }
+        block = math.ceil(len(rows) / (4 * self._needs["workers"]))
+        block = min(max(ROWS, WINDOW * self._work.batch_size), block)
+        try:
+            yield from self._all(rows, block)
+            if block > 1:
+                yield from self._all(rows, 1)  # which of a block's pictures was it that its worker did not survive?
+            for row in rows.values():
+                row["error"] = f"the worker that had it was killed {RETRIES + 1} times"
+            yield from self._all(rows, ROWS)
+        except self._ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise SiraError(f"Ray gave up: {reason}: run the same command again to go on") from error
+        finally:
+            self._ray.shutdown()
+
+    def _all(self, rows: dict[str, dict[str, Any]], block: int) -> Iterator[Item]:
+        """The rows' pictures; those that come back are taken out of `rows`."""
+        if not rows:
+            return
+        from ray.data import ActorPoolStrategy, from_items
+
+        count = math.ceil(len(rows) / block)
+        blocks = from_items(list(rows.values()), override_num_blocks=count)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Ray 2.64, which has no max_task_retries
+            dataset = blocks.map_batches(
+                Captioner,
+                batch_size=None,
+                fn_constructor_args=(self._work,),
+                compute=ActorPoolStrategy(size=min(self._needs["workers"], count)),
+                num_cpus=self._needs["num_cpus"],
+                num_gpus=self._needs["num_gpus"],
+                max_task_retries=RETRIES,
+            )
+        for row in dataset.iter_rows():
+            if row["failure"]:
+                raise pickle.loads(row["failure"])
+            path = os.fsdecode(row["path"])
+            if rows.pop(path, None) is None:
+                continue  # of a worker that was killed after it had answered
+            self._note(json.loads(row["facts"]))
+            result = Result(**json.loads(row["record"])) if row["record"] else None
+            yield Item(path, row["name"], self._work.prompt, skipped=result is None, result=result)
+
+    def _note(self, facts: dict[str, Any]) -> None:
+        before = self._facts or facts
+        facts["batch_size"] = min(before["batch_size"], facts["batch_size"])
+        peaks = (before["peak_memory_bytes"], facts["peak_memory_bytes"])
+        facts["peak_memory_bytes"] = {kind: max(peak.get(kind, 0) for peak in peaks) for kind in peaks[1]}
+        self._facts = facts
+
+    def _resources(self, workers: int | None) -> dict[str, Any]:
+        """What each worker asks Ray for: a GPU, or an equal part of the CPUs."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        gpus = [int(node.get("GPU", 0)) for node in nodes]
+        cpus = [int(node.get("CPU", 0)) for node in nodes]
+        device = self._work.loading["device"]
+        on_gpu = device.startswith("cuda") or (device == "auto" and sum(gpus) > 0)
+        if workers is None:
+            workers = max(1, sum(gpus)) if on_gpu else 1
+        kind, has = ("GPU", gpus) if on_gpu else ("CPU", cpus)
+        if workers > sum(has):
+            self._ray.shutdown()
+            raise SettingsError(f"--workers {workers}: the Ray cluster has {sum(has)} {kind}s: give fewer")
+        share = next(share for share in range(max(has), 0, -1) if sum(node // share for node in has) >= workers)
+        return {"workers": workers, "num_cpus": 1 if on_gpu else share, "num_gpus": 1 if on_gpu else 0}
+
+
+class Captioner:
+    """A worker: a loaded model and the blocks of pictures that come to it."""
+
+    def __init__(self, work: Work) -> None:
+        with contextlib.suppress(OSError):  # said in `__call__` if it matters
+            os.chdir(work.folder)
+        self._folder = work.folder
+        self._keys: dict[str, str] = {}
+        self._failure = b""
+        try:
+            lvlm = load(work.preset, **work.loading)
+            self._run = BatchRun(
+                lvlm,
+                work.task,
+                work.prompt,
+                batch_size=work.batch_size,
+                words=work.words,
+                choices=work.choices,
+                done=lambda name: self._keys[name],
+            )
+        except SiraError as error:  # raised here, Ray would start workers again and again
+            self._failure = pickle.dumps(error)
+
+    def __call__(self, rows: dict[str, Any]) -> dict[str, list[Any]]:
+        """Records of a block of pictures."""
+        if self._failure:
+            return _columns([{"failure": self._failure}])
+        self._keys = dict(zip(rows["name"], rows["done"], strict=True))
+        paths = [os.fsdecode(path) for path in rows["path"]]
+        pictures = list(zip(paths, rows["name"], strict=True))
+        try:
+            if not Path(self._folder).is_dir() and not all(is_uri(path) or Path(path).is_absolute() for path in paths):
+                raise SettingsError(
+                    f"{self._folder} is not there on {platform.node()}: all machines need the same files"
+                )
+            if rows["error"][0]:
+                given_up = zip(pictures, rows["error"], strict=True)
+                items = [self._run.failed(path, name, error) for (path, name), error in given_up]
+            else:
+                items = list(self._run.results(pictures))
+        except SiraError as error:
+            return _columns([{"failure": pickle.dumps(error)}])
+        facts = json.dumps(self._run.facts())
+        return _columns(
+            [
+                {
+                    "path": os.fsencode(item.path),
+                    "name": item.name,
+                    "record": "" if item.result is None else item.result.to_json(),
+                    "facts": facts,
+                }
+                for item in items
+            ]
+        )
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    empty = {"path": b"", "name": "", "record": "", "facts": "", "failure": b""}
+    return {name: [row.get(name, default) for row in rows] for name, default in empty.items()}
+
+
+def _connect(workers: int | None, quiet: bool) -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anyone
+    if quiet:
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise SettingsError("--engine ray needs Ray: pip install 'sira-cli[ray]'") from error
+    said: dict[str, Any] = {"log_to_driver": not quiet, "logging_level": "ERROR" if quiet else "INFO"}
+    with _muted_stderr() if quiet else contextlib.nullcontext():
+        try:
+            if os.environ.get("RAY_ADDRESS") == "local":
+                raise ConnectionError
+            ray.init("auto", **said)
+        except ConnectionError:
+            if os.environ.get("RAY_ADDRESS", "local") != "local":
+                raise SettingsError(f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster answers there") from None
+            ray.init("local", num_cpus=max(os.cpu_count() or 1, workers or 1), include_dashboard=False, **said)
+    context = ray.data.DataContext.get_current()
+    context.max_errored_blocks = LOST
+    if quiet:
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+        context.enable_progress_bars = False
+    return ray
+
+
+@contextlib.contextmanager
+def _muted_stderr() -> Iterator[None]:
+    """Ray's C++ part says that it will say nothing."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as null:
+            os.dup2(null.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

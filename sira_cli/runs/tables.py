@@ -1,0 +1,70 @@
+"""A file of records as a table: CSV, or Parquet (extra `parquet`)."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import fields
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import SettingsError
+from sira_cli.files import replacing
+from sira_cli.models.records import Result
+
+COLUMNS = [field.name for field in fields(Result)]
+NESTED = ("words", "choices")
+ROWS = 10_000  # of a Parquet row group
+
+
+def check_format(path: Path) -> None:
+    """Whether a table can be written there.
+
+    Raises:
+        SettingsError: of another ending than .csv or .parquet, or pyarrow is missing.
+    """
+    if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'sira-cli[parquet]', or write .csv")
+
+
+def write_table(records: Iterable[dict[str, Any]], path: Path) -> None:
+    """Write records to a .csv or .parquet file, a row each; `words` and `choices`, if there, as JSON.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    write = _write_parquet if path.suffix.lower() == ".parquet" else _write_csv
+    rows = iter(records)
+    first = next(rows, {})
+    columns = [name for name in COLUMNS if name in first or name not in NESTED]
+    flat = (_flat(row) for row in chain([first] if first else [], rows))
+    with replacing(path) as file:
+        write(flat, columns, file)
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    return record | {name: json.dumps(record[name], ensure_ascii=False) for name in NESTED if name in record}
+
+
+def _write_csv(records: Any, columns: list[str], file: Any) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.DictWriter(text, columns, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(records)
+    text.detach()
+
+
+def _write_parquet(records: Any, columns: list[str], file: Any) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds = {"int": pyarrow.int64(), "float": pyarrow.float64()}
+    types = {field.name: kinds.get(str(field.type), pyarrow.string()) for field in fields(Result)}
+    schema = pyarrow.schema([(name, types[name]) for name in columns])
+    with parquet.ParquetWriter(file, schema) as writer:
+        while rows := list(islice(records, ROWS)):
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema))

@@ -1,0 +1,333 @@
+"""`sira bench`: shapes of the real sizes, what a request is checked for, figures worked out by hand, the command.
+
+No time is compared with another: how fast the machine is decides no test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers as hf
+import yaml
+
+from sira_cli import methods
+from sira_cli.analysis import bench as package
+from sira_cli.analysis.bench import shape_names, shapes
+from sira_cli.analysis.bench.measure import Timing, cache_bytes, check_caches, measure, pictures, prompts
+from sira_cli.analysis.bench.report import BenchReport, Decoder, Row
+from sira_cli.analysis.bench.run import bench
+from sira_cli.errors import SettingsError, SiraError
+from sira_cli.methods.second_pass import SecondPass
+from sira_cli.models import presets
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.processors import load_processor
+from tests.support.helpers import hooks
+
+SMALL_TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
+SMALL_TEXT |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+def small(name: str) -> dict:
+    """A shape with its own tokenizer, processor and family, and hardly any weights."""
+    shape = shapes.read(name)
+    text, vision = shape["config"]["text_config"], shape["config"]["vision_config"]
+    text |= SMALL_TEXT
+    if "rope_parameters" in text:
+        text["rope_parameters"] |= {"mrope_section": [2, 3, 3]}
+        vision |= {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 64}
+        vision["fullatt_block_indexes"] = [1]
+    else:
+        vision |= {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+    return shape
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory) -> Lvlm:
+    """Qwen2.5-VL's code, in small, under SIRA with K = 2 of 4."""
+    shape, folder = small("qwen2.5-vl-3b"), tmp_path_factory.mktemp("qwen")
+    shapes.write_processor(shape, folder)
+    model = shapes.random_model(shape, dtype=torch.float32, device=torch.device("cpu"), attention="sdpa")
+    preset = presets.find("qwen2.5-vl-3b").with_settings(k=2)
+    return Lvlm(model, load_processor(folder), preset, methods.find("sira"), "random", None)
+
+
+def under(lvlm: Lvlm, method: str) -> Lvlm:
+    # With four layers and shared embeddings DoLa has no early ones to choose from.
+    found = methods.find(method).with_settings(**({"bucket": "high"} if method == "dola" else {}))
+    return Lvlm(lvlm.model, lvlm.processor, lvlm.preset, found, lvlm.revision, None)
+
+
+def prepared(lvlm: Lvlm, batch: int, image_tokens: int = 20):
+    return lvlm.prepare(pictures(lvlm.processor, image_tokens, batch), prompts("Describe it.", batch))
+
+
+# --- shapes
+
+
+@pytest.mark.parametrize("name", shape_names())
+def test_a_shape_has_the_size_of_the_real_model(name: str):
+    shape, preset = shapes.read(name), presets.find(name)
+    with torch.device("meta"):
+        model = hf.AutoModelForImageTextToText.from_config(hf.AutoConfig.for_model(**shape["config"]))
+    size = 2 * sum(parameter.numel() for parameter in model.parameters())  # bytes in bfloat16
+    assert preset.download_gb is None or round(size / 1e9, 1) == preset.download_gb
+    layers = shape["config"]["text_config"]["num_hidden_layers"]
+    assert preset.sira_config.layers_after_fork(layers) == layers // 2  # the paper's rule; 14 of 28, 16 of 32
+
+
+@pytest.mark.parametrize("name", shape_names())
+def test_a_shape_comes_with_a_processor_of_its_family(name: str, tmp_path: Path):
+    shape = shapes.read(name)
+    shapes.write_processor(shape, tmp_path)
+    processor = load_processor(tmp_path)
+    image = pictures(processor, 600, 1)
+    content = [{"type": "image"}, {"type": "text", "text": "What is it?"}]
+    if processor.chat_template is None:
+        text = "USER: <image>\nWhat is it? ASSISTANT:"
+    else:
+        text = processor.apply_chat_template([{"role": "user", "content": content}])
+    ids = processor(images=image, text=text, return_tensors="pt")["input_ids"][0]
+    token = shape["config"].get("image_token_id", shape["config"].get("image_token_index"))
+    expected = 576 if name.startswith("llava") else 29 * 21
+    assert int((ids == token).sum()) == expected
+    rest = ids[ids != token].tolist()
+    others = 4 if processor.chat_template is None else 9  # USER: ASSISTANT:, or those of a system's message, too
+    assert len(set(rest) - set(shape["tokens"].values())) == 1  # all words are one token
+    assert sum(token not in shape["tokens"].values() for token in rest) == 4 + others
+
+
+def test_a_shape_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(SettingsError, match=r"no shape named 'llava'; there are llava-1\.5-13b, "):
+        shapes.read("llava")
+
+
+def test_random_weights_are_spread_as_fresh_ones_are():
+    model = shapes.random_model(
+        small("llava-1.5-7b"), dtype=torch.bfloat16, device=torch.device("cpu"), attention="eager"
+    )
+    assert model.dtype == torch.bfloat16
+    assert model.config._attn_implementation == "eager"
+    weights = dict(model.named_parameters())
+    norm = weights["model.language_model.layers.0.input_layernorm.weight"]
+    assert bool((norm == 1).all())
+    embedding = weights["model.language_model.embed_tokens.weight"].float()
+    assert embedding.std().item() == pytest.approx(0.02, rel=0.02)
+    assert abs(embedding.mean().item()) < 1e-3
+
+
+# --- one request
+
+
+def test_weights_are_shared_where_the_real_model_shares_them(qwen: Lvlm):
+    assert shapes.read("qwen2.5-vl-3b")["config"]["tie_word_embeddings"]
+    assert qwen.model.lm_head.weight is qwen.model.get_input_embeddings().weight
+
+
+def test_pictures_have_the_size_asked_for_and_a_batch_mixed_ones(qwen: Lvlm):
+    inputs = prepared(qwen, 1, image_tokens=100)
+    assert qwen.lengths(inputs)[0] == [11 * 9]
+    image, prompt = qwen.lengths(prepared(qwen, 3, image_tokens=100))
+    assert len(set(image)) == 3
+    assert len({a - b for a, b in zip(prompt, image, strict=True)}) == 3  # texts differ, too
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: int):
+    lvlm, tokens = under(qwen, method), 4
+    inputs = prepared(lvlm, batch)
+    timing = measure(lvlm, inputs, tokens)
+    assert len(timing.tokens) == tokens
+    assert 0 < timing.encoder < timing.tokens[0]
+    assert list(timing.tokens) == sorted(timing.tokens)
+    assert timing.steps == pytest.approx([timing.tokens[i + 1] - timing.tokens[i] for i in range(3)])
+    assert hooks(lvlm.model) == 0
+
+    # Rows in all caches, by hand: L = 4, K = 2, 2 key/value heads of 16 in float32, keys and values.
+    image, prompt = lvlm.lengths(inputs)
+    width, new = inputs["input_ids"].shape[1], tokens - 1
+    text = max(a - b for a, b in zip(prompt, image, strict=True))
+    rows = 4 * (width + new)
+    if method == "sira":
+        rows += 2 * (text + new)
+    elif method == "sid":
+        rows += 2 * (max(prompt) + new)
+    elif method in ("text-only", "m3id"):
+        rows += 4 * (text + new)
+    elif method == "vcd":
+        rows *= 2
+    elif method == "icd":
+        rows += 4 * (inputs["contrast_input_ids"].shape[1] + new)
+    assert timing.cache_bytes == batch * rows * 2 * 2 * 16 * 4
+    assert timing.peak_bytes is None or timing.peak_bytes > timing.cache_bytes
+
+
+def test_a_text_does_not_end_early(qwen: Lvlm, monkeypatch: pytest.MonkeyPatch):
+    lvlm = under(qwen, "greedy")
+    inputs = prepared(lvlm, 1)
+    always = torch.zeros(1, 1, lvlm.model.config.get_text_config().vocab_size)
+    always[..., lvlm.model.generation_config.eos_token_id] = 1
+    handle = lvlm.model.lm_head.register_forward_hook(lambda *_: always)
+    try:
+        assert len(measure(lvlm, inputs, 5).tokens) == 5
+    finally:
+        handle.remove()
+
+
+def test_a_bench_of_the_wrong_decoder_is_noticed(qwen: Lvlm):
+    """Such as two branches that share one cache, or a stream that is shorter than its text."""
+    inputs = prepared(qwen, 1)
+    prompt = inputs["input_ids"].shape[1]
+    image = int(qwen.find_image(inputs["input_ids"]).sum())
+
+    def layer(rows: int, cf: int = 0):
+        stream = SimpleNamespace(get_seq_length=lambda: cf) if cf else None
+        return SimpleNamespace(get_seq_length=lambda: rows, **({"cf": stream} if cf else {}))
+
+    def cache(*layers):
+        return SimpleNamespace(layers=list(layers))
+
+    greedy, vcd = under(qwen, "greedy"), under(qwen, "vcd")
+    check_caches(greedy, inputs, None, [cache(*[layer(prompt + 2)] * 4)], 3)
+    with pytest.raises(SiraError, match=r"method greedy: rows .* not the decoder that should be measured"):
+        check_caches(greedy, inputs, None, [cache(*[layer(prompt + 3)] * 4)], 3)
+
+    both = {**inputs, "contrast_input_ids": inputs["input_ids"]}
+    passes = object.__new__(SecondPass)
+    full = cache(*[layer(prompt + 2)] * 4)
+    check_caches(vcd, both, passes, [full, full], 3)
+    for wrong in ([full], [full, cache(*[layer(2 * prompt + 4)] * 4)]):
+        with pytest.raises(SiraError, match="method vcd"):
+            check_caches(vcd, both, passes, wrong, 3)
+
+    _, decoder = qwen.decoding(inputs, 3)
+    with decoder as fork:
+        early, text = [layer(prompt + 2)] * 2, prompt - image
+        check_caches(qwen, inputs, fork, [cache(*early, *[layer(prompt + 2, text + 2)] * 2)], 3)
+        for cf in (0, prompt + 2, text):
+            with pytest.raises(SiraError, match="method sira"):
+                check_caches(qwen, inputs, fork, [cache(*early, *[layer(prompt + 2, cf)] * 2)], 3)
+
+
+def test_the_size_of_a_cache_is_that_of_its_tensors(qwen: Lvlm):
+    cache = hf.DynamicCache()
+    cache.update(torch.zeros(2, 3, 5, 7, dtype=torch.bfloat16), torch.zeros(2, 3, 5, 7, dtype=torch.bfloat16), 0)
+    assert cache_bytes(cache) == 2 * 2 * 3 * 5 * 7 * 2
+
+
+# --- figures
+
+
+def test_figures_by_hand():
+    greedy = [Timing(1.0, (3.0, 4.0, 6.0), 100, 7), Timing(1.0, (5.0, 6.0, 7.0), 100, 9)]
+    sira = [Timing(2.0, (5.0, 7.0, 9.0), 110, 8), Timing(1.0, (5.0, 6.0, 9.0), 110, None)]
+    names = Decoder("greedy"), Decoder("sira")
+    runs = dict(zip(names, [greedy, sira], strict=True))
+    row = Row.of(names[1], names[0], (4, 50, 30), runs, [1, 3])
+    # Prefill: 3 and 4 s beside 2 and 4 s.
+    assert dataclasses.astuple(row.prefill) == ((3.5, 3.0, 4.0), (1.25, 1.0, 1.5))
+    # Steps: medians 2 and 2 s beside 1.5 and 1 s.
+    assert row.step is not None
+    assert dataclasses.astuple(row.step.seconds) == (2.0, 2.0, 2.0)
+    assert dataclasses.astuple(row.step.ratio) == pytest.approx(((2 / 1.5 + 2) / 2, 2 / 1.5, 2.0))
+    assert row.tokens_per_second == 2.0  # 4 texts, a token in 2 s
+    assert dataclasses.astuple(row.requests[1].seconds) == (5.0, 5.0, 5.0)
+    assert dataclasses.astuple(row.requests[3].ratio) == pytest.approx(((1.5 + 9 / 7) / 2, 9 / 7, 1.5))
+    assert (row.cache_bytes, row.peak_bytes) == (110, 8)
+    assert row.paper == {}
+    assert (row.method, row.compiled, row.baseline) == ("sira", False, "greedy")
+    single = {names[0]: [Timing(1.0, (3.0,), 100, None)]}
+    row = Row.of(names[0], names[0], (1, 50, 30), single, [1])
+    assert row.step is row.tokens_per_second is None
+
+
+def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypatch: pytest.MonkeyPatch):
+    order = []
+
+    def recorded(lvlm: Lvlm, inputs, tokens: int, room: int) -> Timing:
+        order.append((f"{lvlm.method}{' compiled' * (lvlm.compiled is not None)}", len(inputs["input_ids"]), tokens))
+        assert room == 64
+        return Timing(1.0, tuple(2.0 + number for number in range(tokens)), 1, None)
+
+    monkeypatch.setattr("sira_cli.analysis.bench.run.measure", recorded)
+    report = bench(qwen, ["sira", "vcd"], lengths=[32, 64], batches=[1, 2], runs=2, image_tokens=20)
+    assert [name for name, _, _ in order] == ["greedy", "sira", "vcd"] * 6
+    assert [batch for _, batch, _ in order] == [1] * 9 + [2] * 9
+    assert [tokens for _, _, tokens in order[3:9]] == [64] * 6  # each run serves the shorter lengths
+    assert [(row.method, row.batch) for row in report.rows[:3]] == [("greedy", 1), ("sira", 1), ("vcd", 1)]
+    assert report.rows[1].paper == {32: 1.4, 64: 1.5}
+    assert (report.k, report.layers, report.weights) == (2, 4, "random")
+    assert BenchReport.from_json(report.to_json()) == report
+
+    order.clear()
+    report = bench(qwen, ["vcd", "sira"], lengths=[64], batches=[1], runs=1, image_tokens=20, compile=True)
+    assert [name for name, _, _ in order] == ["greedy", "vcd", "sira", "greedy compiled", "sira compiled"] * 2
+    assert [(row.method, row.compiled, row.baseline) for row in report.rows[3:]] == [
+        ("greedy", True, "greedy"),
+        ("sira", True, "greedy"),
+        ("sira", True, "compiled greedy"),
+    ]
+
+
+# --- the command
+
+
+def test_bench_prints_a_table_and_writes_json(sira, tmp_path: Path):
+    file = tmp_path / "bench.json"
+    code, out, _ = sira(
+        "bench", "-p", "demo", "--method", "sira", "--max-new-tokens", "32,3", "--runs", "1", "-o", file
+    )
+    assert code == 0
+    record = json.loads(file.read_text())
+    assert record["schema"] == "sira.bench/1"
+    assert record["lengths"] == [3, 32]
+    assert [row["method"] for row in record["rows"]] == ["greedy", "sira"]
+    assert record["rows"][0]["step"]["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+    assert record["rows"][1]["paper"] == {"32": 1.4}
+    assert record["rows"][0]["image_tokens"] == 64
+    lines = out.splitlines()
+    assert lines[0].startswith("demo, its own weights, 0.01 B parameters, float32, sdpa attention")
+    step = record["rows"][1]["step"]
+    assert f"{1e3 * step['seconds']['median']:,.1f} ms  x{step['ratio']['median']:.3f}" in out
+    assert "x1.4" in out
+
+
+def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shape = small("qwen2.5-vl-3b")
+    monkeypatch.setattr(package, "SHAPES", tmp_path)
+    monkeypatch.setattr(shapes, "SHAPES", tmp_path)
+    (tmp_path / "qwen2.5-vl-3b.yaml").write_text(yaml.safe_dump(shape))
+    given = ["--shape", "qwen2.5-vl-3b", "--k", 1, "--max-new-tokens", 2, "--runs", 1, "--image-tokens", 20]
+    code, out, err = sira("bench", *given, "--json")
+    assert err == ""
+    assert code == 0
+    record = json.loads(out)
+    assert (record["model"], record["weights"], record["dtype"]) == ("qwen2.5-vl-3b", "random", "bfloat16")
+    assert (record["k"], record["layers"]) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--shape", "gpt"], "no shape named 'gpt'; there are llava-1.5-13b"),
+        (["--shape", "qwen2.5-vl-3b", "-p", "demo"], "--shape brings its own model"),
+        (["--shape", "qwen2.5-vl-3b", "--offline"], "only --device and --dtype go with it"),
+        (["--shape", "qwen2.5-vl-3b", "--k", "36"], "k = 36 is out of range: this model has L = 36"),
+        (["--max-new-tokens", "0"], "--max-new-tokens '0': expected whole numbers from 1 on, such as 1,8"),
+        (["-b", "1,x"], "--batch-size '1,x': expected"),
+        (["--method", "sira,beam"], "beam"),
+        (
+            ["-p", "demo", "-o", "nowhere/bench.json"],
+            "--output nowhere/bench.json: the folder nowhere does not exist",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_a_model_is_made(sira, given, message):
+    code, out, err = sira("bench", *given)
+    assert (code, out) == (2, "")
+    assert message in err

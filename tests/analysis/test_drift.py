@@ -1,0 +1,463 @@
+"""Drift and KL of the references: against the two-pass masked reference, as algebra, and as a command."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFilter
+from torch import Tensor
+from torch.nn import functional as F
+
+from sira_cli.analysis.drift.measure import (
+    REFERENCES,
+    Divergence,
+    LastRow,
+    cosine_distance,
+    diverge,
+    last_rows,
+    measure_drift,
+)
+from sira_cli.analysis.drift.plot import draw
+from sira_cli.analysis.drift.report import DriftReport, Estimate, Failure, Profile
+from sira_cli.cli.drift import _print
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.rules import kl_divergence
+from sira_cli.errors import ImageTokenError, PictureError, SettingsError
+from sira_cli.models.loading import load
+from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
+from tests.support import reference, tiny
+from tests.support.helpers import generate_sira, hooks
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
+NOTE = "sira: the bundled model knows drawn scenes only; photographs need another preset\n"
+
+
+def states(model: Any, run: Any) -> Tensor:
+    """The last position's row after every decoder layer while `run()` runs the model, `[L, d]` float64."""
+    rows: list[Tensor] = []
+    handles = [
+        layer.register_forward_hook(lambda layer, args, hidden: rows.append(hidden[0, -1].double()))
+        for layer in model.get_decoder().layers
+    ]
+    run()
+    for handle in handles:
+        handle.remove()
+    return torch.stack(rows)
+
+
+def naive_drift(full: Tensor, other: Tensor) -> Tensor:
+    return 1 - (full * other).sum(-1) / (full.norm(dim=-1) * other.norm(dim=-1))
+
+
+def naive_kl(full: Tensor, other: Tensor) -> float:
+    p, q = full.double().softmax(-1), other.double().softmax(-1)
+    return float((p * (p / q).log()).sum())
+
+
+# --- against Algorithm 1 by the letter
+
+
+@pytest.mark.parametrize("k", [1, tiny.LAYERS // 2])
+@torch.no_grad()
+def test_the_cf_stream_drifts_as_the_reference_says(family: tiny.Tiny, k: int):
+    model, inputs = family.model, family.inputs
+    logits: list[Tensor] = []
+    full = states(model, lambda: logits.append(model(**inputs, use_cache=False).logits[0, -1]))
+    cf = states(model, lambda: logits.append(reference.counterfactual(model, inputs, family.image, k)))
+    expected = naive_drift(full, cf)
+
+    measured = diverge(*last_rows(model, inputs, SiraConfig(k=k)))
+    boundary = tiny.LAYERS - k
+    assert measured.drift[:boundary] == (0.0,) * boundary
+    torch.testing.assert_close(torch.tensor(measured.drift).double(), expected, atol=2e-6, rtol=1e-3)
+    assert measured.kl == pytest.approx(naive_kl(*logits), rel=1e-3, abs=1e-6)
+    assert min(measured.drift[boundary:]) > 1e-3  # else the agreement would prove little
+
+
+def test_it_is_the_position_from_which_generate_goes_on(family: tiny.Tiny):
+    full, cf = last_rows(family.model, family.inputs, SiraConfig(k=3))
+    _, steps = generate_sira(family.model, family.inputs, SiraConfig(k=3))
+    torch.testing.assert_close(full.logits, steps[0].full[0], atol=1e-4, rtol=0)
+    torch.testing.assert_close(cf.logits, steps[0].cf[0], atol=1e-4, rtol=0)
+
+
+def test_rows_are_float32_and_alpha_plays_no_part(llava: tiny.Tiny):
+    rows = last_rows(llava.model, llava.inputs, SiraConfig(k=3, alpha=0.5))
+    others = last_rows(llava.model, llava.inputs, SiraConfig(k=3, alpha=2.0, beta=0.5))
+    for row, other in zip(rows, others, strict=True):
+        assert (row.hidden.shape, row.logits.shape) == ((tiny.LAYERS, 64), (tiny.VOCABULARY,))
+        assert {row.hidden.dtype, row.logits.dtype} == {torch.float32}
+        assert torch.equal(row.hidden, other.hidden)
+        assert torch.equal(row.logits, other.logits)
+
+
+def test_no_hook_stays(llava: tiny.Tiny):
+    llava.model(**llava.inputs)  # transformers installs hooks of its own at the first forward
+    before = hooks(llava.model)
+    last_rows(llava.model, llava.inputs, SiraConfig(k=3))
+    assert hooks(llava.model) == before
+    text = {name: llava.inputs[name][:, -5:] for name in ("input_ids", "attention_mask")}
+    with pytest.raises(ImageTokenError):
+        last_rows(llava.model, text, SiraConfig(k=3))
+    assert hooks(llava.model) == before
+
+
+# --- the metrics
+
+
+def test_cosine_distance():
+    a = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [2.0, 2.0]])
+    b = torch.tensor([[3.0, 0.0], [0.0, 1.0], [-5.0, 0.0], [1.0, 0.0]])
+    torch.testing.assert_close(cosine_distance(a, b), torch.tensor([0.0, 1.0, 2.0, 1 - math.sqrt(0.5)]))
+    rows = torch.randn(2, 50, 64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(cosine_distance(*rows), 1 - F.cosine_similarity(*rows))
+    assert torch.equal(cosine_distance(rows[0], rows[0]), torch.zeros(50))
+
+
+def test_small_angles_lose_no_digits():
+    angle = 1e-5  # 1 - cos = 5e-11, far below float32's resolution at 1
+    a, b = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, angle]])
+    assert cosine_distance(a, b).item() == pytest.approx(angle**2 / 2, rel=1e-4)
+
+
+def kl(full: Tensor, other: Tensor) -> float:
+    return float(kl_divergence(full.log_softmax(-1), other.log_softmax(-1)))
+
+
+def test_kl_divergence():
+    logits = 5 * torch.randn(2, 40, 300, generator=torch.Generator().manual_seed(0))
+    for full, other in zip(*logits, strict=True):
+        value = kl(full, other)
+        expected = F.kl_div(other.log_softmax(-1), full.softmax(-1), reduction="sum")
+        assert value == pytest.approx(float(expected), rel=1e-4)
+        assert value == pytest.approx(naive_kl(full, other), rel=1e-4)
+        assert value > 0
+        assert value != pytest.approx(kl(other, full), rel=1e-2)  # full is the first of the two
+        assert kl(full, full) == 0
+        assert 0 <= kl(full, full + 1) < 1e-6  # the same distribution
+    assert kl(torch.tensor([0.0, 0.0]), torch.tensor([math.log(3.0), 0.0])) == pytest.approx(
+        0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    )
+
+
+def test_numbers_out_of_range_are_not_hidden():
+    assert math.isnan(kl(torch.tensor([0.0, math.nan]), torch.zeros(2)))
+
+
+# --- spoilt pictures
+
+
+def noise(width: int, height: int) -> Image.Image:
+    """Every pixel of its own colour, so that it can be followed."""
+    number = np.arange(width * height)
+    pixels = np.stack([number % 256, number // 256, np.zeros_like(number)], axis=-1)
+    return Image.fromarray(pixels.reshape(height, width, 3).astype(np.uint8))
+
+
+@pytest.mark.parametrize(("size", "patches"), [((64, 48), 4), ((64, 48), 8), ((50, 37), 4), ((9, 9), 9), ((9, 30), 5)])
+def test_the_shuffle_moves_whole_patches(size, patches):
+    image = noise(*size)
+    before, after = np.array(image), np.array(shuffle_patches(image, patches, seed=3))
+    assert after.shape == before.shape
+    height, width = before.shape[0] // patches, before.shape[1] // patches
+
+    def cut(pixels: np.ndarray) -> list[bytes]:
+        return [
+            pixels[row : row + height, column : column + width].tobytes()
+            for row in range(0, patches * height, height)
+            for column in range(0, patches * width, width)
+        ]
+
+    assert sorted(cut(after)) == sorted(cut(before))
+    assert cut(after) != cut(before)
+    assert np.array_equal(after[patches * height :], before[patches * height :])  # the rest at the bottom
+    assert np.array_equal(after[:, patches * width :], before[:, patches * width :])  # and at the right
+
+
+def test_the_seed_decides_the_shuffle():
+    image = noise(64, 64)
+    shuffled = [shuffle_patches(image, 8, seed).tobytes() for seed in (0, 0, 1)]
+    assert shuffled[0] == shuffled[1] != shuffled[2]
+    assert shuffle_patches(image, 1, 0).tobytes() == image.tobytes() == noise(64, 64).tobytes()
+
+
+def test_the_blur_follows_the_shorter_side():
+    image = noise(200, 100)
+    assert blur(image, 0).tobytes() == image.tobytes()
+    assert blur(image, 0.05).tobytes() == image.filter(ImageFilter.GaussianBlur(5)).tobytes()
+    assert blur(image, 0.05).size == image.size
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"blur": -0.1}, "blur must be a share"),
+        ({"blur": 12.0}, "blur must be a share"),
+        ({"blur": math.nan}, "blur must be a share"),
+        ({"patches": 0}, "patches must be at least 1"),
+        ({"seed": -1}, "seed must be 0 or more"),
+    ],
+)
+def test_bad_perturbations(settings, message):
+    with pytest.raises(SettingsError, match=message):
+        Perturbations(**settings)
+
+
+# --- one picture
+
+
+@pytest.fixture(scope="module")
+def lvlm():
+    return load("demo", k=4)
+
+
+@torch.no_grad()
+def plain(lvlm: Any, picture: Image.Image, prompt: str) -> LastRow:
+    """The model without SIRA."""
+    inputs = lvlm.prepare([picture], [prompt])
+    logits: list[Tensor] = []
+    hidden = states(lvlm.model, lambda: logits.append(lvlm.model(**inputs).logits[0, -1]))
+    return LastRow(hidden, logits[0])
+
+
+def agree(measured: Divergence, full: LastRow, other: LastRow) -> None:
+    expected = naive_drift(full.hidden.double(), other.hidden.double())
+    torch.testing.assert_close(torch.tensor(measured.drift).double(), expected, atol=2e-6, rtol=1e-3)
+    assert measured.kl == pytest.approx(naive_kl(full.logits, other.logits), rel=1e-3, abs=1e-6)
+
+
+def test_blur_and_shuffle_are_the_plain_model_on_other_pictures(lvlm):
+    how, prompt = Perturbations(blur=0.1, patches=4, seed=7), "Is there a tree in the image?"
+    measured = measure_drift(lvlm, EXAMPLES[0], prompt, how)
+    with Image.open(EXAMPLES[0]) as opened:
+        picture = opened.convert("RGB")
+    assert tuple(measured) == REFERENCES
+    full = plain(lvlm, picture, prompt)
+    agree(measured["blur"], full, plain(lvlm, picture.filter(ImageFilter.GaussianBlur(38.4)), prompt))
+    agree(measured["shuffle"], full, plain(lvlm, shuffle_patches(picture, 4, 7), prompt))
+    assert measured["blur"].drift[0] > 1e-4  # from the first layer on, unlike the CF stream
+    assert measured["cf"].drift[:4] == (0.0,) * 4
+    assert measured["cf"].drift[4] > 1e-4
+
+
+def test_a_picture_that_is_not_spoilt_does_not_drift(lvlm):
+    measured = measure_drift(lvlm, EXAMPLES[0], "Is there a tree?", Perturbations(blur=0, patches=1))
+    for name in ("blur", "shuffle"):
+        assert measured[name] == Divergence((0.0,) * lvlm.layers, 0.0)
+    assert measured["cf"] == measure_drift(lvlm, EXAMPLES[0], "Is there a tree?")["cf"]
+
+
+def test_a_model_with_any_number_of_image_tokens(qwen_folder, photos):
+    """A wide photograph; spoilt, it still takes as many tokens."""
+    qwen = load(qwen_folder)
+    with Image.open(photos["rocket"]) as picture:
+        size = picture.size
+        inputs = [
+            qwen.prepare([image.convert("RGB")], ["What is it?"])
+            for image in (picture, blur(picture, 0.1), shuffle_patches(picture, 7, 0))
+        ]
+    assert size[0] != size[1]
+    assert all(torch.equal(one["input_ids"], inputs[0]["input_ids"]) for one in inputs)
+    measured = measure_drift(qwen, photos["rocket"], "What is it?", Perturbations(patches=7))
+    boundary = qwen.layers - qwen.k
+    assert all(len(one.drift) == qwen.layers and one.kl >= 0 for one in measured.values())
+    assert measured["cf"].drift[:boundary] == (0.0,) * boundary
+    assert min(*measured["cf"].drift[boundary:], *measured["blur"].drift, *measured["shuffle"].drift) > 0
+
+
+def test_pictures_that_cannot_be_measured(lvlm, tmp_path):
+    small = tmp_path / "small.png"
+    noise(20, 7).save(small)
+    with pytest.raises(PictureError, match=r"small\.png: 20 x 7 pixels cannot be cut into 8 x 8 patches"):
+        measure_drift(lvlm, small, "Why?")
+    measure_drift(lvlm, small, "Why?", Perturbations(patches=7))
+    with pytest.raises(PictureError, match="no such file"):
+        measure_drift(lvlm, tmp_path / "none.png", "Why?")
+    with pytest.raises(SettingsError, match="placeholder"):
+        measure_drift(lvlm, EXAMPLES[0], "<image>")
+
+
+def test_what_is_not_a_number_is_an_error():
+    broken = load("demo")
+    with torch.no_grad():
+        broken.model.get_decoder().layers[2].mlp.down_proj.weight[0] = math.inf
+    with pytest.raises(PictureError, match=r"out of range of torch\.float32"):
+        measure_drift(broken, EXAMPLES[0], "Why?")
+
+
+# --- over pictures
+
+
+def test_means_and_standard_errors():
+    drifts = [(0.0, 0.1, 0.5), (0.0, 0.3, 0.2), (0.0, 0.2, 0.2)]
+    profile = Profile.of([Divergence(drift, kl) for drift, kl in zip(drifts, (1.0, 2.0, 6.0), strict=True)], boundary=1)
+    assert profile.drift[0] == profile.early == Estimate(0.0, 0.0)
+    assert profile.drift[1].mean == pytest.approx(0.2)
+    late = [0.3, 0.25, 0.2]
+    assert profile.late.mean == pytest.approx(statistics.mean(late))
+    assert profile.late.stderr == pytest.approx(statistics.stdev(late) / math.sqrt(3))
+    assert profile.kl == Estimate(3.0, pytest.approx(statistics.stdev([1, 2, 6]) / math.sqrt(3)))
+    assert Profile.of([Divergence((0.0, 0.4), 2.0)], boundary=1).kl == Estimate(2.0, None)
+
+
+def made_up(layers: int, boundary: int, pictures: int = 2) -> DriftReport:
+    """A report whose drift after layer i is i / 100."""
+    stderr = 0.001 if pictures > 1 else None
+    one = Estimate(0.25, stderr)
+    profile = Profile(tuple(Estimate(layer / 100, stderr) for layer in range(1, layers + 1)), one, one, one)
+    references = dict.fromkeys(REFERENCES, profile)
+    settings = ("", "some/model", "main", None, "float32", "Why?", layers - boundary, layers, boundary)
+    return DriftReport(*settings, Perturbations(), pictures, (Failure("a.png", "is odd"),), references)
+
+
+def test_many_layers_share_rows_of_the_table(capsys):
+    _print(made_up(40, 22))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    groups = [row[0] for row in rows if row[0][0].isdigit() and len(row) == 4]
+    assert groups == [
+        *("1-3", "4-6", "7-9", "10-12", "13-15", "16-18", "19-21", "22"),
+        *("23-25", "26-28", "29-31", "32-34", "35-37", "38-40"),
+    ]
+    means = {row[0]: row[1] for row in rows if row[0] in groups}
+    assert (means["1-3"], means["22"], means["38-40"]) == ("0.0200", "0.2200", "0.3900")
+
+
+@pytest.mark.parametrize(("pictures", "layers"), [(1, 4), (2, 40)])
+def test_every_format_of_the_figure(pictures, layers):
+    drawn = {}
+    for ending in (".png", ".PDF", ".svg"):
+        file = io.BytesIO()
+        draw(made_up(layers, layers // 2, pictures), file, ending)
+        drawn[ending] = file.getvalue()
+    assert drawn[".PDF"].startswith(b"%PDF-")
+    assert b"<svg" in drawn[".svg"]
+    with Image.open(io.BytesIO(drawn[".png"])) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    # The references that were drawn last hide no others: these colours are seen as bars at least.
+    for colour in ((0, 114, 178), (213, 94, 0), (0, 158, 115)):
+        assert (np.abs(pixels.astype(int) - colour).sum(axis=-1) < 8).sum() > 100
+
+
+# --- the command
+
+
+def test_json(sira, tmp_path):
+    file = tmp_path / "drift.json"
+    code, out, err = sira("drift", *EXAMPLES[:2], "-p", "demo", "--k", 3, "-q", "A dog?", "--json", "-o", file)
+    assert (code, err) == (0, NOTE)
+    assert file.read_text(encoding="utf-8") == out
+    record = json.loads(out)
+    expected = {
+        "schema": "sira.drift/1",
+        "preset": "demo",
+        "prompt": "A dog?",
+        "dtype": "float32",
+        "quantization": None,
+    }
+    expected |= {"k": 3, "layers": 8, "boundary": 5, "pictures": 2, "failures": []}
+    assert {name: record[name] for name in expected} == expected
+    assert record["perturbations"] == {"blur": 0.05, "patches": 8, "seed": 0}
+    lvlm = load("demo", k=3)
+    measured = [measure_drift(lvlm, path, "A dog?") for path in EXAMPLES[:2]]
+    assert list(record["references"]) == list(REFERENCES)
+    for name, found in record["references"].items():
+        one, two = (picture[name] for picture in measured)
+        assert [layer["mean"] for layer in found["drift"]] == pytest.approx(
+            [(a + b) / 2 for a, b in zip(one.drift, two.drift, strict=True)]
+        )
+        assert found["kl"] == {
+            "mean": pytest.approx((one.kl + two.kl) / 2),
+            "stderr": pytest.approx(abs(one.kl - two.kl) / 2),
+        }
+        assert found["early"]["mean"] == pytest.approx(sum(one.drift[:5] + two.drift[:5]) / 10)
+        assert found["late"]["mean"] == pytest.approx(sum(one.drift[5:] + two.drift[5:]) / 6)
+
+
+def test_the_table_and_the_figure(sira, tmp_path):
+    figure = tmp_path / "drift.png"
+    options = ("--limit", 1, "--prompt", "Say it.", "--blur", 0, "--patches", 1, "--plot", figure)
+    code, out, err = sira("drift", EXAMPLES[0].parent, "-p", "demo", "--k", 4, *options)
+    assert (code, err) == (0, NOTE)
+    rows = {line.split("  ")[1]: line.split() for line in out.splitlines() if line.startswith("  ")}
+    assert [row for row in rows if row.isdigit()] == [str(layer) for layer in range(1, 9)]
+    assert rows["8"][2:] == ["0.0000", "0.0000"]  # nothing is spoilt
+    assert float(rows["8"][1]) > 0
+    assert rows["early, 1-4"][-3:] == ["0.0000"] * 3
+    assert "1 picture; K = 4 of L = 8, fork at b = 4" in out
+    assert "±" not in out
+    with Image.open(figure) as picture:
+        assert (picture.format, picture.size) == ("PNG", (1500, 600))
+
+
+def test_one_bad_picture_does_not_end_the_run(sira, tmp_path):
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"not a picture")
+    code, out, err = sira("drift", bad, EXAMPLES[0], "-p", "demo", "--json")
+    record = json.loads(out)
+    assert (code, record["pictures"]) == (3, 1)
+    (failure,) = record["failures"]
+    assert failure["file_name"] == str(bad)
+    assert err == NOTE + f"sira: {failure['error']}\nsira: 1 of 2 pictures failed\n"
+    assert record["references"]["cf"]["kl"]["stderr"] is None
+
+    code, out, err = sira("drift", bad, "-p", "demo", "--quiet", "-o", tmp_path / "none.json")
+    assert (code, out, err) == (3, "", f"sira: {failure['error']}\n")
+    assert not (tmp_path / "none.json").exists()
+
+
+def test_an_unforeseen_error_is_one_picture_s(sira, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("kernel on fire\nand more")
+
+    monkeypatch.setattr("sira_cli.analysis.drift.measure.last_rows", fail)
+    code, out, err = sira("drift", EXAMPLES[0], "-p", "demo", "--quiet")
+    assert (code, out, err) == (3, "", f"sira: {EXAMPLES[0]}: RuntimeError: kernel on fire\n")
+
+
+def test_a_picture_from_stdin(sira):
+    code, out, _ = sira("drift", "-", "-p", "demo", "--json", stdin=EXAMPLES[0].read_bytes())
+    assert (code, json.loads(out)["references"]) == (
+        0,
+        json.loads(sira("drift", EXAMPLES[0], "-p", "demo", "--json")[1])["references"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-q", "A?", "--prompt", "B."], "give --question or --prompt, not both"),
+        (["--plot", "drift.gif"], "drift.gif: expected a name that ends in .png, .pdf, .svg"),
+        (["--plot", "nowhere/drift.png"], "--plot nowhere/drift.png: the folder nowhere does not exist: make it first"),
+        (["-o", "."], "--output .: is a folder, expected a file"),
+        (["--blur", "9"], "blur must be a share of the picture's shorter side, 0 to 1; got 9.0"),
+        (["--k", "8"], "k must be 1..7"),
+    ],
+)
+def test_settings_that_cannot_be_followed(sira, options, message):
+    code, out, err = sira("drift", EXAMPLES[0], "-p", "demo", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_without_matplotlib(sira, monkeypatch, tmp_path):
+    """Known before the model is loaded."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("sira_cli.cli.drift.load_model", lambda *args: pytest.fail("too late"))
+    code, out, err = sira("drift", EXAMPLES[0], "-p", "demo", "--plot", tmp_path / "drift.pdf")
+    assert (code, out) == (2, "")
+    assert "drift.pdf: a figure needs matplotlib: pip install 'sira-cli[plot]'" in err
+
+
+def test_no_pictures_in_a_shard(sira):
+    for shard in ("1/3", "2/3", "3/3"):
+        code, out, err = sira("drift", EXAMPLES[0], "-p", "demo", "--shard", shard, "--json")
+        assert code == 0
+        assert bool(out) != (f"--shard {shard} holds none of the pictures" in err)

@@ -1,0 +1,327 @@
+"""`sira report`: traces are read with care, and the page says what they say and nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from sira_cli.analysis.page.chart import HEIGHT, Chart, Scale
+from sira_cli.analysis.page.page import render, to_script
+from sira_cli.analysis.page.pictures import find_picture
+from sira_cli.analysis.page.text import label, pieces
+from sira_cli.analysis.trace.read import read_traces
+from tests.support.traces import CAPTION, END, failed, make_trace, write_traces
+
+VOID = ("img", "input", "meta", "path")
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+class Page(HTMLParser):
+    """What of a page the tests look at: elements with their attributes, text by element."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.tokens: list[str] = []
+        self.text = ""
+        self.data: list[dict] = []
+        self._open: list[tuple[str, dict[str, str]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(self.elements[-1])
+        if tag == "span" and "title" in dict(attrs):
+            self.tokens.append("")
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self._open.pop()[0] == tag
+
+    def handle_data(self, data):
+        tag, attributes = self._open[-1] if self._open else ("", {})
+        if tag == "script":
+            if attributes.get("type") == "application/json":
+                self.data.append(json.loads(data))
+            return
+        if tag != "style":
+            self.text += data
+        if any("title" in attributes for _, attributes in self._open):
+            self.tokens[-1] += data
+
+    def count(self, tag, name=None):
+        return sum(found == tag and name in (None, *attrs.get("class", "").split()) for found, attrs in self.elements)
+
+
+def page_of(folder: Path, *traces: list[dict], title: str | None = None) -> Page:
+    return Page(render(read_traces(write_traces(folder / "trace.jsonl", *traces)), title))
+
+
+@pytest.fixture
+def one() -> list[dict]:
+    return make_trace(text="A cat.")
+
+
+# Tokens as text
+
+
+def tokens_of(folder: Path, text: str) -> list:
+    return list(read_traces(write_traces(folder / "trace.jsonl", make_trace(text=text)))[0].tokens)
+
+
+def test_line_breaks_and_parts_of_characters_are_visible(tmp_path):
+    tokens = tokens_of(tmp_path, "a\n🐈 b\u202ec")
+    shown = [str(piece) for piece in pieces(tokens)]
+    assert shown[1] == '<span class="sign" data-sign="↵"></span>\n'
+    assert shown[2] == '<span class="sign">⟨F0⟩</span>'
+    assert [label(token) for token in tokens[1:6]] == ["↵", "⟨F0⟩", "⟨9F⟩", "⟨90⟩", "⟨88⟩"]
+    assert shown[5].startswith("🐈")
+    assert shown[6] == ' b<span class="sign" data-sign="⟨U+202E⟩"></span>c'
+
+
+def test_what_cannot_be_seen_has_a_name(tmp_path):
+    assert label(tokens_of(tmp_path, "ab\u202ecd")[0]) == "ab⟨U+202E⟩cd"
+    assert label(tokens_of(tmp_path, "\0")[0]) == "␀"
+
+
+# Charts
+
+
+def test_bars_stand_on_zero_and_fill_the_axis(tmp_path, one):
+    (trace,) = read_traces(write_traces(tmp_path / "trace.jsonl", one))
+    scale = Scale.of([trace])
+    chart = Chart.of(trace.tokens, scale)
+    tops = [float(end) for end in re.findall(r"V([\d.]+)h", chart.above + chart.below)]
+    deltas = [token.delta for token in trace.tokens]
+    assert min(tops) == pytest.approx(0 if max(deltas) > 0 else chart.zero)
+    assert chart.zero == pytest.approx(HEIGHT * scale.high / (scale.high - scale.low), abs=0.01)
+    assert scale.high == max(0, *deltas)
+
+
+def test_colours_are_symmetric_and_saturate():
+    scale = Scale(colour=2.0, low=-1, high=5, kl=1)
+    assert [scale.level(delta) for delta in (0, 0.2, 0.3, 1, 2, 9)] == [0, 0, 1, 2, 4, 4]
+    assert [scale.level(-delta) for delta in (0.2, 0.3, 1, 2, 9)] == [0, -1, -2, -4, -4]
+
+
+def test_a_page_of_failures_has_axes_too():
+    assert Scale.of([]).level(0.0) == 0
+
+
+# The page
+
+
+def test_one_trace(tmp_path):
+    page = page_of(tmp_path, make_trace(tracked=("cat", "dog")))
+    assert (page.count("article", "trace"), page.count("main", "one")) == (1, 1)
+    for text in ("SIRA, K = 14 of 28", "Describe this image in detail.", "Qwen/Qwen2.5-VL-7B-Instruct",
+                 "greedy, at most 512 tokens", "the model ended the text", "transformers 5.23.0", "not proof",
+                 "Tracked words in the text", "cc594898137f460bfe9f0759e9844b3ce807cfb5"):  # fmt: skip
+        assert text in page.text
+
+
+def test_the_caption_reads_without_the_script(tmp_path):
+    page = page_of(tmp_path, make_trace())
+    assert "".join(page.tokens) == CAPTION + END
+    title = next(attrs["title"] for tag, attrs in page.elements if tag == "span" and "title" in attrs)
+    assert re.fullmatch(r"The: delta [+-]\d.*KL \d\.\d{3}", title)
+
+
+def test_the_data_hold_every_candidate_and_the_chosen_one(tmp_path):
+    trace = make_trace(top_k=3, tracked=("cat",))
+    (data,) = page_of(tmp_path, trace).data
+    for token, line in zip(data["tokens"], trace[1:-1], strict=True):
+        rows = {row[0]: row[1:] for row in token["rows"]}
+        best = {row["token"] for row in line["top"]} | {line["token"]}
+        assert set(rows) == {text.replace("\n", "↵") for text in best}
+        chosen = token["rows"][token["chosen"]]
+        assert chosen[1::3] == [round(line[view]["logit"], 4) for view in ("full", "cf", "contrast")]
+        assert chosen[3::3] == [line[view]["rank"] for view in ("full", "cf", "contrast")]
+        assert token["tracked"][0][0] == "cat"
+
+
+def test_nothing_is_fetched(tmp_path, photos):
+    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", make_trace(photos["chelsea"]))))
+    sources = [value for _, attrs in Page(html).elements for key, value in attrs.items() if key in ("src", "href")]
+    assert len(sources) == 1
+    assert sources[0].startswith("data:image/jpeg;base64,")
+    assert not re.search(r"https?://|@import|url\(", html)
+
+
+def test_the_policy_names_our_style_and_script_and_nothing_else(tmp_path, one):
+    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", one)))
+    policy = next(attrs["content"] for _, attrs in Page(html).elements if "http-equiv" in attrs)
+    for kind in ("style", "script"):
+        (source,) = re.findall(f"<{kind}>(.*?)</{kind}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert "style=" not in html
+    assert "unsafe" not in policy
+
+
+def test_hostile_text_stays_text(tmp_path, one):
+    run = dict.fromkeys(("prompt", "model", "revision", "preset", "method", "file_name", "device"), HOSTILE)
+    trace = make_trace(text=f"A cat {HOSTILE}", others=(HOSTILE,), tracked=(HOSTILE,), **run)
+    trace[-1] |= {"status": "error", "error": HOSTILE, "words": [{**trace[-1]["words"][0], "word": HOSTILE}]}
+    page = page_of(tmp_path, trace, title=HOSTILE)
+    plain = page_of(tmp_path, one)
+    assert page.count("img") == plain.count("img") == 0
+    assert page.count("script") == plain.count("script")
+    assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
+    assert HOSTILE in page.text
+    assert HOSTILE in "".join(page.tokens)
+
+
+def test_json_cannot_end_its_script():
+    value = {"text": "</script><!-- & \u2028 \u2029 'é'"}
+    escaped = to_script(value)
+    assert not set("<>&\u2028\u2029") & set(escaped)
+    assert json.loads(escaped) == value
+
+
+def test_several_traces_show_what_differs(tmp_path):
+    page = page_of(tmp_path, make_trace(), make_trace(k=7, seed=1), failed("photo.jpg: no such file"), make_trace()[:9])
+    assert (page.count("article"), page.count("main", "many")) == (4, 1)
+    assert page.count("div", "differs") == 3  # K alone, of the three that have settings
+    for text in (
+        "4 traces of cat.png",
+        "Failed.",
+        "photo.jpg: no such file",
+        "Interrupted.",
+        "interrupted after 8 tokens",
+    ):
+        assert text in page.text
+
+
+def test_a_given_token_among_no_views_best_is_shown(tmp_path):
+    trace = make_trace(text="A cat.", forced=True)
+    trace[1]["top"] = [row for row in trace[1]["top"] if row["token_id"] != trace[1]["token_id"]]
+    (data,) = page_of(tmp_path, trace).data
+    assert data["tokens"][0]["chosen"] == len(trace[1]["top"])
+    assert data["tokens"][0]["rows"][-1][0] == "A"
+
+
+# The picture
+
+
+def shown(path: Path):
+    return find_picture(read_traces(path)[0])
+
+
+def test_the_picture_beside_the_trace(tmp_path, photos):
+    (tmp_path / "sub").mkdir()
+    photo = tmp_path / "sub" / "photo.jpg"
+    photo.write_bytes(photos["astronaut"].read_bytes())
+    trace = write_traces(tmp_path / "trace.jsonl", make_trace(photo, folder=tmp_path, text="A."))
+    found = shown(trace)
+    assert (found.name, found.note) == ("sub/photo.jpg", "")
+    embedded = Image.open(io.BytesIO(base64.b64decode(found.uri.partition(",")[2])))
+    assert embedded.size == (found.width, found.height) == (512, 512)
+
+
+def test_a_large_picture_is_made_small(tmp_path):
+    Image.new("RGB", (3000, 1500), "teal").save(tmp_path / "large.png")
+    found = shown(write_traces(tmp_path / "trace.jsonl", make_trace(tmp_path / "large.png", text="A.")))
+    assert (found.width, found.height) == (640, 320)
+
+
+def test_a_picture_in_the_current_folder_or_where_it_was(tmp_path, photos, monkeypatch):
+    line = make_trace(photos["rocket"], text="A.")
+    trace = write_traces(tmp_path / "trace.jsonl", line)
+    assert shown(trace).note == ""
+    line[0]["image"]["path"] = ""  # as from stdin
+    write_traces(trace, line)
+    assert shown(trace).uri == ""
+    monkeypatch.chdir(photos["rocket"].parent)
+    assert shown(trace).uri
+
+
+def test_a_picture_that_was_replaced_is_shown_with_a_note(tmp_path, photos):
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(photos["astronaut"].read_bytes())
+    trace = write_traces(tmp_path / "trace.jsonl", make_trace(photo, text="A."))
+    photo.write_bytes(photos["rocket"].read_bytes())
+    assert "not the picture that was traced" in shown(trace).note
+    assert shown(trace).uri
+    assert "not the picture that was traced" in Page(render(read_traces(trace))).text
+
+
+def test_the_traced_picture_is_preferred_to_another_of_its_name(tmp_path, photos):
+    (tmp_path / "chelsea.jpg").write_bytes(photos["rocket"].read_bytes())
+    assert shown(write_traces(tmp_path / "trace.jsonl", make_trace(photos["chelsea"], text="A."))).note == ""
+
+
+def test_a_missing_or_damaged_picture_has_a_place(tmp_path, one):
+    found = shown(write_traces(tmp_path / "trace.jsonl", one))
+    assert (found.uri, found.width, found.height) == ("", 640, 480)
+    assert "not found" in found.note
+    page = page_of(tmp_path, one)
+    assert page.count("img") == 0
+    assert "Picture missing" in page.text
+    (tmp_path / "cat.png").write_bytes(b"\x89PNG\r\n")
+    assert "not a picture" in shown(tmp_path / "trace.jsonl").note
+
+
+@pytest.mark.parametrize("file_name", ["x" * 300, "a\0b", "", "."])
+def test_a_name_that_no_file_can_have(tmp_path, file_name):
+    found = shown(write_traces(tmp_path / "trace.jsonl", make_trace(text="A.", file_name=file_name)))
+    assert found.uri == ""
+    assert found.name.isprintable()
+
+
+def test_a_picture_in_an_object_store_is_not_fetched(tmp_path):
+    found = shown(write_traces(tmp_path / "trace.jsonl", make_trace(text="A.", file_name="s3://bucket/cat.png")))
+    assert (found.name, found.uri) == ("s3://bucket/cat.png", "")
+
+
+# The command
+
+
+def test_the_command_writes_a_page(sira, tmp_path, one):
+    trace = write_traces(tmp_path / "trace.jsonl", one, one)
+    code, out, err = sira("report", trace, trace, "-o", tmp_path / "page.html", "--title", "A & B")
+    assert (code, out) == (0, "")
+    assert "page.html: 4 traces" in err
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<title>A &amp; B</title>" in html
+    assert Page(html).count("article") == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "trace.jsonl"]
+    assert sira("report", trace, "-o", tmp_path / "page.html", "-q") == (0, "", "")
+
+
+def test_mistakes_on_the_command_line(sira, tmp_path, one):
+    trace = write_traces(tmp_path / "trace.jsonl", one)
+    before = trace.read_bytes()
+    (tmp_path / "empty.jsonl").touch()
+    page = tmp_path / "page.html"
+    for arguments, code, message in [
+        ((trace, "-o", trace), 2, "is one of the traces"),
+        ((trace, "-o", tmp_path), 2, "is a folder, expected a file"),
+        ((trace, "-o", tmp_path / "no" / "page.html"), 2, "does not exist: make it first"),
+        ((trace,), 2, "--output"),
+        ((tmp_path / "gone.jsonl", "-o", page), 1, "gone.jsonl: cannot be read: No such file"),
+        ((tmp_path, "-o", page), 1, "cannot be read: Is a directory"),
+        ((trace, tmp_path / "empty.jsonl", "-o", page), 1, "empty.jsonl: is empty, expected a trace"),
+    ]:
+        found, out, err = sira("report", *arguments)
+        assert (found, out) == (code, ""), err
+        assert message in err
+    assert trace.read_bytes() == before
+    assert not page.exists()
+
+
+def test_help_waits_for_none_of_it():
+    script = "import sys, sira_cli.cli; print(*{'jinja2', 'pydantic', 'PIL', 'torch'} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == ""

@@ -1,0 +1,288 @@
+"""The page of `sira report` in a real browser: what one sees, points at, types, prints."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from sira_cli.analysis.page.page import render
+from sira_cli.analysis.trace.read import read_traces
+from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
+from tests.support.traces import CAPTION, END, failed, make_trace, write_traces
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
+MINUS = "\N{MINUS SIGN}"
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def window():
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(window) -> Browser:
+    """The window as a new one would be."""
+    window.devtools("Emulation.clearDeviceMetricsOverride")
+    window.devtools("Emulation.setEmulatedMedia", media="", features=[])
+    yield window
+    assert window.log("browser") == []  # no error on any page
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Opens the page of some traces."""
+
+    def open_page(*traces: list[dict], title: str | None = None) -> Path:
+        page = tmp_path / "page.html"
+        page.write_text(render(read_traces(write_traces(tmp_path / "trace.jsonl", *traces)), title), encoding="utf-8")
+        browser.open(page.as_uri())
+        return page
+
+    return open_page
+
+
+def token(step: int) -> str:
+    return f".strip .tok:nth-child({step + 1})"
+
+
+def where(browser: Browser, trace: int = 1) -> str:
+    return browser.text(f"#trace-{trace} .where")
+
+
+def accessible(browser: Browser) -> list[tuple[str, str | None]]:
+    """Role and name of all that a screen reader is told, once the footer is there: without scripts the
+    driver cannot tell when a page is loaded, and the tree grows as it is parsed."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        tree = browser.devtools("Accessibility.getFullAXTree")["nodes"]
+        found = [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]]
+        if any(role == "contentinfo" for role, _ in found):
+            return found
+    raise AssertionError("no footer within a minute")
+
+
+def chosen_row(browser: Browser) -> list[str]:
+    return browser.run("return [...document.querySelectorAll('.chosen .number')].map(cell => cell.textContent)")
+
+
+def status(browser: Browser) -> str:
+    return browser.run("return document.querySelector('[role=status]').textContent")
+
+
+def test_the_page_asks_the_network_for_nothing(show, browser, photos):
+    page = show(make_trace(photos["chelsea"]), make_trace(photos["rocket"], k=7))
+    assert browser.run("return [...document.images].map(image => image.naturalWidth)") == [451, 640]
+    assert [url for url in browser.requests() if not url.startswith("data:image/")] == [page.as_uri()]
+    assert browser.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_the_first_panel_is_that_of_the_largest_delta(show, browser):
+    trace = make_trace()
+    show(trace)
+    step = max(range(len(trace) - 2), key=lambda step: abs(trace[step + 1]["delta"]) * (not trace[step + 1]["special"]))
+    assert where(browser) == f"Token {step + 1} of {len(trace) - 2}"
+    assert status(browser) == ""  # nothing is announced before one asks
+
+
+def test_hovering_shows_and_a_click_keeps(show, browser):
+    show(make_trace())
+    first = where(browser)
+    browser.hover(token(8))
+    assert where(browser) == "Token 9 of 90"
+    browser.hover("h1")
+    assert where(browser) == first
+    browser.click(token(8))
+    browser.hover("h1")
+    assert where(browser) == "Token 9 of 90"
+    assert browser.run("return document.querySelectorAll('.strip [aria-selected=true], .strip .shown').length") == 1
+
+
+def test_keys_walk_through_the_text(show, browser):
+    trace = make_trace()
+    show(trace)
+    browser.click(token(3))
+    for keys, step in [
+        (("Right",), 4),
+        (("Right", "Right", "Left"), 5),
+        (("Home",), 0),
+        (("Left",), 0),
+        (("End",), 89),
+    ]:
+        browser.press(*keys)
+        assert where(browser) == f"Token {step + 1} of 90"
+        focused = "return [...document.querySelector('.strip').children].indexOf(document.activeElement)"
+        assert browser.run(focused) == step
+        assert browser.run("return document.querySelectorAll('.strip [tabindex=\"0\"]').length") == 1
+        assert status(browser).startswith(f"Token {step + 1} of 90: {trace[step + 1]['token'].strip()}. Delta ")
+    assert browser.run("return document.querySelector('.what').textContent") == END
+
+
+def test_the_panel_says_what_the_trace_says(show, browser):
+    trace = make_trace(tracked=("cat", "dog"))
+    show(trace)
+    line = trace[6]
+    views = [line[view] for view in ("full", "cf", "contrast")]
+    browser.click(token(5))
+    assert chosen_row(browser) == [f"{view['logit']:.2f}".replace("-", MINUS) for view in views]
+    ranks = "return [...document.querySelectorAll('.chosen .rank')].map(cell => cell.textContent)"
+    assert browser.run(ranks) == [f"rank {view['rank']}" for view in views]
+    browser.click("input[value=probability]")
+    shown = [f"{math.exp(view['logprob']):.4f}" for view in views]
+    assert [text.replace("<0.0001", "0.0000") for text in chosen_row(browser)] == shown
+    browser.press("Right")
+    words = "return [...document.querySelectorAll('.groups caption')].map(word => word.textContent)"
+    assert browser.run(words) == ["cat", "dog"]
+    assert browser.run("return document.querySelectorAll('.groups td').length") == 6
+
+
+def test_bars_are_as_long_as_their_numbers_on_one_scale(show, browser):
+    show(make_trace())
+    script = """
+        return [...document.querySelectorAll('.candidates .measured')].map((cell) => {
+            const number = cell.querySelector('.number').textContent.replace('\u2212', '-');
+            return [Number(number), cell.querySelector('i').offsetWidth];
+        })"""
+    pairs = [(number, width) for number, width in browser.run(script) if number > 1]
+    assert len(pairs) >= 30
+    scale = max(width / number for number, width in pairs)
+    assert all(abs(width - scale * number) <= 2 for number, width in pairs)
+
+
+def test_more_candidates_on_request(show, browser):
+    trace = make_trace(top_k=20)
+    show(trace)
+    browser.click(token(2))
+    rows = "return document.querySelectorAll('.candidates tbody tr').length"
+    assert browser.run(rows) <= 13
+    browser.click(".all-rows")
+    assert browser.run(rows) == len(trace[3]["top"])
+    browser.press("Right")  # the button has the focus: the strip is not moved
+    browser.click(token(3))
+    assert browser.run(rows) == len(trace[4]["top"])
+
+
+def test_the_chart_and_the_words_lead_to_tokens(show, browser):
+    show(make_trace(tracked=("cat",)))
+    browser.click(".plot svg")  # in the middle
+    assert where(browser) in ("Token 45 of 90", "Token 46 of 90")
+    browser.click(".turn [data-turn='1']")
+    assert where(browser) in ("Token 46 of 90", "Token 47 of 90")
+    browser.click(".plain [data-step='35']")
+    assert where(browser) == "Token 36 of 90"
+    top = browser.run(
+        "return document.activeElement.matches('.tok') && document.activeElement.getBoundingClientRect().top"
+    )
+    assert 0 <= top <= browser.run("return innerHeight")
+    browser.click("summary")
+    browser.click("[data-sort='2']")
+    values = "return [...document.querySelectorAll('.words td:last-child')].map(cell => Number(cell.dataset.value))"
+    assert browser.run(values) == sorted(browser.run(values))
+    browser.click("[data-sort='2']")
+    assert browser.run(values) == sorted(browser.run(values), reverse=True)
+
+
+def test_traces_side_by_side_do_not_disturb_each_other(show, browser):
+    show(make_trace(), make_trace(k=7, seed=1), make_trace(alpha=1.0, seed=2), make_trace(seed=3), make_trace(seed=4))
+    browser.devtools("Emulation.setDeviceMetricsOverride", width=1600, height=900, deviceScaleFactor=1, mobile=False)
+    lefts = browser.run("return [...document.querySelectorAll('article')].map(card => card.offsetLeft)")
+    assert len(set(lefts)) == 4
+    before = [where(browser, trace) for trace in (1, 3)]
+    browser.click(f"#trace-2 {token(10)}")
+    browser.click("#trace-2 [value=probability]")
+    assert where(browser, 2) == "Token 11 of 90"
+    assert [where(browser, trace) for trace in (1, 3)] == before
+    assert browser.run("return document.querySelectorAll('[value=probability]:checked').length") == 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("media", "scheme", "width"),
+    [("screen", "light", 1280), ("screen", "dark", 1280), ("screen", "light", 320), ("print", "dark", 680)],
+)
+def test_nothing_is_wider_than_the_page(show, browser, photos, media, scheme, width, count):
+    long = make_trace(photos["tall"], text=f"A {'x' * 300} cat. {CAPTION}", tracked=("cat", "y" * 60), model="m" * 200)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.devtools("Emulation.setEmulatedMedia", media=media, features=features)
+    browser.devtools("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    show(*[long] * count, title="t" * 200)
+    browser.run("document.querySelectorAll('details').forEach(details => details.open = true)")
+    browser.run("document.querySelector('.strip .tok:nth-child(3)').click()")
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    paper = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(20, 24, 28)" if (media, scheme) == ("screen", "dark") else "rgb(255, 255, 255)")
+
+
+def test_hostile_text_stays_text(show, browser):
+    run = dict.fromkeys(("prompt", "model", "preset", "method", "file_name", "device"), HOSTILE)
+    trace = make_trace(text=f"A cat {HOSTILE}", others=(HOSTILE, f" {HOSTILE}"), tracked=(HOSTILE,), **run)
+    trace[-1] |= {"status": "error", "error": HOSTILE}
+    show(trace, title=HOSTILE)
+    for _ in range(len(trace) - 2):
+        browser.click(".turn [data-turn='1']")
+    assert not browser.alert()
+    assert browser.run("return document.images.length") == 0
+    assert browser.run("return document.title") == HOSTILE
+    assert HOSTILE in browser.text(".strip")
+    assert browser.text(".groups caption") == HOSTILE
+
+
+def test_a_long_text_does_not_pile_up_elements(show, browser):
+    show(make_trace(text=" ".join(["word"] * 511), top_k=25, tracked=("cat", "dog")))
+    assert len(json.loads(browser.run("return document.querySelector('.data').textContent"))["tokens"][0]["rows"]) >= 24
+    browser.click(token(0))
+    browser.click(".all-rows")
+    counts = browser.run(
+        """const counts = [], next = document.querySelector('.turn [data-turn="1"]');
+        for (let step = 0; step < 512; step++) {
+            counts.push([document.querySelector('.where').textContent, document.getElementsByTagName('*').length]);
+            next.click();
+        }
+        return counts;"""
+    )
+    assert [text for text, _ in counts] == [f"Token {step} of 512" for step in range(1, 513)]
+    elements = [count for _, count in counts]
+    assert max(elements) - min(elements) < 300  # some rows more, some rows less
+
+
+def test_what_a_screen_reader_is_told(show, browser):
+    show(make_trace(text="A cat sleeps."))
+    found = accessible(browser)
+    assert ("listbox", "Caption") in found
+    assert [name for role, name in found if role == "option"] == ["A", " cat", " sleeps", ".", END]
+    for view in ("Full", "CF", "Contrast"):
+        assert ("columnheader", view) in found
+    assert ("table", "Candidates for this token: logit and rank in each view") in found
+    assert any(role == "rowheader" and name.endswith("(chosen)") for role, name in found)
+    assert any(role == "status" for role, _ in found)
+
+
+def test_without_scripts_all_but_the_panel_is_there(show, browser, photos):
+    browser.devtools("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        show(make_trace(photos["chelsea"], text="A cat."))
+        found = accessible(browser)
+    finally:
+        browser.devtools("Emulation.setScriptExecutionDisabled", value=False)
+    assert ("image", "chelsea.jpg") in found
+    assert ("columnheader", "Contrast") in found  # of the table of all tokens, which is open
+    assert "A cat." in "".join(name or "" for role, name in found if role == "StaticText")
+    assert not any(role in ("listbox", "radio") for role, _ in found)
+
+
+def test_pages_with_little_to_show(show, browser):
+    still = make_trace(text="Yes")
+    for line in still[1:-1]:
+        line |= {"delta": 0.0, "kl": 0.0}
+    still[-1]["words"][0] |= {"delta": 0.0, "grounding": 0.0}
+    show(failed("x.jpg: no such file"), still, [still[0], *failed("out of memory")], still[:1])
+    assert browser.text("#trace-1 .notice") == "Failed. x.jpg: no such file"
+    assert where(browser, 2) == "Token 1 of 2"
+    assert browser.text("#trace-3 .notice") == "Failed. out of memory"
+    assert browser.text("#trace-4 .notice").startswith("Interrupted.")
+    assert browser.run("return document.querySelectorAll('.empty').length") == 3

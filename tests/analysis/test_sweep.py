@@ -1,0 +1,665 @@
+"""`sira sweep`: every answer against `generate`, figures by hand, resuming, what is refused, what is written."""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sira_cli import methods
+from sira_cli.analysis.sweep import benchmark, best, grid
+from sira_cli.analysis.sweep.benchmark import Asked, Benchmark
+from sira_cli.analysis.sweep.cells import GREEDY, Cell, Grid, parse_alphas, parse_ks, spread
+from sira_cli.analysis.sweep.plot import draw
+from sira_cli.analysis.sweep.report import Failure, SweepReport
+from sira_cli.analysis.sweep.units import Units, decisive
+from sira_cli.demo.evaluate import Questions, held_out, measure
+from sira_cli.demo.figures import SPLITS
+from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.models import presets
+from sira_cli.models.loading import load
+from sira_cli.models.lvlm import Lvlm
+
+NOTE = "sira: the bundled model knows drawn scenes only; photographs need another preset\n"
+GRID = Grid((1, 4, 7), (0.5, 2.0))
+
+
+@pytest.fixture(scope="module")
+def lvlm() -> Lvlm:
+    return load("demo")
+
+
+@pytest.fixture(autouse=True)
+def few_scenes_to_count(monkeypatch):
+    """What goes together is counted in fewer scenes: it takes seconds and decides nothing here."""
+    monkeypatch.setattr("sira_cli.analysis.sweep.benchmark.Questions", partial(Questions, 50))
+
+
+def under(lvlm: Lvlm, cell: Cell, **settings: Any) -> Lvlm:
+    """The same model as `sira_cli.load` would give it with other settings."""
+    preset = lvlm.preset.with_settings(k=cell.k or None, alpha=cell.alpha, **settings)
+    method = methods.find("sira" if cell.k else "greedy")
+    return Lvlm(lvlm.model, lvlm.processor, preset, method, lvlm.revision, lvlm.quantization)
+
+
+@pytest.fixture
+def loaded(lvlm, monkeypatch):
+    """Commands get the model that is loaded already."""
+
+    def load_model(preset, model, method):
+        return Lvlm(lvlm.model, lvlm.processor, preset, methods.find(method), lvlm.revision, None)
+
+    monkeypatch.setattr("sira_cli.cli.sweep.load_model", load_model)
+
+
+def answers(lvlm: Lvlm, questions: Benchmark, cells: Grid, batch_size: int = 5) -> Units:
+    units = Units()
+    grid.answer_questions(lvlm, questions, cells, units, batch_size, lambda *a, **b: None, pytest.fail)
+    return units
+
+
+# --- every answer
+
+
+def one_token(lvlm: Lvlm, questions: Benchmark, cells: Grid) -> list[list[str]]:
+    """Slowly: a decoding for every question and setting."""
+    deciders = [under(lvlm, cell, max_new_tokens=1) for cell in cells.cells()]
+    return [
+        [decider.ask(questions.open(asked.picture), asked.text).text for decider in deciders]
+        for asked in questions.questions
+    ]
+
+
+def picked(questions: Benchmark, numbers: list[int]) -> Benchmark:
+    return replace(questions, questions=tuple(questions.questions[number] for number in numbers))
+
+
+def test_every_answer_is_that_of_sira_ask(lvlm):
+    questions, cells = benchmark.scenes(4), Grid((1, 4, 7), (0.5, 3.0))
+    units = answers(lvlm, questions, cells, batch_size=16)
+    found = [units[grid.answer_unit(number)] for number in range(len(questions.questions))]
+    disputed = [number for number, row in enumerate(found) if len(set(row)) > 1]
+    assert len(disputed) > 4  # else equal answers would prove little
+    numbers = sorted({0, 1, *disputed[:6]})
+    assert [found[number] for number in numbers] == one_token(lvlm, picked(questions, numbers), cells)
+
+
+def test_of_another_family_with_prompts_of_any_length_and_a_cut_off(qwen_folder, photos):
+    qwen = load(qwen_folder, beta=0.3, k=3)
+    pictures = [photos[name] for name in ("rocket", "tall", "chelsea")]
+    texts = ["Is there a dog?", "Is there a cat on the table in the old kitchen?", "A tree?"]
+    questions = Benchmark(
+        ("one",),
+        tuple(Asked(str(path), text, True, ("one",)) for path in pictures for text in texts),
+        lambda name: Image.open(name).convert("RGB"),
+    )
+    cells = Grid((1, 3, 5), (1.0, 8.0))
+    units = answers(qwen, questions, cells, batch_size=4)
+    found = [units[grid.answer_unit(number)] for number in range(len(questions.questions))]
+    assert found == one_token(qwen, questions, cells)
+    without = load(qwen_folder)
+    uncut = answers(without, questions, cells, batch_size=4)
+    assert found != [uncut[grid.answer_unit(number)] for number in range(len(questions.questions))]
+    assert len(set(zip(*found, strict=True))) > 3
+
+
+def test_a_batch_that_fails_is_tried_in_halves(lvlm, monkeypatch):
+    questions = benchmark.scenes(1)
+    expected = answers(lvlm, questions, GRID)
+    first, sizes, failures = grid.first_tokens, [], []
+
+    def at_most_two(lvlm, cells, inputs):
+        sizes.append(len(inputs["input_ids"]))
+        if sizes[-1] > 2 or len(sizes) == 4:
+            raise RuntimeError("out of memory\nand more")
+        return first(lvlm, cells, inputs)
+
+    monkeypatch.setattr(grid, "first_tokens", at_most_two)
+    units = Units()
+    questions = picked(questions, list(range(6)))
+    grid.answer_questions(
+        lvlm, questions, GRID, units, 6, lambda *a, **b: None, lambda *failure: failures.append(failure)
+    )
+    assert sizes == [6, 3, 1, 2, 1, 1, 3, 1, 2]  # the fourth fails and is tried in halves
+    assert failures == []
+    sizes[:] = [0, 0, 0]
+    alone = picked(questions, [0])
+    grid.answer_questions(
+        lvlm, alone, GRID, Units(), 1, lambda *a, **b: None, lambda *failure: failures.append(failure)
+    )
+    (picture,) = questions.pictures
+    assert failures == [(picture, f"{picture}: RuntimeError: out of memory")]
+    assert [units[grid.answer_unit(number)] for number in range(6)] == [
+        expected[grid.answer_unit(number)] for number in range(6)
+    ]
+
+
+# --- the values of K and alpha
+
+
+def test_values_of_k_and_alpha():
+    assert parse_ks("1,2,4") == (1, 2, 4)
+    assert parse_ks(" 5 - 7,2,6") == (2, 5, 6, 7)
+    assert parse_alphas("1, 0.25,0") == (0.25, 1.0)
+    assert spread(8, 7) == (1, 2, 4, 5, 6, 7)
+    assert spread(28, 27) == (4, 9, 14, 18, 23, 27)
+    assert spread(36, 33) == (6, 12, 18, 24, 30, 33)  # DeepStack
+    assert all(layers // 2 in spread(layers, layers - 1) for layers in range(2, 80))
+    assert Grid((1, 2), (0.5, 1.0)).cells() == [(0, 0.0), (1, 0.5), (1, 1.0), (2, 0.5), (2, 1.0)]
+
+
+@pytest.mark.parametrize("text", ["", "0", "3-1", "1,,2", "1.5", "-2", "ALL"])
+def test_bad_values_of_k(text):
+    with pytest.raises(SettingsError, match=r"--k .*: expected all, or numbers and ranges"):
+        parse_ks(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0", "is greedy, which is always measured"),
+        ("x", "expected numbers"),
+        ("-1", "alpha must be"),
+        ("nan", "alpha"),
+    ],
+)
+def test_bad_values_of_alpha(text, message):
+    with pytest.raises(SettingsError, match=message):
+        parse_alphas(text)
+
+
+# --- questions
+
+
+def question(image: str, text: str, label: str) -> str:
+    return json.dumps({"image": image, "text": text, "label": label})
+
+
+def test_pope_files(tmp_path):
+    one, two = tmp_path / "random.json", tmp_path / "popular.json"
+    rows = [question("a.png", "A dog?", "yes"), question("b.png", "A cat?", "no"), question("a.png", "A cat?", "Yes")]
+    one.write_text("\n".join([*rows, "", question("late.png", "Late?", "no")]))
+    two.write_text(f"[{rows[0]}, {rows[0]}, {question('a.png', 'A cat?', 'no')}]")
+    found = benchmark.files([one, two], tmp_path, limit=3, suffix="!")
+    assert found.splits == ("random", "popular")
+    assert found.questions == (
+        Asked("a.png", "A dog?!", True, ("random", "popular", "popular")),
+        Asked("a.png", "A cat?!", True, ("random",)),
+        Asked("a.png", "A cat?!", False, ("popular",)),
+        Asked("b.png", "A cat?!", False, ("random",)),
+    )
+    assert found.pictures == ["a.png", "b.png"]
+    with pytest.raises(PictureError, match=r"a\.png: no such file"):
+        found.open("a.png")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"image": "a.png"', "line 1 is not JSON"),
+        (question("a.png", "A?", "yes") + "\n\n{oops}", "line 3 is not JSON"),
+        ("[\n1,\n,]", "line 3 is not JSON"),
+        ("5", "line 1: expected a JSON object, got 5"),
+        (
+            question("a.png", "A?", "yes") + '\n{"image": "a.png", "text": 3, "label": "no"}',
+            "line 2: text is no text: 3",
+        ),
+        (question("a.png", "A?", "perhaps"), "line 1: label must be yes or no, got 'perhaps'"),
+        ("\n", "holds no questions"),
+        (b"\xff", "cannot be read"),
+    ],
+)
+def test_bad_question_files(tmp_path, content, message):
+    path = tmp_path / "random.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SettingsError, match=rf"random\.json: {message}"):
+        benchmark.files([path], tmp_path)
+    with pytest.raises(SettingsError, match=r"missing\.json: cannot be read: No such file"):
+        benchmark.files([tmp_path / "missing.json"], tmp_path)
+
+
+def test_splits_of_one_name_are_refused(tmp_path):
+    with pytest.raises(SettingsError, match="another file is named random"):
+        benchmark.files([tmp_path / "coco/random.json", tmp_path / "gqa/random.json"], tmp_path)
+
+
+def test_scenes_are_the_validation_ones():
+    found = benchmark.scenes(2, "?!")
+    assert [of.seed for of in found.scenes] == list(VALIDATION_SEEDS[:2]) == [int(name) for name in found.pictures]
+    assert found.splits == SPLITS
+    about = Questions(50).about(held_out(VALIDATION_SEEDS[0]))
+    assert [asked.there for asked in found.questions[: len(about)]] == [asked.there for asked in about]
+    assert all(asked.text.endswith("?!") for asked in found.questions)
+    assert np.array_equal(np.asarray(found.open(found.pictures[1])), np.asarray(render(found.scenes[1])[0]))
+
+
+# --- figures and the best setting
+
+
+def made_up(texts: dict[int, list[str]], questions: list[Asked], cells: Grid, **options: Any) -> SweepReport:
+    class Loaded:
+        preset, revision, quantization, layers, dtype = presets.find("demo"), "r", None, 8, "float32"
+
+    units = Units()
+    units.add({grid.answer_unit(number): row for number, row in texts.items()})
+    splits = tuple(dict.fromkeys(split for asked in questions for split in asked.splits))
+    return SweepReport.of(Loaded(), Benchmark(splits, tuple(questions), pytest.fail), cells, units, **options)  # type: ignore[arg-type]
+
+
+def test_figures_by_hand():
+    questions = [
+        Asked("a", "1", True, ("x", "y")),
+        Asked("a", "2", False, ("x",)),
+        Asked("b", "3", True, ("x", "y", "y")),  # asked twice in y
+        Asked("b", "4", False, ("y",)),
+        Asked("b", "5", False, ("x", "y")),  # not answered
+    ]
+    texts = {
+        0: ["Yes", "Yes", "No"],
+        1: ["Yes", "No", "No."],
+        2: ["no", "Red", "Yes"],
+        3: ["NO", "No", "No"],
+    }
+    report = made_up(texts, questions, Grid((3,), (0.5, 1.0)), failures=[Failure("b", "odd")])
+    greedy, half, one = report.rows
+    assert (report.questions, report.pictures) == (4, 2)
+    assert [(row.k, row.alpha, row.neither) for row in report.rows] == [(0, 0.0, 0), (3, 0.5, 1), (3, 1.0, 0)]
+
+    def accuracy(row):
+        return [pytest.approx(row.figures[f"{split} accuracy"].value) for split in ("x", "y", "mean")]
+
+    # x: three questions; y: one, one twice, one. POPE's rule takes NO and Red for yes.
+    assert accuracy(greedy) == [100 / 3, 100 / 4, (100 / 3 + 100 / 4) / 2]
+    assert accuracy(half) == [100, 100, 100]
+    assert accuracy(one) == [200 / 3, 75, (200 / 3 + 75) / 2]
+    assert greedy.figures["mean yes"].value == pytest.approx((200 / 3 + 50) / 2)
+    assert one.figures["y F1"].value == pytest.approx(200 * 2 / 5)
+    assert half.differences["mean accuracy"].value == pytest.approx(100 - (100 / 3 + 25) / 2)
+    assert (report.best, report.by, report.by_default) == (Cell(3, 0.5), "mean accuracy", False)
+    assert json.loads(report.to_json())["best"] == {"k": 3, "alpha": 0.5}
+    assert SweepReport.from_json(json.loads(report.to_json())) == report
+    assert report.figures[Cell(3, 1.0)] == one.figures
+    with pytest.raises(PictureError, match="no question could be answered"):
+        made_up({}, questions, GRID)
+
+
+def test_the_interval_is_paired_and_over_pictures():
+    rng = np.random.default_rng(0)
+    greedy = rng.random(400) < 0.5
+    questions = [Asked(str(number), "?", True, ("x",)) for number in range(400)]
+    better = greedy | (rng.random(400) < 0.2)
+    texts = {
+        number: ["Yes" if right else "No" for right in (greedy[number], greedy[number], better[number])]
+        for number in range(400)
+    }
+    same, other = made_up(texts, questions, Grid((1,), (0.5, 1.0))).rows[1:]
+    assert same.differences["mean accuracy"] == Figure(0.0, 0.0, 0.0)
+    change = other.differences["mean accuracy"]
+    width = 2 * 1.96 * 100 * np.sqrt(np.var(better.astype(float) - greedy) / 400)
+    assert change.high - change.low == pytest.approx(width, rel=0.15)
+    assert change.high - change.low < 0.7 * (other.figures["mean accuracy"].high - other.figures["mean accuracy"].low)
+    # Questions about one picture are drawn together.
+    doubled = [Asked(str(number // 2), f"{number}", True, ("x",)) for number in range(800)]
+    twice = made_up({n: texts[n // 2] for n in range(800)}, doubled, Grid((1,), (0.5, 1.0))).rows[2]
+    assert twice.differences["mean accuracy"] == change
+
+
+def figure(value: float) -> Figure:
+    return Figure(value, value, value)
+
+
+def test_ties_go_to_the_smaller_k_then_the_smaller_alpha():
+    scores = {GREEDY: 99, Cell(7, 0.5): 90, Cell(4, 2.0): 90 + 1e-12, Cell(4, 0.5): 90, Cell(1, 0.5): 80}
+    figures = {cell: {"mean F1": figure(score)} for cell, score in scores.items()}
+    assert best.by_score(figures, "mean F1") == Cell(4, 0.5)
+
+
+def test_the_rule_for_captions():
+    def row(coverage: float, accuracy: float, chair_i: float) -> dict[str, Figure]:
+        values = {"coverage": coverage, "adversarial accuracy": accuracy, "CHAIRi": chair_i}
+        return {name: figure(value) for name, value in values.items()}
+
+    rows = {GREEDY: row(80, 70, 10), Cell(1, 1.0): row(78.9, 75, 1), Cell(2, 1.0): row(79.1, 70, 8)}
+    assert best.by_captions(rows | {Cell(3, 1.0): row(90, 80, 9)}) == Cell(2, 1.0)
+    assert (
+        best.by_captions({GREEDY: rows[GREEDY], Cell(1, 1.0): row(90, 69.9, 1), Cell(1, 2.0): row(90, 80, 10)}) is None
+    )
+    assert best.paper(28) == Cell(14, 0.5)
+
+
+def test_what_is_said_about_a_difference():
+    assert best.verdict(Figure(1.0, 0.2, 1.9)) == "+1.0 against greedy, 95 % interval +0.2 to +1.9"
+    assert "holds 0" not in best.verdict(Figure(-1.0, -1.9, -0.2))
+    assert best.verdict(Figure(0.3, 0.0, 0.9)).endswith("which holds 0: no difference to greedy is shown")
+
+
+# --- the file of units
+
+
+def test_units_are_kept(tmp_path):
+    path = tmp_path / "units.jsonl"
+    units = Units(path)
+    units.begin({"k": [1], "alpha": [0.5]})
+    units.add({"a": ["Yes"], "b": ["Nö"]})
+    with pytest.raises(SettingsError, match="another process writes to it"):
+        Units(path)
+    units.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"unit": "c", "tex')
+    again = Units(path)
+    assert (len(again), "b" in again, "c" in again, again["b"]) == (2, True, False, ["Nö"])
+    again.check({"k": [1], "unknown": 1})
+    with pytest.raises(SettingsError, match=r"k is \[1\] there and \[2\] now; alpha is \[0.5\] there and \[1\] now"):
+        again.check({"k": [2], "alpha": [1]})
+    with pytest.raises(SettingsError, match=r"alpha is \[0.5\] there and \[2\] now"):
+        again.begin({"k": [1], "alpha": [2]})
+    assert path.read_bytes().endswith(b'"tex')
+    again.begin({"k": [1], "alpha": [0.5]})
+    assert path.read_bytes() == whole
+    again.close()
+    anew = Units(path, overwrite=True)
+    anew.begin({"k": [2]})
+    anew.close()
+    assert json.loads(path.read_text()) == {"schema": "sira.sweep.units/1", "settings": {"k": [2]}}
+
+
+def test_what_decides_a_sweep():
+    demo, questions = presets.find("demo"), benchmark.scenes(1)
+    settings = decisive(demo, questions, (0.5,), captions=False)
+    assert settings == decisive(demo.with_settings(k=3, alpha=2, max_new_tokens=7), questions, (0.5,), captions=False)
+    others = [
+        decisive(demo.with_settings(beta=0.1), questions, (0.5,), captions=False),
+        decisive(demo, benchmark.scenes(1, " Say it."), (0.5,), captions=False),
+        decisive(demo.with_settings(max_new_tokens=7), questions, (0.5,), captions=True),
+        decisive(demo.with_settings(prompt="What?"), questions, (0.5,), captions=True),
+        decisive(demo, questions, (0.5,), captions=True),
+    ]
+    assert all(one != other for one, other in itertools.combinations([settings, *others], 2))
+
+
+@pytest.mark.parametrize("content", [b"", b'{"sch', b'{"schema": "sira.sweep.units/1", "set'])
+def test_a_file_that_was_only_begun(tmp_path, content):
+    path = tmp_path / "units.jsonl"
+    path.write_bytes(content)
+    units = Units(path)
+    units.begin({"k": [1]})
+    units.close()
+    assert path.read_bytes().count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"precious", 1),
+        (b'{"schema": "sira.caption/1"}\n', 1),
+        (b"[]\n", 1),
+        (b'{"schema": "sira.sweep.units/1", "settings": {}}\nprecious\n', 2),
+    ],
+)
+def test_foreign_files_are_left_alone(tmp_path, content, line):
+    path = tmp_path / "units.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match=f"line {line} is not of a sweep"):
+        Units(path)
+    assert path.read_bytes() == content
+
+
+# --- the command
+
+
+@pytest.fixture
+def pope(tmp_path) -> Path:
+    """Two question files about pictures, of which one is missing and one is none."""
+    for seed in VALIDATION_SEEDS[:2]:
+        render(held_out(seed))[0].save(tmp_path / f"{seed}.png")
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    about = [
+        (f"{seed}.png", asked.name, asked.there)
+        for seed in VALIDATION_SEEDS[:2]
+        for asked in Questions(50).about(held_out(seed))[1:5]
+    ]
+    about.insert(3, ("missing.png", "dog", True))
+    about.insert(4, ("missing.png", "cat", False))
+    about.insert(7, ("bad.png", "dog", True))
+    rows = [question(image, f"Is there a {name}?", "yes" if there else "no") for image, name, there in about]
+    (tmp_path / "popular.json").write_text("\n".join(rows))
+    (tmp_path / "random.json").write_text("\n".join(rows[:6]))
+    return tmp_path
+
+
+SETTINGS = ("-p", "demo", "--k", "1,7", "--alpha", "0.5,2")
+
+
+def test_question_files(sira, loaded, lvlm, pope):
+    """Accuracies against a decoding for each, and pictures that fail."""
+    files = (pope / "popular.json", pope / "random.json")
+    code, out, err = sira("sweep", *files, "--images", pope, *SETTINGS, "--json", "-b", 3, "--suffix", " Say it.")
+    record = json.loads(out)
+    assert code == 3
+    assert err.splitlines() == [
+        f"sira: {pope / 'missing.png'}: no such file",
+        f"sira: {pope / 'bad.png'}: is not a picture that Pillow can read; convert it to PNG or JPEG",
+        "sira: 2 of 4 pictures failed",
+    ]
+    assert [failure["picture"] for failure in record["failures"]] == ["missing.png", "bad.png"]
+    assert (record["splits"], record["questions"], record["pictures"]) == (["popular", "random"], 8, 2)
+    for row in record["rows"]:
+        decider = under(lvlm, Cell(row["k"], row["alpha"]), max_new_tokens=1)
+        say = functools.cache(lambda image, text, ask=decider.ask: ask(pope / image, text + " Say it.").text)
+        for file in files:
+            asked = [json.loads(line) for line in file.read_text().splitlines()]
+            asked = [one for one in asked if one["image"][0].isdigit()]
+            said = [say(one["image"], one["text"]) for one in asked]
+            right = [(text != "No") == (one["label"] == "yes") for one, text in zip(asked, said, strict=True)]
+            assert row["figures"][f"{file.stem} accuracy"]["value"] == pytest.approx(100 * np.mean(right))
+
+
+def test_nothing_but_failures(sira, loaded, pope):
+    (pope / "bad.json").write_text(question("bad.png", "A dog?", "yes"))
+    code, out, err = sira("sweep", pope / "bad.json", "--images", pope, *SETTINGS, "-q")
+    assert (code, out) == (3, "")
+    assert err.count("\n") == 1
+
+
+def test_scenes_table_figure_and_preset(sira, loaded, tmp_path):
+    """All that is written, of one run."""
+    figure, preset = tmp_path / "sweep.png", tmp_path / "mine.yaml"
+    options = (*SETTINGS, "--limit", 2, "--by", "f1")
+    written = ("--plot", figure, "--write-preset", preset)
+    code, out, err = sira("sweep", *options, *written)
+    assert (code, err.count("\n")) == (0, 1)
+    record = json.loads(sira("sweep", *options, "--json")[1])
+    assert (record["schema"], record["rule"]) == ("sira.sweep/1", "the highest mean F1 over the splits")
+    table = [line.split() for line in out.splitlines() if line.split()[:1] in (["-"], ["1"], ["7"])]
+    assert [line[:2] for line in table] == [["-", "greedy"], ["1", "0.5"], ["1", "2"], ["7", "0.5"], ["7", "2"]]
+    for line, row in zip(table, record["rows"], strict=True):
+        shown = [f"{row['figures'][f'{split} F1']['value']:.1f}" for split in (*SPLITS, "mean")]
+        assert line[2:10:2] == shown
+        assert line[-1] == str(row["neither"])
+    chosen = record["best"]
+    assert f"best: K = {chosen['k']}, alpha = {chosen['alpha']:g}: mean F1 " in out
+    with Image.open(figure) as picture:
+        assert picture.format == "PNG"
+
+    assert f"mine.yaml: K = {chosen['k']}, alpha = {chosen['alpha']:g}" in err
+    code, out, _ = sira("presets", "check", preset)
+    assert (code, out) == (0, f"{preset}: ok (mine: bundled, k = {chosen['k']}, alpha = {chosen['alpha']:g})\n")
+    expected = presets.find("demo").with_settings(**chosen)
+    assert presets.read(preset).decisive() == expected.decisive()
+    assert presets.read(preset).prompts == expected.prompts
+
+    code, out, err = sira("sweep", *options, *written)
+    assert (code, out) == (2, "")
+    assert f"--write-preset {preset}: exists: give another, or --overwrite" in err
+    assert sira("sweep", *options, *written, "--overwrite", "-q")[0] == 0
+
+
+def test_a_preset_of_a_folder_works_from_anywhere(sira, loaded, tmp_path, monkeypatch):
+    (tmp_path / "checkpoint").mkdir()
+    monkeypatch.chdir(tmp_path)
+    options = ("--scenes", "--limit", 1, "--k", 3, "--alpha", 1, "--dtype", "float32", "-q", "--write-preset")
+    assert sira("sweep", "-m", "checkpoint", *options, "mine.yaml")[0] == 0
+    preset = presets.read(tmp_path / "mine.yaml")
+    assert (preset.model, preset.load.dtype) == (str(tmp_path / "checkpoint"), "float32")
+    assert (preset.sira.k, preset.sira.alpha) == (3, 1.0)
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, tmp_path, monkeypatch):
+    options, file = (*SETTINGS, "--limit", 1, "--json", "-b", 2), tmp_path / "units.jsonl"
+    at_once = sira("sweep", *options)[1]
+    whole = tmp_path / "whole.jsonl"
+    assert sira("sweep", *options, "-o", whole)[1] == at_once
+
+    first, asked = grid.first_tokens, []
+
+    def until(lvlm, cells, inputs):
+        asked.append(len(inputs["input_ids"]))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return first(lvlm, cells, inputs)
+
+    monkeypatch.setattr(grid, "first_tokens", until)
+    code, out, err = sira("sweep", *options, "-o", file)
+    assert (code, out) == (130, "")
+    assert err == "sira: interrupted; what is finished is kept: run the same command again to go on\n"
+    assert file.read_bytes().count(b"\n") == 1 + 4
+    with file.open("ab") as torn:
+        torn.write(b'{"unit": "question 4", "te')
+
+    code, out, _ = sira("sweep", *options, "-o", file)
+    questions = json.loads(at_once)["questions"]
+    assert (code, sum(asked[3:])) == (0, questions - 4)
+    assert out == at_once
+    assert file.read_bytes() == whole.read_bytes()
+    assert sira("sweep", *options, "-o", file)[1] == at_once
+    assert sum(asked[3:]) == questions - 4  # nothing is done again
+
+    code, out, err = sira("sweep", "-p", "demo", "--k", "1", "--alpha", "0.5,2", "--limit", 2, "-o", file)
+    assert (code, out) == (2, "")
+    assert "k is [1, 7] there and [1] now" in err
+    assert f"questions is {questions} there and" in err
+    code, out, _ = sira(
+        "sweep", *options[:2], "--k", "1", "--alpha", "2", "--limit", 1, "-o", file, "--overwrite", "--json"
+    )
+    assert (code, len(json.loads(out)["rows"])) == (0, 2)
+
+
+def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
+    """Against what is measured with a decoder for each setting."""
+    preset = tmp_path / "short.yaml"
+    preset.write_text("model: bundled\ngeneration: {max_new_tokens: 14}\nload: {dtype: float32}\n")
+    options = ("--captions", "--limit", 2, "--k", 7, "--alpha", "0.5,8", "-p", preset, "-o", tmp_path / "units.jsonl")
+    code, out, _ = sira("sweep", *options, "--json")
+    record = json.loads(out)
+    cells = [GREEDY, Cell(7, 0.5), Cell(7, 8.0)]
+    scenes = [held_out(seed) for seed in VALIDATION_SEEDS[:2]]
+    deciders = {cell.name: under(lvlm, cell, max_new_tokens=14) for cell in cells}
+    expected = measure(deciders, scenes, Questions(50))
+    measured = SweepReport.from_json(record).figures
+    for cell, figures in measured.items():
+        for name in ("CHAIRs", "CHAIRi", "coverage", "words"):
+            assert figures[name] == expected.figures[cell.name][name], (cell, name)
+    assert measured[cells[1]]["coverage"] != measured[cells[2]]["coverage"]  # else equal figures would prove little
+    assert (code, record["captions"], record["rule"]) == (0, True, best.CAPTIONS_RULE)
+    picked = best.by_captions(measured)
+    assert (record["best"], record["by_default"]) == ((picked or Cell(4, 0.5))._asdict(), picked is None)
+
+    lines = (tmp_path / "units.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "units.jsonl").write_bytes(b"".join(lines[:-1]))
+    said, answer = [], Lvlm.answer
+    monkeypatch.setattr(Lvlm, "answer", lambda *given: said.extend(answer(*given)) or said[-1:])
+    code, out, err = sira("sweep", *options)
+    assert (code, err, len(said)) == (0, "", 2)  # the last scene's, at both alphas
+    assert (tmp_path / "units.jsonl").read_bytes() == b"".join(lines)
+    assert "CHAIRi" in out
+    assert f"best: {(picked or Cell(4, 0.5)).name}" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-p", "llava-1.5-7b"], "give POPE's question files with --images FOLDER, or --scenes"),
+        (["random.json", "-p", "demo"], "give POPE's question files with --images FOLDER"),
+        (
+            ["random.json", "--images", ".", "--scenes"],
+            "give question files with their --images, or --scenes, not both",
+        ),
+        (["random.json", "--images", "nowhere"], "--images nowhere: is not a folder"),
+        (["random.json", "--images", ".", "--captions"], "--captions: what is in the pictures is only known of scenes"),
+        (["-p", "demo", "--k", "8"], "k must be 1..7"),
+        (["-p", "demo", "--k", "1-"], "--k '1-': expected all, or numbers and ranges"),
+        (["-p", "demo", "--alpha", "0"], "--alpha 0 is greedy"),
+        (["-p", "demo", "--plot", "sweep.gif"], "sweep.gif: expected a name that ends in .png, .pdf, .svg"),
+        (["-p", "demo", "--write-preset", "best.json"], "best.json: expected a name that ends in .yaml"),
+        (
+            ["-p", "demo", "-o", "nowhere/units.jsonl"],
+            "--output nowhere/units.jsonl: the folder nowhere does not exist",
+        ),
+        (["-p", "demo", "--suffix", "<image>", "--limit", "1"], "'Is there"),
+    ],
+)
+def test_what_cannot_be_followed(sira, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    Path("random.json").write_text(question("random.json", "A dog?", "yes"))
+    code, out, err = sira("sweep", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_no_picture_at_all_is_known_before_the_model_is_loaded(sira, tmp_path):
+    (tmp_path / "random.json").write_text("\n".join(question(f"{name}.png", "A dog?", "yes") for name in "abc"))
+    code, out, err = sira("sweep", tmp_path / "random.json", "--images", tmp_path, "-p", "llava-1.5-7b")
+    assert (code, out) == (1, "")
+    assert err == f"sira: {tmp_path}/a.png: no such file, nor any of the other 2: is --images right?\n"
+
+
+def test_every_k(sira, loaded):
+    record = json.loads(sira("sweep", "-p", "demo", "--k", "all", "--alpha", 1, "--limit", 1, "--json")[1])
+    assert [row["k"] for row in record["rows"]] == list(range(8))
+
+
+# --- the figure
+
+
+@pytest.mark.parametrize("ending", [".png", ".PDF", ".svg"])
+def test_the_figure(ending):
+    questions = [Asked(str(number), "?", number % 2 == 0, SPLITS[: 1 + number % 3]) for number in range(60)]
+    rng = np.random.default_rng(1)
+    texts = {
+        number: ["Yes" if (rng.random() < 0.8) == asked.there else "No" for _ in GRID.cells()]
+        for number, asked in enumerate(questions)
+    }
+    report, file = made_up(texts, questions, GRID), io.BytesIO()
+    draw(report, file, ending)
+    if ending == ".PDF":
+        assert file.getvalue().startswith(b"%PDF-")
+    elif ending == ".svg":
+        assert b"<svg" in file.getvalue()
+    else:
+        with Image.open(file) as picture:
+            pixels = np.asarray(picture.convert("RGB"))
+        for colour in ((0, 114, 178), (213, 94, 0), (0, 158, 115)):  # a line for each split
+            assert (np.abs(pixels.astype(int) - colour).sum(axis=-1) < 8).sum() > 100
+
+
+def test_the_figure_takes_the_nearest_setting_of_the_grid():
+    """Where no setting fulfils the rule for captions, the paper's need not be in the grid."""
+    questions = [Asked("a", "?", True, ("adversarial",))]
+    report = made_up({0: ["Yes"] * 7}, questions, Grid((1, 5, 7), (1.0, 2.0)))
+    drawn = []
+    for cell in (best.paper(8), Cell(5, 1.0), Cell(1, 1.0)):
+        file = io.BytesIO()
+        draw(replace(report, best=cell), file, ".png")
+        drawn.append(file.getvalue())
+    assert drawn[0] == drawn[1] != drawn[2]

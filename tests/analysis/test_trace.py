@@ -1,0 +1,333 @@
+"""Traces: every number recomputed from all logits, and the same tokens as `caption`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.stats import mannwhitneyu
+
+from sira_cli import load
+from sira_cli.analysis.trace import SCHEMA
+from sira_cli.analysis.trace.record import Asked, TraceOptions, trace_forced, trace_generated
+from sira_cli.demo.word_scores import auroc
+from sira_cli.pictures.opening import open_picture
+from tests.support import tiny
+from tests.support.checkpoints_other import WRITERS
+
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
+PROMPT = "Describe this image."
+VIEWS = ("full", "cf", "contrast")
+VALID = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load("demo", max_new_tokens=24)
+
+
+def asked(path: Path, text: str | None = None, prompt: str = PROMPT) -> Asked:
+    return Asked("caption", open_picture(str(path)), path.name, prompt, text)
+
+
+def traced(lvlm, one: Asked, **options) -> list[dict]:
+    lines: list[dict] = []
+    if one.text is None:
+        trace_generated(lvlm, one, TraceOptions(**options), lines.append)
+    else:
+        trace_forced(lvlm, [one], TraceOptions(**options), [lines.append])
+    for line in lines:
+        VALID.validate(line)
+    assert [line["type"] for line in lines] == ["run", *["token"] * (len(lines) - 2), "end"]
+    return lines
+
+
+def numbers(lines: list[dict]) -> torch.Tensor:
+    """`[steps, 3, 2]` logit and logprob of the chosen tokens."""
+    return torch.tensor([[[line[view]["logit"], line[view]["logprob"]] for view in VIEWS] for line in lines[1:-1]])
+
+
+@pytest.mark.parametrize("family", ["demo", "llava", "qwen", *list(WRITERS)[:4]])
+def test_every_number_follows_from_all_logits(family, request, tmp_path, photos):
+    """Recomputed in float64 with numpy's order of operations, not with the code under test."""
+    folder = request.getfixturevalue(f"{family}_folder") if family in ("llava", "qwen") else tmp_path / family
+    if family in WRITERS:
+        folder = WRITERS[family](folder)
+    lvlm = load("demo" if family == "demo" else folder, max_new_tokens=6, alpha=0.7, dtype="float32")
+    picture = EXAMPLES[0] if family == "demo" else photos["coffee"]
+    lines = traced(lvlm, asked(picture), top_k=3, track=("dog",), full_logits=tmp_path / "all.safetensors")
+    file = load_file(tmp_path / "all.safetensors")
+    logits = file["logits"].double()
+    assert logits.shape == (len(lines) - 2, 3, lines[0]["vocab_size"])
+    assert file["token_ids"].tolist() == [line["token_id"] for line in lines[1:-1]]
+    torch.testing.assert_close(logits[:, 2], 1.7 * logits[:, 0] - 0.7 * logits[:, 1], atol=1e-5, rtol=1e-6)
+    logprobs = logits - logits.exp().sum(dim=-1, keepdim=True).log()
+    for step, line in enumerate(lines[1:-1]):
+        assert line["token_id"] == int(logits[step, 2].argmax())
+        for row in (line, *line["top"], *line["tracked"]):
+            token = row["token_id"]
+            for number, view in enumerate(VIEWS):
+                assert row[view]["logit"] == pytest.approx(float(logits[step, number, token]), abs=1e-6)
+                assert row[view]["logprob"] == pytest.approx(float(logprobs[step, number, token]), abs=2e-5)
+                assert row[view]["rank"] == 1 + int((logits[step, number] > logits[step, number, token]).sum())
+            assert row["contrast"]["logit"] == pytest.approx(
+                1.7 * row["full"]["logit"] - 0.7 * row["cf"]["logit"], abs=1e-5, rel=1e-6
+            )
+        assert line["delta"] == pytest.approx(line["full"]["logit"] - line["cf"]["logit"], abs=1e-6)
+        kl = torch.nn.functional.kl_div(logprobs[step, 1], logprobs[step, 0], reduction="sum", log_target=True)
+        assert line["kl"] == pytest.approx(float(kl), abs=1e-5)
+        best = {token for view in logits[step] for token in view.topk(3).indices.tolist()}
+        assert {row["token_id"] for row in line["top"]} == best
+        order = [row["contrast"]["logit"] for row in line["top"]]
+        assert order == sorted(order, reverse=True)
+    result = lvlm.caption(picture, PROMPT)
+    assert (lines[-1]["text"], lines[-1]["output_tokens"]) == (result.text, result.output_tokens)
+    assert lines[-1]["finish_reason"] == result.finish_reason
+    ids = lvlm.prepare([open_picture(str(picture)).image], [PROMPT])["input_ids"][0]
+    image = lvlm.find_image(ids[None])[0].nonzero().flatten().tolist()
+    assert [position for first, last in lines[0]["image_positions"] for position in range(first, last)] == image
+
+
+@pytest.mark.parametrize("method", ["sira", "greedy"])
+def test_a_forced_text_has_the_numbers_of_the_generated_one(method):
+    lvlm = load("demo", max_new_tokens=24, method=method)
+    for example in EXAMPLES[:2]:
+        generated = traced(lvlm, asked(example))
+        said = generated[-1]["text"]
+        forced = traced(lvlm, asked(example, said))
+        tokens = len(forced) - 2
+        torch.testing.assert_close(numbers(forced), numbers(generated)[:tokens], atol=1e-4, rtol=0)
+        assert tokens >= 20
+        assert (forced[-1]["text"], forced[-1]["finish_reason"], forced[0]["forced"]) == (said, "forced", True)
+        assert said == lvlm.caption(example, PROMPT).text
+        assert generated[0]["alpha"] == (0.5 if method == "sira" else 0)
+
+
+def test_texts_scored_together_are_scored_as_alone(demo):
+    texts = ["There is a cat.", "The image shows a farm with two cows on the left.", "Nothing"]
+    together: list[list[dict]] = [[] for _ in texts]
+    ones = [asked(example, text) for example, text in zip(EXAMPLES, texts, strict=False)]
+    trace_forced(demo, ones, TraceOptions(), [lines.append for lines in together])
+    for one, lines in zip(ones, together, strict=True):
+        torch.testing.assert_close(numbers(lines), numbers(traced(demo, one)), atol=1e-4, rtol=0)
+        assert lines[-1]["text"] == one.text
+
+
+def test_tokens_are_their_bytes_and_words_their_tokens(demo):
+    text = "Ein Café · 猫 🐈!  Two\nlines, well-known"
+    lines = traced(demo, asked(EXAMPLES[0], text))
+    tokens = lines[1:-1]
+    assert bytes(byte for line in tokens for byte in line["bytes"]).decode().strip() == text
+    assert any("�" in line["token"] for line in tokens)  # of a character that is several tokens
+    words = lines[-1]["words"]
+    assert [word["word"] for word in words] == text.split()
+    assert [text[word["start"] : word["end"]] for word in words] == text.split()
+    for word in words:
+        mine = tokens[slice(*word["steps"])]
+        assert word["word"] in bytes(byte for line in mine for byte in line["bytes"]).decode("utf-8", "replace")
+        assert word["delta"] == pytest.approx(sum(line["delta"] for line in mine), abs=1e-4)
+        product = torch.tensor([line["contrast"]["logprob"] for line in mine]).sum().exp()
+        assert word["grounding"] == pytest.approx(float(product), abs=1e-4)
+    covered = [step for word in words for step in range(*word["steps"])]
+    assert set(covered) >= {step for step, line in enumerate(tokens) if line["token"].strip()}
+
+
+def test_words_of_sentence_pieces(llava_folder, photos):
+    lvlm = load(llava_folder, max_new_tokens=4)
+    text = "a photo of the cup"
+    lines = traced(lvlm, asked(photos["coffee"], text))
+    assert lines[-1]["text"] == text
+    assert [word["word"] for word in lines[-1]["words"]] == text.split()
+    assert "".join(line["token"] for line in lines[1:-1]).strip() == text
+
+
+def test_tracked_words(demo):
+    lines = traced(demo, asked(EXAMPLES[0], "There is a traffic light, and a dog."), track=("dog", "traffic light"))
+    dog, light = (entry["token_ids"] for entry in lines[0]["tracked"])
+    assert len(light) > len(dog)
+    tokens = lines[1:-1]
+    assert all([row["token_id"] for row in line["tracked"]] == [dog[0], light[0]] for line in tokens)
+    found = {entry["word"]: entry for entry in lines[-1]["tracked"]}
+    for word, ids in (("dog", dog), ("traffic light", light)):
+        step = found[word]["step"]
+        assert [line["token_id"] for line in tokens[step : step + len(ids)]] == ids
+        for view in VIEWS:
+            expected = sum(line[view]["logprob"] for line in tokens[step : step + len(ids)])
+            assert found[word][view] == pytest.approx(expected, abs=1e-5)
+
+
+def test_words_of_records_are_those_of_the_trace(demo, sira, tmp_path):
+    for option in ([], ["-b", 2]):
+        output = tmp_path / f"{len(option)}.jsonl"
+        sira("caption", *EXAMPLES[:3], "--preset", "demo", "--prompt", PROMPT, "--words", "-o", output, *option)
+        for line, example in zip(output.read_text().splitlines(), EXAMPLES, strict=False):
+            record = json.loads(line)
+            expected = traced(load("demo"), asked(example))[-1]
+            assert record["text"] == expected["text"]
+            assert [word["word"] for word in record["words"]] == record["text"].split()
+            for mine, theirs in zip(record["words"], expected["words"], strict=True):
+                assert mine["steps"] == theirs["steps"]
+                assert mine["delta"] == pytest.approx(theirs["delta"], abs=1e-3)
+                assert mine["grounding"] == pytest.approx(theirs["grounding"], abs=1e-4)
+    assert "words" not in demo.caption(EXAMPLES[0]).to_record()
+
+
+def test_choices_have_the_probabilities_of_forced_answers(demo, sira, tmp_path):
+    question, output = "Is there a cat in the image?", tmp_path / "answers.csv"
+    code, out, _ = sira("ask", *EXAMPLES[:3], question, "--preset", "demo", "--choices", "Yes,No, two cats", "--json")
+    assert code == 0
+    for line, example in zip(out.splitlines(), EXAMPLES, strict=False):
+        record = json.loads(line)
+        sums = {}
+        for choice in record["choices"]:
+            forced = traced(demo, asked(example, choice["choice"], question))
+            for number, view in enumerate(VIEWS):
+                expected = float(numbers(forced)[:, number, 1].sum())
+                assert choice["logprob"][view] == pytest.approx(expected, abs=1e-4)
+            sums[choice["choice"]] = choice["logprob"]["contrast"]
+        assert record["text"] == max(sums, key=sums.get) == demo.ask(example, question).text.rstrip(".")
+        for view in VIEWS:
+            assert sum(choice["probability"][view] for choice in record["choices"]) == pytest.approx(1, abs=1e-5)
+    assert sira("ask", EXAMPLES[0], question, "--preset", "demo", "--choices", "Yes,No", "-o", output)[0] == 0
+    assert '""choice"": ""Yes""' in output.read_text()
+    assert sira("ask", EXAMPLES[0], question, "--preset", "demo", "--choices", "Yes")[0] == 2
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    """512 forced tokens on a vocabulary of 150,000: all their logits together would be 900 MB."""
+    script = """
+import resource, sys, torch
+import transformers as hf
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.forcing import score
+from tests.support import tiny
+text = {**tiny.TEXT, "vocab_size": 150_000, "max_position_embeddings": 2048}
+config = hf.LlavaConfig(text_config={"model_type": "llama", **text}, vision_config=tiny.CLIP, image_token_index=100)
+model = hf.LlavaForConditionalGeneration(config).eval()
+ids = tiny.prompt()
+inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": torch.randn(1, 3, 32, 32)}
+peaks = []
+for tokens in (32, 512):
+    assert sum(1 for _ in score(model, SiraConfig(k=3), inputs, [[7] * tokens])) == tokens
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(peaks[1] - peaks[0])
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) < 150  # MiB
+    assert tiny.TEXT["vocab_size"] < 1000
+
+
+def test_the_command_writes_what_the_library_does(sira, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in/sub").mkdir(parents=True)
+    for number, name in enumerate(("a.png", "sub/b.png")):
+        tmp_path.joinpath("in", name).write_bytes(EXAMPLES[number].read_bytes())
+    (tmp_path / "in/bad.png").write_text("no picture")
+    fast = ("--preset", "demo", "--max-new-tokens", 4)
+    code, out, err = sira("trace", "in", "-r", *fast)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["type"] for line in lines] == ["run", *["token"] * 4, "end", "end", "run", *["token"] * 4, "end"]
+    assert (code, lines[6]["status"]) == (3, "error")
+    assert "in/bad.png: is not a picture" in lines[6]["error"]
+    assert "1 of 3 pictures failed" in err
+    for line in lines:
+        VALID.validate(line)
+
+    assert sira("trace", "in", "-r", *fast, "-o", "all.jsonl")[0] == 3
+    assert len(Path("all.jsonl").read_text().splitlines()) == len(lines)
+    assert sira("report", "all.jsonl", "-o", "page.html")[0] == 0
+    page = Path("page.html").read_text()
+    assert page.count("data:image/") >= 2
+    assert "in/bad.png: is not a picture" in page
+    code, _, err = sira("trace", "in", *fast, "-o", "all.jsonl")
+    assert (code, "exists: give another, or --overwrite" in err) == (2, True)
+
+    assert sira("trace", "in", "-r", *fast, "--output-dir", "traces")[0] == 3
+    files = sorted(path.relative_to("traces").as_posix() for path in Path("traces").rglob("*") if path.is_file())
+    assert files == ["a.trace.jsonl", "sub/b.trace.jsonl"]
+    run = json.loads(Path("traces/sub/b.trace.jsonl").read_text().splitlines()[0])
+    assert Path("traces/sub", run["file_name"]).resolve() == Path("in/sub/b.png").resolve()
+    before = Path("traces/a.trace.jsonl").stat().st_mtime_ns
+    sira("trace", "in", "-r", *fast, "--output-dir", "traces")
+    assert Path("traces/a.trace.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_trace_that_fails_on_the_way_is_tried_again(sira, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("sira_cli.analysis.trace.record.Tracer.end", lambda *_: 1 / 0)
+        for target in (["--output-dir", tmp_path / "traces"], ["-o", tmp_path / "all.jsonl"]):
+            code, _, err = sira("trace", EXAMPLES[0], "--preset", "demo", "--max-new-tokens", 2, *target)
+            assert (code, "division by zero" in err) == (3, True)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "all.jsonl"]
+    assert [json.loads(line)["type"] for line in (tmp_path / "all.jsonl").read_text().splitlines()] == [
+        *("run", "token", "token", "end")
+    ]
+    sira("trace", EXAMPLES[0], "--preset", "demo", "--max-new-tokens", 2, "--output-dir", tmp_path / "traces")
+    (written,) = (tmp_path / "traces").rglob("*.trace.jsonl")
+    assert json.loads(written.read_text().splitlines()[-1])["status"] == "ok"
+
+
+def test_captions_of_a_file_are_scored(sira, tmp_path):
+    records = [
+        {"file_name": EXAMPLES[0].name, "text": "There is a cat.", "prompt": "What is this?"},
+        {"file_name": EXAMPLES[1].name, "status": "error", "text": ""},
+        {"file_name": EXAMPLES[2].name, "caption": "A farm with cows."},
+    ]
+    for example in EXAMPLES[:3]:
+        (tmp_path / example.name).write_bytes(example.read_bytes())
+    file = tmp_path / "captions.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    code, out, _ = sira("trace", "--force-from", file, "--preset", "demo", "-b", 4)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [line["prompt"] for line in lines if line["type"] == "run"] == [
+        "What is this?",
+        "Please describe this image in detail.",
+    ]
+    assert [line["text"] for line in lines if line["type"] == "end"] == ["There is a cat.", "A farm with cows."]
+    file.write_text('{"file_name": "a.png"}\n')
+    code, _, err = sira("trace", "--force-from", file, "--preset", "demo")
+    assert (code, "line 1: expected a JSON object with file_name and text" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--question", "Why?", "--prompt", "Why?"], "give --question or --prompt, not both"),
+        (["--force", "a", "--force-from", "x.jsonl"], "give --force or --force-from, not both"),
+        (["--force", " "], "--force: the text is empty"),
+        (["--force-from", "none.jsonl"], "--force-from none.jsonl: cannot be read"),
+        (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
+        (["--num-beams", 2], "a trace follows one text: leave out --num-beams"),
+        (["--top-k", 0], "Invalid value for '--top-k'"),
+    ],
+)
+def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, monkeypatch, options, message):
+    monkeypatch.setattr("sira_cli.models.loading.load", None)
+    code, out, err = sira("trace", EXAMPLES[0], "--preset", "demo", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_the_schema_is_printed(sira):
+    code, out, _ = sira("trace", "--schema")
+    assert (code, json.loads(out)) == (0, json.loads(SCHEMA.read_text()))
+    jsonschema.Draft202012Validator.check_schema(json.loads(out))
+
+
+def test_auroc_is_mann_whitneys_u():
+    generator = torch.Generator().manual_seed(0)
+    score = torch.randint(0, 6, (80,), generator=generator).double().numpy()  # with ties
+    positive = (torch.rand(80, generator=generator) < 0.3).numpy()
+    expected = mannwhitneyu(score[positive], score[~positive]).statistic / (positive.sum() * (~positive).sum())
+    assert auroc(positive, score) == pytest.approx(expected)

@@ -1,0 +1,150 @@
+"""Traces are read with care, and those that the tests make are traces."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import sira_cli.analysis.trace
+from sira_cli.analysis.trace.read import read_traces
+from sira_cli.errors import SiraError
+from tests.support.traces import CAPTION, failed, make_trace, write_traces
+
+SCHEMA = json.loads((Path(sira_cli.analysis.trace.__file__).parent / "trace.schema.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def one() -> list[dict]:
+    return make_trace(text="A cat.")
+
+
+# The traces of these tests
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        make_trace(tracked=("cat", "dog")),
+        make_trace(text="Line\n\tand 🐈", beta=0.1, temperature=0.7, method="greedy"),
+        make_trace(text="forced", forced=True, task="ask", alpha=0.0),
+        failed("photo.jpg: no such file"),
+    ],
+    ids=["tracked", "bytes", "forced", "failed"],
+)
+def test_the_traces_of_these_tests_are_valid(trace):
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    for line in trace:
+        validator.validate(line)
+
+
+def test_the_arithmetic_of_these_traces_is_real():
+    _, *tokens, _ = make_trace(alpha=0.75)
+    for token in tokens:
+        assert token["delta"] == token["full"]["logit"] - token["cf"]["logit"]
+        for row in token["top"]:
+            contrast = 1.75 * row["full"]["logit"] - 0.75 * row["cf"]["logit"]
+            assert row["contrast"]["logit"] == pytest.approx(contrast, abs=1e-5)
+
+
+# Reading
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    written = make_trace(tracked=("cat",))
+    (trace,) = read_traces(write_traces(tmp_path / "trace.jsonl", written))
+    assert trace.status == "ok"
+    assert trace.line == 1
+    assert (trace.run.method, trace.run.k, trace.run.beta) == ("sira", 14, None)
+    assert [token.delta for token in trace.tokens] == [line["delta"] for line in written[1:-1]]
+    assert trace.tokens[3].top[1].cf.rank == written[4]["top"][1]["cf"]["rank"]
+    assert trace.tokens[0].tracked[0].word == "cat"
+    assert [word.word for word in trace.end.words] == CAPTION.split()
+    assert [use.step for use in trace.end.tracked] == [5, 35]
+
+
+def test_a_file_of_several_traces(tmp_path, one):
+    path = write_traces(tmp_path / "trace.jsonl", one, one[:2], one, failed("gone"), one[:3])
+    found = read_traces(path)
+    assert [trace.status for trace in found] == ["ok", "interrupted", "ok", "error", "interrupted"]
+    assert [len(trace.tokens) for trace in found] == [4, 1, 4, 0, 2]
+    assert [trace.line for trace in found] == [1, 7, 9, 15, 16]
+    assert found[3].run is None
+
+
+def test_a_line_that_was_cut_off_is_an_interruption(tmp_path, one):
+    path = write_traces(tmp_path / "trace.jsonl", one)
+    path.write_bytes(path.read_bytes()[:-40])
+    (trace,) = read_traces(path)
+    assert (trace.status, len(trace.tokens)) == ("interrupted", 4)
+
+
+def test_blank_lines_and_a_byte_order_mark_do_no_harm(tmp_path, one):
+    path = write_traces(tmp_path / "trace.jsonl", one)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n\r\n"))
+    assert len(read_traces(path)) == 1
+
+
+def changed(trace: list[dict], line: int, *keys: str | int, to: object) -> list[dict]:
+    trace = copy.deepcopy(trace)
+    place = trace[line]
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = to
+    return trace
+
+
+BASE = make_trace(text="A cat.")
+
+
+@pytest.mark.parametrize(
+    ("trace", "message"),
+    [
+        (
+            changed(BASE, 0, "schema", to="sira.trace/2"),
+            "line 1: schema of the run line: Input should be 'sira.trace/1'",
+        ),
+        (changed(BASE, 0, "k", to="14"), "line 1: k of the run line: Input should be a valid integer"),
+        (changed(BASE, 0, "type", to="walk"), "line 1: Input tag 'walk'"),
+        (
+            changed(BASE, 2, "delta", to=float("nan")),
+            "line 3: delta of the token line: Input should be a finite number",
+        ),
+        (changed(BASE, 2, "top", 1, "cf", "rank", to=0), "line 3: top.1.cf.rank of the token line"),
+        (changed(BASE, 2, "bytes", to=[256]), "line 3: bytes.0 of the token line"),
+        (changed(BASE, 2, "step", to=5), "line 3: step 5, expected step 1: lines are missing"),
+        (changed(BASE, -1, "words", 0, "steps", to=[0, 9]), "line 6: words up to step 8, but there are 4 tokens"),
+        (BASE[1:], "line 1: a token line before any run line"),
+        (BASE[-1:], "line 1: an end line before any run line"),
+        ([*BASE, *BASE[1:2]], "line 7: a token line before any run line"),
+        ([*BASE[:2], [], *BASE[2:]], "line 3: "),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, trace, message):
+    path = write_traces(tmp_path / "trace.jsonl", trace)
+    with pytest.raises(SiraError) as error:
+        read_traces(path)
+    assert str(error.value).startswith(f"{path}, {message}")
+    assert str(error.value).endswith("make the trace again with this version of sira")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"hello\n", b"\xff\xd8\xff\xe0 a picture\n", b'{"type": "run"', b"null\n", b"{}\n"]
+)
+def test_what_is_no_trace_at_all(tmp_path, content):
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(SiraError, match=r"trace\.jsonl, line 1: "):
+        read_traces(path)
+
+
+def test_a_broken_line_in_the_middle_is_no_interruption(tmp_path, one):
+    path = write_traces(tmp_path / "trace.jsonl", one)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], lines[2][:50] + b"\n", *lines[3:]]))
+    with pytest.raises(SiraError, match="line 3: is not JSON"):
+        read_traces(path)

@@ -1,0 +1,340 @@
+"""The command line: what goes to stdout, what to stderr, and the exit codes of CLI.md.
+
+Most tests call `main` in this process; those about start-up, terminals and pipes run the installed
+command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from sira_cli import __version__
+from sira_cli.models.loading import load
+from sira_cli.models.records import as_text
+from tests.support.helpers import SIRA, installed
+
+
+def without_notes(stderr: str) -> str:
+    return "".join(line for line in stderr.splitlines(keepends=True) if "bundled model knows drawn scenes" not in line)
+
+
+FAST = ("--max-new-tokens", 3, "--preset", "demo")
+
+
+def test_caption_prints_the_text_and_nothing_else(sira, photos):
+    code, out, err = sira("caption", photos["chelsea"], *FAST)
+    assert (code, without_notes(err)) == (0, "")
+    assert out == load("demo", max_new_tokens=3).caption(photos["chelsea"]).text + "\n"
+
+
+def test_ask(sira, photos):
+    code, out, err = sira("ask", photos["chelsea"], "Is there a cat?", *FAST)
+    assert (code, without_notes(err)) == (0, "")
+    assert out == load("demo", max_new_tokens=3).ask(photos["chelsea"], "Is there a cat?").text + "\n"
+
+
+def test_several_pictures_are_named(sira, photos):
+    code, out, _ = sira("caption", photos["chelsea"], photos["rocket"], *FAST)
+    lvlm = load("demo", max_new_tokens=3)
+    assert code == 0
+    assert out.splitlines() == [f"{photos[name]}: {lvlm.caption(photos[name]).text}" for name in ("chelsea", "rocket")]
+
+
+def test_stdin(sira, photos):
+    code, out, _ = sira("caption", "-", *FAST, "--json", stdin=photos["coffee"].read_bytes())
+    assert code == 0
+    record = json.loads(out)
+    assert record["file_name"] == "-"
+    assert record["text"] == load("demo", max_new_tokens=3).caption(photos["coffee"]).text
+
+
+def test_json_records(sira, photos):
+    code, out, _ = sira("ask", photos["chelsea"], photos["coffee"], "Why?", *FAST, "--json")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [record["file_name"] for record in records] == [str(photos["chelsea"]), str(photos["coffee"])]
+    assert {record["schema"] for record in records} == {"sira.ask/1"}
+    assert {record["prompt"] for record in records} == {"Why?"}
+
+
+def test_one_bad_picture_does_not_end_the_run(sira, photos, tmp_path):
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"\xff\xd8 not really")
+    paths = [photos["chelsea"], bad, tmp_path / "missing.jpg", photos["coffee"]]
+    code, out, err = sira("caption", *paths, *FAST, "--json")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert code == 3
+    assert [record["status"] for record in records] == ["ok", "error", "error", "ok"]
+    assert all(
+        {key: type(value) for key, value in record.items()} == {key: type(value) for key, value in records[0].items()}
+        for record in records
+    )
+    assert f"{tmp_path / 'missing.jpg'}: no such file" == records[2]["error"]
+    assert without_notes(err).splitlines() == [
+        f"sira: {records[1]['error']}",
+        f"sira: {records[2]['error']}",
+        "sira: 2 of 4 pictures failed",
+    ]
+
+
+def test_an_unforeseen_error_is_one_record_too(sira, photos, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("kernel on fire")
+
+    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", fail)
+    code, out, err = sira("caption", photos["chelsea"], *FAST, "--json")
+    assert code == 3
+    assert json.loads(out)["error"] == f"{photos['chelsea']}: RuntimeError: kernel on fire"
+    assert without_notes(err) == f"sira: {json.loads(out)['error']}\n"
+    _, _, err = sira("caption", photos["chelsea"], *FAST, "-vv")
+    assert "Traceback (most recent call last)" in err
+
+
+def test_quiet(sira, photos):
+    assert sira("caption", photos["chelsea"], *FAST, "-q")[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        (["--prompt", "Say it."], {"prompt": "Say it."}),
+        (["--k", "2"], {"k": 2}),
+        (["--alpha", "1.5"], {"alpha": 1.5}),
+        (["--method", "greedy"], {"method": "greedy"}),
+        (["--temperature", "0.7", "--top-p", "0.9", "--seed", "4"], {"temperature": 0.7, "seed": 4}),
+        (["--num-beams", "2"], {}),
+        (["--beta", "0.1"], {}),
+        (["--dtype", "bfloat16"], {}),
+        (["--device", "cpu", "--offline"], {}),
+    ],
+)
+def test_options_reach_the_record(sira, photos, options, changes):
+    plain = json.loads(sira("caption", photos["chelsea"], *FAST, "--json")[1])
+    code, out, _ = sira("caption", photos["chelsea"], *FAST, "--json", *options)
+    record = json.loads(out)
+    assert code == 0
+    assert {key: record[key] for key in changes} == changes
+    assert (record["key"] == plain["key"]) == (options[0] == "--device")
+
+
+def test_a_model_folder_instead_of_a_preset(sira, photos, llava_folder):
+    code, out, _ = sira("caption", photos["chelsea"], "-m", llava_folder, "--max-new-tokens", 3, "--json")
+    assert code == 0
+    assert json.loads(out)["model"] == str(llava_folder)
+
+
+def test_the_preset_of_the_environment(sira, photos, monkeypatch):
+    monkeypatch.setenv("SIRA_PRESET", "demo")
+    code, out, _ = sira("caption", photos["chelsea"], "--max-new-tokens", 3, "--json")
+    assert (code, json.loads(out)["preset"]) == (0, "demo")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["captoin"], 2, "No such command 'captoin'. Did you mean 'caption'?"),
+        (["caption"], 2, "Missing argument 'PATH'"),
+        (["ask", "only-one.jpg"], 2, "Missing argument"),
+        (["ask", "x.jpg", "README.md"], 2, "sira: the question comes last, but README.md is a file"),
+        (["caption", "x.jpg", "--kk", "3"], 2, "No such option: --kk"),
+        (["caption", "x.jpg", "--k", "three"], 2, "Invalid value for '--k'"),
+        (["caption", "nowhere.jpg"], 1, "sira: nowhere.jpg: no such file"),
+        (["caption", "a.jpg", "b.jpg"], 1, "sira: a.jpg: no such file, nor any of the other 1"),
+        (["caption", "sira_cli"], 2, "sira: sira_cli: no pictures in this folder"),
+        (["caption", ""], 2, "sira: a picture's path is empty"),
+        (["ask", "README.md", "a <image> b", "-p", "demo"], 2, "sira: the prompt holds <image>"),
+        (["caption", "-", "-"], 2, "sira: '-' (stdin) can be given once"),
+        (["caption", "-", "-p", "demo", "-m", "x/y"], 2, "sira: give --preset or --model, not both"),
+        (["caption", "-", "-p", "dema"], 2, "sira: no preset named 'dema'; did you mean `demo`?"),
+        (["caption", "-", "-p", "demo", "--k", "8"], 2, "sira: k = 8 is out of range"),
+        (["caption", "-", "-p", "demo", "--alpha", "-1"], 2, "alpha must be 0 or more; got -1.0"),
+        (["caption", "-", "-p", "demo", "--method", "x"], 2, "sira: no method named 'x'"),
+        (["caption", "-", "-m", "./nowhere"], 1, "sira: model folder ./nowhere does not exist"),
+        (["caption", "-"], 1, "sira: Qwen/Qwen2.5-VL-7B-Instruct (about 16.6 GB) is not in the cache"),
+        (["presets", "show", "nothing-like-it"], 2, "no preset named"),
+        (["presets", "check", "nowhere.yaml"], 2, "sira: nowhere.yaml: cannot be read"),
+    ],
+)
+def test_errors_are_one_line_on_stderr_with_their_exit_code(sira, monkeypatch, args, code, message):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    got, out, err = sira(*args)
+    assert got == code
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+    if code == 1 or message.startswith("sira:"):
+        assert without_notes(err).count("\n") == 1
+
+
+def test_version_and_help(sira):
+    assert sira("--version") == (0, f"sira {__version__}\n", "")
+    for command in ([], ["caption"], ["ask"], ["demo"], ["presets"], ["presets", "new"]):
+        code, out, err = sira(*command, "-h")
+        assert (code, err) == (0, "")
+        assert out.startswith(f"Usage: {' '.join(['sira', *command])} ")
+
+
+HEAVY = {"torch", "transformers", "numpy", "PIL", "huggingface_hub", "rich", "yaml"}
+
+
+@pytest.mark.parametrize("args", [["--help"], ["caption", "--help"], ["nope"], ["caption", "x.jpg", "--k", "three"]])
+def test_help_and_usage_errors_import_nothing_heavy(args):
+    """That keeps them instant on any machine; a clock in a test would not."""
+    script = (
+        f"import sys; sys.argv = {['sira', *args]!r}\n"
+        "from sira_cli.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print('heavy:', sorted({HEAVY!r} & set(sys.modules)))"
+    )
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert process.stdout.endswith("heavy: []\n")
+
+
+def test_presets_commands(sira, tmp_path, llava_folder):
+    code, out, err = sira("presets", "list")
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()][:2] == ["demo", "gemma3-4b"]
+
+    code, out, err = sira("presets", "show", "qwen2.5-vl-7b")
+    assert (code, err) == (0, "")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(out)
+    code, out, err = sira("presets", "check", mine)
+    assert (code, err) == (0, "")
+    assert out == f"{mine}: ok (qwen2.5-vl-7b: Qwen/Qwen2.5-VL-7B-Instruct, k = 14, alpha = 0.5)\n"
+
+    mine.write_text("model: x\nsira: {alpa: 1}\n")
+    code, out, err = sira("presets", "check", mine)
+    assert (code, out) == (2, "")
+    assert err == f"sira: {mine}: unknown key `sira.alpa`; did you mean `alpha`?\n"
+
+
+def test_a_bad_preset_does_not_hide_the_others(sira, tmp_path, monkeypatch):
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets/bad.yaml").write_text("modle: x")
+    code, out, err = sira("presets", "list", home=tmp_path)
+    assert code == 0
+    assert len(out.splitlines()) == 11
+    assert "bad.yaml: `model` is missing" in err
+
+
+def test_sampling_options_at_temperature_zero_are_remarked_on(sira, photos):
+    _, _, err = sira("caption", photos["chelsea"], *FAST, "--top-p", "0.5")
+    assert "--top-p and --seed change nothing at temperature 0" in err
+
+
+def test_presets_new_gives_a_preset_that_works(sira, tmp_path, llava_folder, photos):
+    code, out, err = sira("presets", "new", llava_folder)
+    assert code == 0
+    assert "8 decoder layers, image token id" in err
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(out)
+    code, out, _ = sira("caption", photos["chelsea"], "-p", mine, "--max-new-tokens", 3, "--json")
+    record = json.loads(out)
+    assert (code, record["k"], record["preset"]) == (0, 4, "llava-1.5")
+
+
+def test_a_folder_stands_for_the_pictures_in_it(sira, photos, tmp_path):
+    for name in ("b.jpg", "a.JPG", ".hidden.jpg", "notes.txt", "z.eps"):
+        shutil.copy(photos["coffee"], tmp_path / name)
+    (tmp_path / "c.jpg").mkdir()
+    shutil.copy(photos["coffee"], tmp_path / "c.jpg/inside.png")
+    code, out, _ = sira("caption", tmp_path, photos["rocket"], *FAST, "--json")
+    assert code == 0
+    names = [json.loads(line)["file_name"] for line in out.splitlines()]
+    assert names == [str(tmp_path / "a.JPG"), str(tmp_path / "b.jpg"), str(photos["rocket"])]
+
+
+@pytest.mark.parametrize("name", ["with space.jpg", "quote'\".jpg", "new\nline.jpg", os.fsdecode(b"\xff\xfe.jpg")])
+def test_odd_file_names(sira, tmp_path, name):
+    path = tmp_path / name
+    Image.new("RGB", (50, 40), "red").save(path)
+    code, out, _ = sira("caption", path, *FAST, "--json")
+    assert code == 0
+    assert json.loads(out)["file_name"] == as_text(str(path))
+    path.write_bytes(b"damaged")
+    code, _, err = sira("caption", path, *FAST)
+    assert code == 3
+    assert without_notes(err).count("\n") == 1
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen"])
+def test_the_installed_command_end_to_end(family, request, photos, home):
+    folder = request.getfixturevalue(f"{family}_folder")
+    environment = {**os.environ, "SIRA_HOME": str(home)}
+    run = installed(
+        *("ask", photos["astronaut"], photos["rocket"], "Is there a person?", "-m", folder),
+        *("--json", "--max-new-tokens", 5),
+        env=environment,
+    )
+    assert (run.returncode, run.stderr) == (0, b"")  # no chatter of the libraries
+    records = [json.loads(line) for line in run.stdout.decode().splitlines()]
+    lvlm = load(folder, max_new_tokens=5)
+    for record, name in zip(records, ("astronaut", "rocket"), strict=True):
+        expected = lvlm.ask(photos[name], "Is there a person?").to_record()
+        del expected["duration_ms"], record["duration_ms"]
+        assert record == expected
+
+
+def test_a_terminal_gets_the_text_as_it_is_made(photos, home):
+    controller, terminal = pty.openpty()
+    environment = {**os.environ, "SIRA_HOME": str(home), "TERM": "dumb"}
+    command = [SIRA, "caption", str(photos["chelsea"]), "-p", "demo", "--max-new-tokens", "9", "-q"]
+    with subprocess.Popen(command, stdout=terminal, stderr=subprocess.PIPE, env=environment) as process:
+        os.close(terminal)
+        pieces = []
+        while True:
+            try:
+                piece = os.read(controller, 1024)
+            except OSError:  # the terminal is gone
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+    os.close(controller)
+    assert process.returncode == 0
+    text = b"".join(pieces).decode().replace("\r\n", "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SIRA_HOME", str(home))
+        assert text == load("demo", max_new_tokens=9).caption(photos["chelsea"]).text + "\n"
+    assert len(pieces) > 1
+
+
+def test_ctrl_c_exits_130(photos, home, tmp_path):
+    """SIGINT reaches the process while it decodes many captions."""
+    for number in range(400):
+        (tmp_path / f"{number}.jpg").symlink_to(photos["chelsea"])
+    environment = {**os.environ, "SIRA_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+    command = [SIRA, "caption", str(tmp_path), "-p", "demo", "--max-new-tokens", "200", "-q"]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        # A job in the background of a script inherits an ignored SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the first caption is there, so decoding is under way
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+
+
+def test_a_closed_pipe_is_no_error_message(photos, home):
+    environment = {**os.environ, "SIRA_HOME": str(home)}
+    command = f"{SIRA} caption {photos['chelsea']} {photos['coffee']} -p demo -q --json | true"
+    run = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=120, check=True)
+    assert run.stderr == b""

@@ -1,0 +1,73 @@
+"""The fork equals Algorithm 1 on every family: same tokens, both streams' logits within 1e-4 in float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import FAMILIES
+from sira_cli.core.fork import Step, attach
+from tests.support import reference, tiny
+from tests.support.helpers import generate_sira
+
+STEPS = 6
+
+
+def test_the_table_of_families_is_the_list_of_tested_ones():
+    assert [family.name for family in FAMILIES] == list(tiny.FAMILIES)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("k", [1, tiny.LAYERS // 2, tiny.LAYERS - 1])
+def test_equals_the_reference(family: tiny.Tiny, k: int, alpha: float, request, record_property):
+    if k not in family.boundaries:
+        pytest.skip("the fork would lie inside DeepStack; its refusal has its own test")
+    expected = reference.decode(family, k, alpha, STEPS)
+    worst = 0.0
+    for use_cache in (True, False):
+        steps: list[Step] = []
+        with attach(family.model, SiraConfig(k=k, alpha=alpha), on_step=steps.append):
+            output = family.model.generate(
+                **family.inputs,
+                max_new_tokens=STEPS,
+                do_sample=False,
+                eos_token_id=None,
+                suppress_tokens=tiny.SUPPRESS,
+                use_cache=use_cache,
+            )
+        assert output[0, family.inputs["input_ids"].shape[1] :].tolist() == expected.tokens
+        full, cf = torch.cat([step.full for step in steps]), torch.cat([step.cf for step in steps])
+        contrast = torch.cat([step.contrast for step in steps])
+        worst = max(worst, float((full - expected.full).abs().max()), float((cf - expected.cf).abs().max()))
+        assert worst < 1e-4
+        torch.testing.assert_close(contrast, (1 + alpha) * expected.full - alpha * expected.cf, atol=3e-4, rtol=0)
+    # A contrast of a model with itself would pass everything above with alpha = 0, and only then.
+    gap = float((expected.full - expected.cf).abs().max())
+    assert gap > 0.01
+    record_property("conformance", (request.node.callspec.params["family"], worst, gap))
+
+
+def test_the_contrast_changes_what_is_said(family: tiny.Tiny):
+    """Else equal tokens would prove little."""
+    said = {alpha: reference.decode(family, 3, alpha, STEPS).tokens for alpha in (0.0, 1.0)}
+    assert said[0.0] != said[1.0]
+
+
+def two_images(case: tiny.Tiny) -> tiny.Tiny:
+    """The case's prompt twice in a row: two images with text between them."""
+    inputs = {
+        name: torch.cat([value, value], dim=1 if value.shape == case.inputs["input_ids"].shape else 0)
+        for name, value in case.inputs.items()
+    }
+    return tiny.Tiny(case.model, inputs, case.grown)
+
+
+@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Qwen3-VL", "InternVL", "Gemma 3"])
+def test_several_images_in_a_prompt(name: str):
+    case = two_images(tiny.FAMILIES[name]())
+    expected = reference.decode(case, 3, 0.5, STEPS)
+    tokens, steps = generate_sira(case.model, case.inputs)
+    assert tokens[0].tolist() == expected.tokens
+    torch.testing.assert_close(torch.cat([step.full for step in steps]), expected.full, atol=1e-4, rtol=0)
+    torch.testing.assert_close(torch.cat([step.cf for step in steps]), expected.cf, atol=1e-4, rtol=0)

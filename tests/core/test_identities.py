@@ -1,0 +1,199 @@
+"""What must hold without any reference: the algebra of the fork."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from sira_cli.core.cache import LateLayer
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.fork import Step, attach
+from sira_cli.core.image_tokens import ImageTokenFinder
+from tests.support import tiny
+from tests.support.helpers import generate, generate_sira, hooks, left_pad
+
+
+def test_alpha_zero_is_plain_generate(family: tiny.Tiny):
+    plain = family.model.generate(
+        **family.inputs,
+        max_new_tokens=6,
+        do_sample=False,
+        eos_token_id=None,
+        suppress_tokens=tiny.SUPPRESS,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    tokens, steps = generate_sira(family.model, family.inputs, SiraConfig(k=3, alpha=0.0))
+    assert torch.equal(tokens, plain.sequences[:, -6:])
+    torch.testing.assert_close(torch.stack([step.full for step in steps]), torch.stack(plain.logits), atol=1e-5, rtol=0)
+
+
+def test_a_stream_that_drops_nothing_equals_the_full_one(family: tiny.Tiny, monkeypatch):
+    monkeypatch.setattr(ImageTokenFinder, "find", lambda self, ids: torch.zeros_like(ids, dtype=torch.bool))
+    tokens, steps = generate_sira(family.model, family.inputs, SiraConfig(k=3, alpha=1.0))
+    assert torch.equal(tokens, generate(family.model, family.inputs))
+    for step in steps:
+        torch.testing.assert_close(step.cf, step.full, atol=1e-5, rtol=0)
+
+
+def test_cached_equals_uncached(family: tiny.Tiny):
+    cached, cached_steps = generate_sira(family.model, family.inputs)
+    uncached, uncached_steps = generate_sira(family.model, family.inputs, use_cache=False)
+    assert torch.equal(cached, uncached)
+    for one, other in zip(cached_steps, uncached_steps, strict=True):
+        torch.testing.assert_close(one.contrast, other.contrast, atol=1e-5, rtol=0)
+
+
+def llava_prompts() -> list[dict[str, torch.Tensor]]:
+    """Different lengths and places; the last one holds two images with text between them."""
+    prompts = [
+        tiny.with_mask(tiny.prompt(before=5, after=9, seed=1), pixel_values=tiny.pixels(1, 3, 32, 32, seed=1)),
+        tiny.with_mask(tiny.prompt(before=0, after=2, seed=2), pixel_values=tiny.pixels(1, 3, 32, 32, seed=2)),
+    ]
+    two = torch.cat([tiny.prompt(before=3, after=4, seed=3), tiny.prompt(before=2, after=1, seed=4)], dim=1)
+    return [*prompts, tiny.with_mask(two, pixel_values=tiny.pixels(2, 3, 32, 32, seed=3))]
+
+
+def qwen_prompts() -> list[dict[str, torch.Tensor]]:
+    """Three sizes and orientations: 16, 24 and 4 image tokens."""
+    shapes = [((1, 8, 8), 16, 5, 9), ((1, 6, 16), 24, 2, 4), ((1, 4, 4), 4, 7, 2)]
+    return [
+        tiny.qwen_inputs(tiny.prompt(images, before, after, seed=index), grid, seed=index)
+        for index, (grid, images, before, after) in enumerate(shapes)
+    ]
+
+
+def gemma_prompts() -> list[dict[str, torch.Tensor]]:
+    prompts = []
+    for index, (before, after) in enumerate([(5, 9), (1, 2), (14, 3)]):
+        ids = tiny.prompt(before=before, after=after, seed=index)
+        pixels = tiny.pixels(1, 3, 32, 32, seed=index)
+        prompts.append(tiny.with_mask(ids, pixel_values=pixels, token_type_ids=(ids == tiny.IMAGE).long()))
+    return prompts
+
+
+@pytest.mark.parametrize(("k", "cache"), [(1, None), (3, None), (5, None), (3, "static")])
+@pytest.mark.parametrize(
+    ("make", "prompts"),
+    [
+        (tiny.llava, llava_prompts),
+        (lambda: tiny.llava("eager"), llava_prompts),
+        (lambda: tiny.qwen("2.5"), qwen_prompts),
+        (tiny.gemma3, gemma_prompts),
+    ],
+    ids=["llava", "llava-eager", "qwen2.5-vl", "gemma3"],
+)
+def test_a_left_padded_batch_equals_its_single_runs(make, prompts, k, cache):
+    model, singles = make().model, prompts()
+    batch, batch_steps = generate_sira(model, left_pad(singles), SiraConfig(k=k), cache_implementation=cache)
+    for row, single in enumerate(singles):
+        tokens, steps = generate_sira(model, single, SiraConfig(k=k))
+        assert batch[row].tolist() == tokens[0].tolist()
+        for one, other in zip(batch_steps, steps, strict=True):
+            torch.testing.assert_close(one.full[row], other.full[0], atol=1e-5, rtol=0)
+            torch.testing.assert_close(one.cf[row], other.cf[0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_the_shared_cache_is_one_and_the_late_cache_holds_text_rows_only(family: tiny.Tiny, k: int):
+    if k not in family.boundaries:
+        pytest.skip("the fork would lie inside DeepStack")
+    prompt = family.inputs["input_ids"].shape[1]
+    text = prompt - int(family.image.sum())
+    cache = DynamicCache(config=family.model.config)
+    shared = cache.layers[: tiny.LAYERS - k]
+    lengths: list[tuple[set[int], ...]] = []
+
+    def record(step: Step) -> None:
+        early, late = cache.layers[: tiny.LAYERS - k], cache.layers[tiny.LAYERS - k :]
+        assert all(now is then for now, then in zip(early, shared, strict=True))
+        full, cf = (
+            {keys.shape[-2] for keys in each} for each in zip(*((x.keys, x.cf.keys) for x in late), strict=True)
+        )
+        lengths.append(({layer.get_seq_length() for layer in early}, full, cf))
+
+    with attach(family.model, SiraConfig(k=k), on_step=record):
+        generate(family.model, family.inputs, past_key_values=cache)
+    assert lengths == [({prompt + t}, {prompt + t}, {text + t}) for t in range(6)]
+
+
+def test_a_cache_without_config_and_a_cache_used_again(llava: tiny.Tiny):
+    cache = DynamicCache()  # its layers are made as they are needed
+    with attach(llava.model, SiraConfig(k=3)):
+        first = generate(llava.model, llava.inputs, past_key_values=cache)
+        cache.reset()
+        again = generate(llava.model, llava.inputs, past_key_values=cache)
+    assert torch.equal(first, generate_sira(llava.model, llava.inputs)[0])
+    assert torch.equal(again, first)
+
+
+def test_two_models_at_once(llava: tiny.Tiny):
+    other = tiny.qwen("2.5")
+    expected = [generate_sira(case.model, case.inputs)[0] for case in (llava, other)]
+    with attach(llava.model, SiraConfig(k=3)), attach(other.model, SiraConfig(k=3)):
+        tokens = [generate(case.model, case.inputs) for case in (llava, other)]
+    assert all(torch.equal(one, two) for one, two in zip(tokens, expected, strict=True))
+
+
+def test_no_hook_remains(llava: tiny.Tiny):
+    generate(llava.model, llava.inputs)  # transformers installs hooks of its own at the first forward
+    before = hooks(llava.model)
+    with attach(llava.model):
+        assert hooks(llava.model) > before
+        generate(llava.model, llava.inputs)
+    assert hooks(llava.model) == before
+
+
+def test_no_hook_remains_after_an_error_and_the_model_works_as_before(llava: tiny.Tiny):
+    expected, before = generate(llava.model, llava.inputs), hooks(llava.model)
+
+    def fail(step: Step) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), attach(llava.model, on_step=fail):
+        generate(llava.model, llava.inputs)
+    assert hooks(llava.model) == before
+    assert all(layer.self_attn.config is llava.model.get_decoder().config for layer in llava.model.get_decoder().layers)
+    assert torch.equal(generate(llava.model, llava.inputs), expected)
+    generate_sira(llava.model, llava.inputs)  # and it can be attached again
+
+
+@pytest.mark.parametrize("make", [tiny.llava, lambda: tiny.qwen("2.5"), tiny.gemma3, lambda: tiny.paligemma(2)])
+def test_bfloat16_is_finite_and_contrasted_in_float32(make):
+    case = make()
+    model = case.model.to(torch.bfloat16)
+    inputs = {
+        name: value.to(torch.bfloat16) if value.is_floating_point() else value for name, value in case.inputs.items()
+    }
+    _, steps = generate_sira(model, inputs)
+    for step in steps:
+        assert step.full.dtype == step.cf.dtype == step.contrast.dtype == torch.float32
+        assert step.full.isfinite().all()
+        assert step.cf.isfinite().all()
+        torch.testing.assert_close(step.contrast, 1.5 * step.full - 0.5 * step.cf, atol=0, rtol=0)
+        # Of numbers with 8 bits of mantissa, a contrast in bfloat16 would land on bfloat16 numbers.
+        assert not torch.equal(step.contrast, step.contrast.bfloat16().float())
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.9])
+def test_beta_leaves_only_plausible_tokens(llava: tiny.Tiny, beta: float):
+    tokens, steps = generate_sira(llava.model, llava.inputs, SiraConfig(k=3, alpha=3.0, beta=beta))
+    for step, token in zip(steps, tokens[0].tolist(), strict=True):
+        assert step.contrast.isfinite().all()  # on_step sees the contrast before the cut-off
+        plausible = step.full[0] >= step.full[0].max() + math.log(beta)
+        best = step.contrast[0].masked_fill(~plausible, -math.inf)
+        best[tiny.SUPPRESS] = -math.inf
+        assert token == int(best.argmax())
+
+
+def test_late_layers_report_the_full_stream_alone(llava: tiny.Tiny):
+    cache = DynamicCache(config=llava.model.config)
+    with attach(llava.model, SiraConfig(k=2)):
+        generate(llava.model, llava.inputs, past_key_values=cache)
+    late = cache.layers[-1]
+    assert isinstance(late, LateLayer)
+    assert late.get_seq_length() == cache.get_seq_length() == cache.layers[0].keys.shape[-2]
+    assert late.get_mask_sizes(1) == cache.layers[0].get_mask_sizes(1)

@@ -1,0 +1,292 @@
+"""What the fork cannot follow exactly is refused, with the reason, and the model stays as it was."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+
+from sira_cli.cli.console import set_verbosity
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.fork import attach
+from sira_cli.core.image_tokens import ImageTokens
+from sira_cli.errors import (
+    AttachError,
+    ImageTokenError,
+    SettingsError,
+    SiraError,
+    UnsupportedModelError,
+    UntestedModelWarning,
+)
+from sira_cli.methods.sid_fork import attach_sid
+from tests.support import tiny
+from tests.support.helpers import generate, hooks
+
+SMALL = {**tiny.TEXT, "num_hidden_layers": 4, "head_dim": 16}
+
+
+def mllama() -> Any:
+    text = {**SMALL, "cross_attention_layers": [1], "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    del text["head_dim"]
+    vision = {"hidden_size": 32, "attention_heads": 2, "num_hidden_layers": 2, "num_global_layers": 1}
+    vision.update(
+        intermediate_size=64, image_size=32, patch_size=8, intermediate_layers_indices=[0], vision_output_dim=64
+    )
+    return hf.MllamaForConditionalGeneration(hf.MllamaConfig(vision_config=vision, text_config=text))
+
+
+def encoder_decoder() -> Any:
+    text = {"vocab_size": 200, "d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 64}
+    text.update(encoder_attention_heads=2, decoder_attention_heads=2, decoder_ffn_dim=64)
+    return hf.BartForConditionalGeneration(hf.BartConfig(**text))
+
+
+def gemma3n() -> Any:
+    text = {**SMALL, "num_kv_shared_layers": 2, "vocab_size_per_layer_input": 200, "hidden_size_per_layer_input": 8}
+    text.update(laurel_rank=4, altup_num_inputs=2, activation_sparsity_pattern=[0.0] * 4, intermediate_size=[64] * 4)
+    return hf.Gemma3nForCausalLM(hf.Gemma3nTextConfig(**text))
+
+
+def gemma4() -> Any:
+    text = {**SMALL, "num_kv_shared_layers": 0, "vocab_size_per_layer_input": 200, "hidden_size_per_layer_input": 8}
+    return hf.Gemma4ForCausalLM(hf.Gemma4TextConfig(**text))
+
+
+def qwen3_5() -> Any:
+    text = {**SMALL, "linear_num_key_heads": 2, "linear_num_value_heads": 2}
+    text.update(linear_key_head_dim=8, linear_value_head_dim=8)
+    return hf.Qwen3_5ForCausalLM(hf.Qwen3_5TextConfig(**text))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (mllama, "cross-attention"),
+        (encoder_decoder, "encoder-decoder"),
+        (gemma3n, "share keys and values"),
+        (gemma4, "per-layer embeddings"),
+        (qwen3_5, "linear_attention"),
+        (lambda: torch.nn.Linear(2, 2), "not a Hugging Face image-text-to-text model"),
+    ],
+)
+def test_architectures(make, reason):
+    model = make()
+    before = hooks(model)
+    with pytest.raises(UnsupportedModelError, match=reason), attach(model):
+        pass
+    assert hooks(model) == before
+
+
+@pytest.mark.parametrize("attention", ["flash_attention_2", "flex_attention"])
+def test_attention_without_a_4d_mask(attention: str):
+    model = tiny.llava().model
+    model.get_decoder().config._attn_implementation = attention
+    with pytest.raises(UnsupportedModelError, match=f"{attention}.*attn_implementation='sdpa'"), attach(model):
+        pass
+
+
+@pytest.mark.parametrize("k", [tiny.LAYERS, 40])
+def test_k_out_of_range(llava: tiny.Tiny, k: int):
+    with pytest.raises(SettingsError, match=r"k must be 1\.\.5"), attach(llava.model, SiraConfig(k=k)):
+        pass
+
+
+def test_a_fork_inside_deepstack():
+    model = tiny.qwen("3").model
+    with pytest.raises(SettingsError, match=r"DeepStack.*k must be at most 3"), attach(model, SiraConfig(k=4)):
+        pass
+
+
+def test_attaching_twice(llava: tiny.Tiny):
+    with attach(llava.model):
+        before = hooks(llava.model)
+        with pytest.raises(AttachError, match="attached to this model already"), attach(llava.model):
+            pass
+        assert hooks(llava.model) == before
+
+
+def test_a_part_of_a_model(llava: tiny.Tiny):
+    with (
+        pytest.raises(UnsupportedModelError, match="no output head: attach the whole model"),
+        attach(llava.model.model),
+    ):
+        pass
+    with attach(llava.model):
+        with pytest.raises(AttachError, match="a part of the model was called by itself"):
+            llava.model.model(**llava.inputs)
+        generate(llava.model, llava.inputs)
+        with pytest.raises(AttachError, match="a part of the model was called by itself"):
+            llava.model.model(**llava.inputs)
+
+
+def test_a_layer_that_is_called_in_another_way(llava: tiny.Tiny):
+    """Foreign code around a layer, played by a hook that is there before ours."""
+    layer = llava.model.get_decoder().layers[-3]
+    for change, message in [
+        (lambda args, kwargs: ((*args, None), kwargs), "only positional argument"),
+        (
+            lambda args, kwargs: (args, {k: v for k, v in kwargs.items() if k != "position_embeddings"}),
+            "called without",
+        ),
+    ]:
+        handle = layer.register_forward_pre_hook(lambda _, a, k, c=change: c(a, k), with_kwargs=True)
+        try:
+            with pytest.raises(UnsupportedModelError, match=message), attach(llava.model, SiraConfig(k=3)):
+                generate(llava.model, llava.inputs)
+        finally:
+            handle.remove()
+
+
+def refused(case: tiny.Tiny, error: type[SiraError], message: str, **changes: Any) -> None:
+    """Generation under `attach` raises; afterwards the model gives what it gave before."""
+    expected = generate(case.model, case.inputs)
+    inputs = {**case.inputs, **{name: value for name, value in changes.items() if name in case.inputs}}
+    settings = {name: value for name, value in changes.items() if name not in case.inputs}
+    with pytest.raises(error, match=message), attach(case.model, SiraConfig(k=3)):
+        generate(case.model, inputs, **settings)
+    assert torch.equal(generate(case.model, case.inputs), expected)
+
+
+def test_a_prompt_without_image(llava: tiny.Tiny):
+    text = {"input_ids": tiny.prompt(images=0), "attention_mask": torch.ones(1, 14).long()}
+    with pytest.raises(ImageTokenError, match="no image token found in row 0"), attach(llava.model):
+        generate(llava.model, text)
+
+
+def test_a_prompt_that_ends_with_the_image(llava: tiny.Tiny):
+    ids = tiny.prompt(after=0)
+    refused(llava, ImageTokenError, "ends with an image token", input_ids=ids, attention_mask=torch.ones_like(ids))
+
+
+@pytest.mark.parametrize("changes", [{}, {"cache_implementation": "static"}])
+def test_right_padding(llava: tiny.Tiny, changes):
+    mask = llava.inputs["attention_mask"].clone()
+    mask[:, -2:] = 0
+    refused(llava, ImageTokenError, "pad them on the left", attention_mask=mask, **changes)
+
+
+def test_a_cache_filled_outside(llava: tiny.Tiny):
+    cache = hf.DynamicCache(config=llava.model.config)
+    llava.model(**llava.inputs, past_key_values=cache)
+    longer = {
+        "input_ids": torch.cat([llava.inputs["input_ids"], torch.tensor([[5]])], dim=1),
+        "attention_mask": torch.ones(1, 31).long(),
+    }
+    with pytest.raises(AttachError, match="filled outside"), attach(llava.model):
+        generate(llava.model, longer, past_key_values=cache)
+
+
+def test_a_cache_taken_outside(llava: tiny.Tiny):
+    cache = hf.DynamicCache(config=llava.model.config)
+    with attach(llava.model):
+        generate(llava.model, llava.inputs, past_key_values=cache)
+    with pytest.raises(AttachError, match="cannot be used outside"):
+        llava.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+
+
+def test_a_continued_conversation(llava: tiny.Tiny):
+    cache = hf.DynamicCache(config=llava.model.config)
+    with attach(llava.model):
+        generate(llava.model, llava.inputs, past_key_values=cache)
+        with pytest.raises(UnsupportedModelError, match="continued conversations"):
+            llava.model(input_ids=torch.tensor([[5, 6, 7]]), past_key_values=cache)
+
+
+def test_static_caches_that_transformers_does_not_have():
+    refused(tiny.paligemma(2), UnsupportedModelError, "no static caches", cache_implementation="static")
+
+
+def test_static_caches_with_foreign_layers(llava: tiny.Tiny):
+    cache = hf.StaticCache(llava.model.config, 64)
+    cache.layers[-1] = type("PackedLayer", (hf.cache_utils.StaticLayer,), {})(64)
+    before = list(cache.layers)
+    refused(llava, UnsupportedModelError, "PackedLayer", past_key_values=cache)
+    assert cache.layers == before
+
+
+def test_static_caches_without_an_end():
+    case = tiny.gemma3()
+    cache = hf.StaticCache(case.model.config, 64)
+    cache.layers = [hf.cache_utils.StaticSlidingWindowLayer(64, 12) for _ in cache.layers]
+    refused(case, UnsupportedModelError, "does not say how long", past_key_values=cache)
+
+
+def test_sid_with_a_static_cache(llava: tiny.Tiny):
+    with (
+        pytest.raises(UnsupportedModelError, match="sid needs a cache that grows"),
+        attach_sid(llava.model, ImageTokens(), alpha=0.5, beta=0.1, visible=4),
+    ):
+        generate(llava.model, llava.inputs, cache_implementation="static")
+
+
+def test_a_static_cache_taken_outside(llava: tiny.Tiny):
+    cache = hf.StaticCache(llava.model.config, 64)
+    with attach(llava.model):
+        generate(llava.model, llava.inputs, past_key_values=cache)
+        with pytest.raises(UnsupportedModelError, match="continued conversations"):
+            llava.model(input_ids=torch.tensor([[5, 6, 7]]), past_key_values=cache)
+    with pytest.raises(AttachError, match="cannot be used outside"):
+        llava.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+
+
+def test_a_static_cache_filled_outside(llava: tiny.Tiny):
+    cache = hf.StaticCache(llava.model.config, 64)
+    llava.model(**llava.inputs, past_key_values=cache)
+    with pytest.raises(AttachError, match="filled outside"), attach(llava.model):
+        llava.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+
+
+def test_quantized_layers(llava: tiny.Tiny):
+    cache = hf.DynamicCache(config=llava.model.config)
+    cache.layers[-1] = type("PackedLayer", (hf.cache_utils.DynamicLayer,), {})()
+    before = list(cache.layers)
+    refused(llava, UnsupportedModelError, "PackedLayer", past_key_values=cache)
+    assert cache.layers == before
+
+
+def test_cropping_the_cache(llava: tiny.Tiny):
+    cache = hf.DynamicCache(config=llava.model.config)
+    with attach(llava.model):
+        generate(llava.model, llava.inputs, past_key_values=cache)
+    with pytest.raises(UnsupportedModelError, match="cannot be cropped"):
+        cache.crop(-1)
+
+
+def test_chunked_prefill(llava: tiny.Tiny):
+    refused(llava, UnsupportedModelError, "chunked prefill", prefill_chunk_size=24)
+
+
+def test_assisted_generation(llava: tiny.Tiny):
+    refused(llava, UnsupportedModelError, "assisted generation", prompt_lookup_num_tokens=2)
+
+
+def test_inputs_embeds(llava: tiny.Tiny):
+    embeddings = llava.model.get_input_embeddings()(llava.inputs["input_ids"])
+    with pytest.raises(UnsupportedModelError, match="without input_ids"), attach(llava.model):
+        llava.model(inputs_embeds=embeddings)
+
+
+def test_a_tuple_instead_of_an_output(llava: tiny.Tiny):
+    with pytest.raises(UnsupportedModelError, match="return_dict=True"), attach(llava.model):
+        llava.model(**llava.inputs, return_dict=False)
+
+
+def test_a_family_that_was_not_tested_warns(capsys):
+    config = hf.VipLlavaConfig(
+        vision_config={**tiny.CLIP, "num_hidden_layers": 12},
+        text_config={**tiny.TEXT, "model_type": "llama"},
+        image_token_index=tiny.IMAGE,
+    )
+    model = tiny.build(config, hf.VipLlavaForConditionalGeneration)
+    with pytest.warns(UntestedModelWarning, match="VipLlava"), attach(model):
+        pass
+
+    with warnings.catch_warnings():  # on the command line once, not with every picture
+        set_verbosity(False, 0)
+        for _ in range(3):
+            with attach(model):
+                pass
+    assert capsys.readouterr().err.count("warning: VipLlava") == 1

@@ -1,0 +1,264 @@
+"""`sira demo --export`: the benchmarks' own formats, and nothing in them but what the scenes hold."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sira_cli.demo.evaluate import Questions, held_out
+from sira_cli.demo.export import export, file_name
+from sira_cli.demo.figures import SPLITS
+from sira_cli.demo.language import article, mentions, yes_no_question
+from sira_cli.demo.scenes import TEST_SEEDS, render
+from sira_cli.demo.world import OBJECTS, PLACES
+from sira_cli.errors import SiraError
+from sira_cli.eval.chair.words import HEADS
+
+DATA = Path(__file__).parents[3] / "shared" / "data"  # the benchmarks' files, where somebody put them
+SUBJECTS = [held_out(seed) for seed in TEST_SEEDS[:12]]
+SCENES = {file_name(of): of for of in SUBJECTS}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_training_scenes():
+    """Which questions are asked follows from 2,000 training scenes, which take seconds to draw."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sira_cli.demo.export.Questions", functools.partial(Questions, sample=100))
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    done: list[int] = []
+    to = export(SUBJECTS, folder, done.append)
+    assert done == list(range(1, len(SUBJECTS) + 1))
+    assert (to.images, to.pope, to.coco, to.amber) == tuple(
+        folder / name for name in ("images", "pope", "coco", "amber")
+    )
+    return folder
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def amber(folder: Path) -> list[tuple[dict, dict]]:
+    """Queries with their annotations."""
+    return list(zip(read(folder / "query/query_all.json"), read(folder / "annotations.json"), strict=True))
+
+
+def form(row: dict) -> dict[str, type]:
+    return {key: type(value) for key, value in row.items()}
+
+
+def test_pictures_are_those_of_the_scenes(folder):
+    assert sorted(path.name for path in (folder / "images").iterdir()) == sorted(SCENES)
+    for name, of in SCENES.items():
+        with Image.open(folder / "images" / name) as saved:
+            assert saved.mode == "RGB"
+            assert saved.tobytes() == render(of)[0].tobytes()
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_pope_asks_for_yes_and_no_by_turns_and_labels_truly(folder, split):
+    rows = lines(folder / f"pope/scenes_pope_{split}.json")
+    assert [row["question_id"] for row in rows] == list(range(1, len(rows) + 1))
+    assert [row["label"] for row in rows] == ["yes", "no"] * (len(rows) // 2)
+    assert {row["image"] for row in rows} == set(SCENES)
+    for row in rows:
+        ((_, _, name),) = mentions(row["text"])
+        assert row["text"] == yes_no_question(name)
+        assert row["label"] == ("yes" if name in SCENES[row["image"]].objects else "no")
+    assert len({(row["image"], row["text"]) for row in rows}) == len(rows)
+
+
+def test_pope_stays_balanced_where_a_scene_has_few_objects(tmp_path):
+    few = held_out(655)
+    assert len(few.objects) == 2
+    export([few], tmp_path)
+    labels = Counter(row["label"] for row in lines(tmp_path / "pope/scenes_pope_popular.json"))
+    assert labels == {"yes": 2, "no": 2}
+
+
+def test_instances_are_the_things_that_coco_has_a_category_for(folder):
+    instances = read(folder / "coco/annotations/instances_val2014.json")
+    assert list(instances) == ["info", "licenses", "images", "annotations", "categories"]
+    assert all(list(row) == ["id", "file_name", "width", "height"] for row in instances["images"])
+    names = {row["id"]: row["name"] for row in instances["categories"]}
+    heads = {line.split(",")[0].strip() for line in synonyms().splitlines()}
+    assert (len(names), set(names.values())) == (80, heads)
+
+    boxes: dict[int, list] = {of.seed: [] for of in SUBJECTS}
+    for number, row in enumerate(instances["annotations"], start=1):
+        assert (row["id"], row["iscrowd"]) == (number, 0)
+        x, y, width, height = row["bbox"]
+        assert 0 < row["area"] <= width * height
+        boxes[row["image_id"]].append((names[row["category_id"]], (x, y, x + width, y + height)))
+    for row in instances["images"]:
+        of = SCENES[row["file_name"]]
+        assert (row["id"], (row["width"], row["height"])) == (of.seed, render(of)[0].size)
+        expected = [(HEADS[thing.name], thing.box) for thing in of.things if thing.name in HEADS]
+        assert boxes[row["id"]] == expected
+    assert (folder / "coco/ids.txt").read_text().split() == [str(of.seed) for of in SUBJECTS]
+
+
+def test_areas_are_the_pixels_that_are_seen(folder):
+    annotations = read(folder / "coco/annotations/instances_val2014.json")["annotations"]
+    for of in SUBJECTS[:3]:
+        seen = render(of)[1]
+        expected = [int(np.sum(seen == index)) for index, thing in enumerate(of.things, start=1) if thing.name in HEADS]
+        assert [row["area"] for row in annotations if row["image_id"] == of.seed] == expected
+
+
+def synonyms() -> str:
+    return (Path(__file__).parents[2] / "sira_cli/eval/chair/synonyms.txt").read_text(encoding="utf-8")
+
+
+def test_the_worlds_objects_have_the_categories_that_chair_reads_them_as():
+    assert {name: HEADS[name] for name in ("sofa", "television", "table", "ball", "dog")} == {
+        "sofa": "couch",
+        "television": "tv",
+        "table": "dining table",
+        "ball": "sports ball",
+        "dog": "dog",
+    }
+    assert sorted(set(OBJECTS) - set(HEADS)) == ["fence", "flower", "house", "lamp", "tree"]
+
+
+def test_reference_captions_name_everything_and_nothing_else(folder):
+    captions = read(folder / "coco/annotations/captions_val2014.json")
+    assert list(captions) == ["info", "licenses", "images", "annotations"]
+    assert captions["images"] == read(folder / "coco/annotations/instances_val2014.json")["images"]
+    assert [row["id"] for row in captions["annotations"]] == list(range(1, 2 * len(SUBJECTS) + 1))
+    by_seed = {of.seed: of for of in SUBJECTS}
+    for row in captions["annotations"]:
+        of = by_seed[row["image_id"]]
+        assert {name for _, _, name in mentions(row["caption"])} == set(of.objects)
+        assert ("orange" in row["caption"]) <= any(thing.color == "orange" for thing in of.things)
+    with_colors = {row["image_id"]: row["caption"] for row in captions["annotations"][1::2]}
+    assert all(thing.color in with_colors[of.seed] for of in SUBJECTS for thing in of.things)
+
+
+def test_amber_lists_what_is_there_and_what_one_would_expect(folder):
+    rows = amber(folder / "amber")
+    assert [row["id"] for pair in rows for row in pair] == [number for number in range(1, len(rows) + 1) for _ in "qa"]
+    for of, (query, truth) in zip(SUBJECTS, rows, strict=False):
+        assert (query["image"], query["query"]) == (file_name(of), "Describe this image.")
+        assert (truth["type"], truth["truth"]) == ("generative", list(of.objects))
+        assert len(truth["hallu"]) <= 5
+        assert not set(truth["hallu"]) & set(of.objects)
+        assert set(truth["hallu"]) <= set(PLACES[of.place].objects)
+    parts = [read(folder / f"amber/query/query_{part}.json") for part in ("generative", "discriminative")]
+    assert [*parts[0], *parts[1]] == [query for query, _ in rows]
+    assert len(parts[0]) == len(SUBJECTS)
+
+
+def test_ambers_questions_have_true_answers_in_every_dimension(folder):
+    counts: Counter[tuple[str, str]] = Counter()
+    for query, annotation in amber(folder / "amber")[len(SUBJECTS) :]:
+        kind, truth = annotation["type"], annotation["truth"]
+        counts[kind, truth] += 1
+        assert truth == ("yes" if holds(query["query"], SCENES[query["image"]]) else "no"), query
+    attributes = [f"discriminative-attribute-{name}" for name in ("state", "number", "action")]
+    assert all(counts[kind, "yes"] == counts[kind, "no"] > 0 for kind in attributes)
+    assert counts["discriminative-relation", "yes"] == counts["relation", "no"] > 0
+    assert counts["discriminative-hallucination", "no"] > 0
+    assert len(counts) == 9
+
+
+def holds(question: str, of) -> bool:
+    """The answer, found from the question's words."""
+    names = [name for _, _, name in mentions(question)]
+    things = [of.objects.get(name, []) for name in names]
+    if "to the left of" in question:
+        (one,), (other,) = things
+        return (one.where, other.where) == ("left", "right")
+    if does := re.search(r"^Does the .+ (fly|stand) in", question):
+        assert of.objects[names[0]]
+        return (OBJECTS[names[0]].where == "air") == (does[1] == "fly")
+    if number := re.search(r"(one|two|three) ", question):
+        return len(things[0]) == ["one", "two", "three"].index(number[1]) + 1
+    if question.startswith(("Is there", "Are there")):
+        assert question == f"Is there {article(names[0])} {names[0]} in this image?"
+        return bool(things[0])
+    return all(thing.color == question.split()[-4] for thing in things[0])
+
+
+def test_ambers_vocabulary_covers_the_world(folder):
+    relation = read(folder / "amber/relation.json")
+    assert list(relation) == list(OBJECTS)
+    for name, words in relation.items():
+        assert {found for word in words for _, _, found in mentions(word)} == {name}
+        assert {*OBJECTS[name].synonyms, OBJECTS[name].plural} == set(words)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the benchmarks' own files are not here")
+def test_the_formats_are_those_of_the_benchmarks(folder):
+    assert form(lines(folder / "pope/scenes_pope_random.json")[0]) == form(
+        lines(DATA / "pope/coco/coco_pope_random.json")[0]
+    )
+    ours, theirs = amber(folder / "amber"), amber(DATA / "amber")
+    assert [form(row) for row in ours[0]] == [form(row) for row in theirs[0]]
+    assert [form(row) for row in ours[-1]] == [form(row) for row in theirs[-1]]
+    kinds = {(row["type"], type(row["truth"]) is list or row["truth"]) for _, row in theirs}
+    assert {(row["type"], type(row["truth"]) is list or row["truth"]) for _, row in ours} == kinds
+    ours, theirs = ((path / "metrics.txt").read_text().split() for path in (folder / "amber", DATA / "amber"))
+    assert sorted(ours) == sorted(theirs)
+    assert set((folder / "amber/safe_words.txt").read_text().split()) <= set(
+        (DATA / "amber/safe_words.txt").read_text().split()
+    )
+    assert synonyms() == (DATA / "chair/synonyms.txt").read_text(encoding="utf-8")
+
+
+def test_the_same_scenes_give_the_same_bytes(folder, tmp_path):
+    export(SUBJECTS, tmp_path)
+    written = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_command_says_what_to_type_next_and_loads_no_model(tmp_path):
+    folder = tmp_path / "a b"
+    script = (
+        "import sys\nfrom sira_cli.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
+        "print({'torch', 'transformers'} & set(sys.modules), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", script, "demo", "--export", str(folder), "--count", "2", "--seed", "7"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert run.stderr == f"sira: 2 scenes are in {folder}; measure on them with\nset()\n"
+    coco = f"--annotations '{folder}/coco' --images '{folder}/images' --ids '{folder}/coco'/ids.txt"
+    assert run.stdout.splitlines() == [
+        f"sira eval pope --questions '{folder}/pope'/*.json --images '{folder}/images' -p demo",
+        f"sira eval chair {coco} -p demo",
+        f"sira eval amber --data '{folder}/amber' --images '{folder}/images' --similarity exact -p demo",
+    ]
+    assert (folder / "coco/ids.txt").read_text() == f"{TEST_SEEDS[7]}\n{TEST_SEEDS[8]}\n"
+
+
+@pytest.mark.parametrize("option", [["--evaluate"], ["--json"], ["--output-dir", "x"]])
+def test_the_command_refuses_what_does_not_go_together(sira, tmp_path, option):
+    code, out, err = sira("demo", "--export", tmp_path / "new", *option)
+    assert (code, out) == (2, "")
+    assert err.startswith("sira: --export writes files and nothing else: leave out")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SiraError, match="file/new/images: cannot be written"):
+        export(SUBJECTS[:1], tmp_path / "file" / "new")

@@ -1,0 +1,168 @@
+"""The little world: exact, deterministic, and spoken of truly."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from sira_cli.demo.language import NUMBERS, article, caption, mentions, questions
+from sira_cli.demo.scenes import SIDE, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, render, scene
+from sira_cli.demo.world import COLORS, OBJECTS, PLACES
+from tools.pictures import LABELS, MIN_PATCH_SHARE, patch_labels
+
+SCENES = [scene(seed, broken=seed % 2 == 1) for seed in range(120)]
+
+
+def test_a_seed_decides_everything():
+    assert scene(7) == scene(7)
+    assert scene(7) != scene(8)
+    assert scene(7) != scene(7, broken=True)
+    picture, seen = render(scene(7))
+    again, seen_again = render(scene(7))
+    assert picture.tobytes() == again.tobytes()
+    assert np.array_equal(seen, seen_again)
+
+
+def test_the_ranges_of_seeds_never_meet():
+    ranges = sorted((TRAINING_SEEDS, VALIDATION_SEEDS, TEST_SEEDS), key=lambda seeds: seeds.start)
+    assert all(one.stop <= other.start for one, other in itertools.pairwise(ranges))
+
+
+def test_the_world_is_as_varied_as_it_should_be():
+    assert 6 <= len(PLACES) <= 10
+    assert len(OBJECTS) >= 30
+    assert {name for place in PLACES.values() for name in place.objects} == set(OBJECTS)
+    assert all(set(kind.colors) <= set(COLORS) for kind in OBJECTS.values())
+
+
+def test_everything_that_is_said_to_be_there_is_seen():
+    for of in SCENES:
+        assert 2 <= len(of.objects) <= 7
+        picture, seen = render(of)
+        assert picture.size == (SIDE, SIDE)
+        assert set(np.unique(seen)) <= set(range(len(of.things) + 1))
+        for index, thing in enumerate(of.things, start=1):
+            x0, y0, x1, y1 = thing.box
+            assert 0 <= x0 < x1 <= SIDE
+            assert 0 <= y0 < y1 <= SIDE
+            inside = seen[y0:y1, x0:x1] == index
+            assert inside.sum() == (seen == index).sum()
+            assert inside.mean() > 0.02, (of.seed, thing)
+
+
+def test_the_picture_shows_the_thing_where_the_map_says():
+    """Apart from noise, things of full strength differ from the background there, and only there."""
+    for of in SCENES[:40]:
+        picture, seen = render(of)
+        strong = [index for index, thing in enumerate(of.things, start=1) if thing.strength == 1]
+        if not strong:
+            continue
+        pixels = np.asarray(picture).astype(int)
+        background = np.median(pixels[seen == 0], axis=0)
+        there = np.abs(pixels[np.isin(seen, strong)] - background).max(axis=1)
+        assert (there > 30).mean() > 0.5
+
+
+def test_typical_objects_go_with_their_place_unless_co_occurrence_is_broken():
+    share = {}
+    for broken in (False, True):
+        sample = [scene(seed, broken) for seed in range(300)]
+        typical = [name in PLACES[of.place].objects for of in sample for name in of.objects]
+        share[broken] = np.mean(typical)
+    assert share[False] > 0.9
+    assert share[True] < 0.4
+
+
+def test_evidence_is_sometimes_weak():
+    strengths = [thing.strength for of in SCENES for thing in of.things]
+    assert 0.03 < np.mean(np.array(strengths) < 1) < 0.3
+    areas = [(t.box[2] - t.box[0]) / SIDE / OBJECTS[t.name].size[0] for of in SCENES for t in of.things]
+    assert 0.03 < np.mean(np.array(areas) < 0.6) < 0.3
+
+
+@pytest.mark.parametrize("of", SCENES[:60], ids=lambda of: str(of.seed))
+def test_captions_name_what_is_there_and_nothing_else(of):
+    text = caption(of, np.random.default_rng(of.seed))
+    assert 2 <= len(re.findall(r"[.]", text)) <= 5
+    assert {name for _, _, name in mentions(text)} == set(of.objects)
+    for start, end, name in mentions(text):
+        things = of.objects[name]
+        number = text[:start].lower().split()[-1]
+        assert number == (article(name) if len(things) == 1 else NUMBERS[len(things)])
+        assert text[start:end] == (name if len(things) == 1 else OBJECTS[name].plural)
+        if place := re.match(r" (?:on|in) the (left|right|middle)", text[end:]):
+            assert [thing.where for thing in things] == [place[1]]
+    for sentence in text.split(". "):
+        if color := re.search(r", which (?:is|are) (\w+)", sentence):
+            ((_, _, name),) = mentions(sentence)
+            assert of.objects[name][0].color == color[1]
+
+
+@pytest.mark.parametrize("of", SCENES[:60], ids=lambda of: str(of.seed))
+def test_captions_begin_with_the_most_conspicuous(of):
+    def painted(name: str) -> float:
+        areas = [(t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) * t.strength for t in of.things if t.name == name]
+        return sum(areas)
+
+    named = [name for _, _, name in mentions(caption(of, np.random.default_rng(of.seed)))]
+    assert [painted(name) for name in named] == sorted(map(painted, of.objects), reverse=True)
+
+
+def test_answers_are_true():
+    asked: Counter[str] = Counter()
+    for of in SCENES:
+        for turn in questions(of, np.random.default_rng(of.seed)):
+            named = [name for _, _, name in mentions(turn.prompt)]
+            things = of.objects.get(named[0], []) if named else []
+            if not named:
+                sort = "place"
+                assert turn.answer in (f"A {of.place}.", f"An {of.place}.")
+            elif "olor" in turn.prompt:
+                sort = "color"
+                assert {thing.color.capitalize() for thing in things} == {turn.answer}
+            elif turn.prompt.startswith("How many"):
+                sort = "count"
+                assert ("No", "One", "Two", "Three").index(turn.answer) == len(things)
+            elif turn.answer in ("Yes", "No"):
+                sort = turn.answer
+                assert (turn.answer == "Yes") == bool(things)
+            else:
+                sort = "where"
+                (thing,) = things
+                x = (thing.box[0] + thing.box[2]) / 2 / SIDE
+                side = "On the left." if x < 1 / 3 else "In the middle." if x < 2 / 3 else "On the right."
+                assert turn.answer == side
+            asked[sort] += 1
+    assert asked["Yes"] == asked["No"]
+    assert min(asked.values()) > 60
+    assert len(asked) == 6
+
+
+def test_mentions_are_whole_words_the_longest_first():
+    text = "Two people, a Traffic light, a couch, some cars; no cart, a mugs' game and an apple-tree."
+    assert [name for _, _, name in mentions(text)] == [
+        *("person", "traffic light", "sofa", "car", "cup", "apple", "tree")
+    ]
+    assert [text[start:end] for start, end, _ in mentions(text)][:3] == ["people", "Traffic light", "couch"]
+
+
+def test_patch_labels_equal_a_slow_count():
+    for of in SCENES[:5]:
+        _, seen = render(of)
+        labels = patch_labels(of, seen)
+        assert labels.shape == (64, LABELS)
+        for patch in range(64):
+            row, column = divmod(patch, 8)
+            tile = seen[48 * row : 48 * row + 48, 48 * column : 48 * column + 48]
+            under = [
+                thing for index, thing in enumerate(of.things, 1) if (tile == index).sum() >= MIN_PATCH_SHARE * 48 * 48
+            ]
+            expected = [name in {thing.name for thing in under} for name in OBJECTS]
+            expected += [color in {thing.color for thing in under} for color in COLORS]
+            assert labels[patch, :-1].tolist() == expected
+            middles = [((t.box[0] + t.box[2]) // 2 // 48, (t.box[1] + t.box[3]) // 2 // 48) for t in of.things]
+            assert labels[patch, -1] == ((column, row) in middles)

@@ -1,0 +1,315 @@
+"""Branches as an `Lvlm` prepares them, methods on the command line, and what records say of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from sira_cli import load
+from sira_cli.analysis.drift.measure import measure_drift
+from sira_cli.errors import SettingsError, UnsupportedModelError
+from sira_cli.methods import METHODS
+from sira_cli.methods.dola import Dola
+from sira_cli.methods.icd import ROLE
+from sira_cli.methods.vcd import Vcd, noised, signal_share
+from sira_cli.models import presets
+from sira_cli.models.choices import choose
+from sira_cli.models.lvlm import BRANCH
+from sira_cli.models.processors import chat_inputs
+from sira_cli.pictures.opening import open_picture
+from tests.support.checkpoints_other import WRITERS
+from tests.support.reference_methods import diffusion_share
+
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
+PROMPT = "What is on the left?"
+
+
+def branch_of(lvlm, pictures, prompt: str = PROMPT) -> tuple[dict, dict]:
+    """A prompt's own inputs, and those of its contrast stream."""
+    inputs = lvlm.prepare([open_picture(str(path)).image for path in pictures], [prompt] * len(pictures))
+    own = {name: value for name, value in inputs.items() if not name.startswith(BRANCH)}
+    return own, {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
+
+
+@pytest.mark.parametrize("step", [0, 500, 999])
+def test_the_noise_schedule_is_the_published_one(step: int):
+    assert signal_share(step) == pytest.approx(diffusion_share(step), rel=1e-6)
+
+
+def test_step_500_is_about_half_noise():
+    assert math.sqrt(signal_share(500)) == pytest.approx(0.863, abs=1e-3)
+    assert math.sqrt(1 - signal_share(500)) == pytest.approx(0.505, abs=1e-3)
+
+
+def epsilon(inputs: dict, tokens: list[int], copies: int = 1, seed: int = 0) -> torch.Tensor:
+    """What `noised` added, by the inverse of its formula."""
+    share = diffusion_share(500)
+    mixed = noised(inputs, torch.tensor(tokens), copies, 500, seed)
+    return (mixed - math.sqrt(share) * inputs["pixel_values"]) / math.sqrt(1 - share)
+
+
+def test_noise_of_a_picture_is_normal_and_depends_on_the_seed_alone():
+    pixels = torch.rand(2, 3, 64, 64)
+    together = epsilon({"pixel_values": pixels}, [16, 16])
+    assert float(together[0].mean()) == pytest.approx(0, abs=0.05)
+    assert float(together[0].std()) == pytest.approx(1, abs=0.05)
+    torch.testing.assert_close(together[1:], epsilon({"pixel_values": pixels[1:]}, [16]))
+    torch.testing.assert_close(together[0], together[1])
+    assert not torch.allclose(together, epsilon({"pixel_values": pixels}, [16, 16], seed=1))
+
+
+def test_temporal_copies_of_a_patch_get_the_same_noise():
+    grids = torch.tensor([[1, 4, 4], [1, 2, 6]])
+    pixels = torch.rand(16 + 12, 3 * 2 * 8 * 8)
+    noise = epsilon({"pixel_values": pixels, "image_grid_thw": grids}, [4, 3], copies=2)
+    patches = noise.view(28, 3, 2, 64)
+    torch.testing.assert_close(patches[:, :, 0], patches[:, :, 1])
+    assert not torch.allclose(patches[:, 0, 0], patches[:, 1, 0], atol=1e-2)
+    second = epsilon({"pixel_values": pixels[16:], "image_grid_thw": grids[1:]}, [3], copies=2)
+    torch.testing.assert_close(noise[16:], second)
+
+
+def test_tiles_that_fill_up_a_batch_stay_empty():
+    pixels = torch.rand(2, 3, 3, 16, 16)
+    pixels[1, 2] = 0
+    together = noised({"pixel_values": pixels}, torch.tensor([48, 32]), 1, 500, 0)
+    assert not together[1, 2].any()
+    torch.testing.assert_close(
+        together[1:, :2], noised({"pixel_values": pixels[1:, :2]}, torch.tensor([32]), 1, 500, 0)
+    )
+
+
+def test_padding_of_a_smaller_picture_stays_empty():
+    pixels, sizes = torch.rand(2, 3, 32, 32), torch.tensor([[32, 32], [16, 24]])
+    pixels[1, :, 16:], pixels[1, :, :, 24:] = 0, 0
+    together = noised({"pixel_values": pixels, "image_sizes": sizes}, torch.tensor([16, 6]), 1, 500, 0)
+    alone = {"pixel_values": pixels[1:, :, :16, :24], "image_sizes": sizes[1:]}
+    torch.testing.assert_close(together[1:, :, :16, :24], noised(alone, torch.tensor([6]), 1, 500, 0))
+    assert not together[1, :, 16:].any()
+
+
+def test_tiles_of_several_pictures_are_told_apart_by_their_tokens():
+    pixels = torch.rand(5, 3, 32, 32)
+    noise = epsilon({"pixel_values": pixels}, [48, 32])  # 3 and 2 tiles of 16 tokens
+    torch.testing.assert_close(noise[3:], epsilon({"pixel_values": pixels[3:]}, [32]))
+    torch.testing.assert_close(noise[3], noise[0])
+
+
+@pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
+def test_the_branch_of_vcd_differs_in_its_pixels_only(checkpoint, request, photos):
+    lvlm = load(request.getfixturevalue(checkpoint), method="vcd", dtype="float32")
+    own, branch = branch_of(lvlm, [photos["coffee"], photos["tall"]])
+    assert own.keys() == branch.keys()
+    for name in own:
+        assert torch.equal(own[name], branch[name]) == (name != "pixel_values")
+    assert branch["pixel_values"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
+@pytest.mark.parametrize("method", ["text-only", "m3id"])
+def test_the_branch_without_an_image_is_the_prompt_without_placeholders(checkpoint, method, request, photos):
+    lvlm = load(request.getfixturevalue(checkpoint), method=method)
+    own, branch = branch_of(lvlm, [photos["coffee"], photos["tall"]])
+    assert "pixel_values" not in branch
+    for row in range(2):
+        ids = own["input_ids"][row]
+        expected = ids[own["attention_mask"][row].bool() & ~lvlm.find_image(ids[None])[0]]
+        assert torch.equal(branch["input_ids"][row][branch["attention_mask"][row].bool()], expected)
+
+
+@pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
+def test_the_branch_of_icd_has_the_role_and_the_same_picture(checkpoint, request, photos):
+    lvlm = load(request.getfixturevalue(checkpoint), method="icd", dtype="float32")
+    own, branch = branch_of(lvlm, [photos["coffee"]])
+    assert torch.equal(own["pixel_values"], branch["pixel_values"])
+    decode = lvlm.processor.tokenizer.decode
+    said, disturbed = (decode(inputs["input_ids"][0]).replace("\n", " ") for inputs in (own, branch))
+    assert ROLE not in said
+    assert ROLE in disturbed
+    assert PROMPT in disturbed
+    if checkpoint == "qwen_folder":  # in place of the template's own
+        assert "You are a helpful assistant." in said
+        assert "You are a helpful assistant." not in disturbed
+
+
+CONTENT = (
+    "{% for c in m['content'] %}{% if c['type'] == 'image' %}<image>{% else %}{{ c['text'] }}{% endif %}{% endfor %}"
+)
+TEMPLATES = {
+    "refuses": "{{ raise_exception('') if messages[0]['role'] == 'system' }}{% for m in messages %}CONTENT{% endfor %}",
+    "leaves out": "{% for m in messages if m['role'] == 'user' %}CONTENT{% endfor %}",
+    "is not there": None,
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_role_goes_before_the_prompt_where_there_is_no_system_message(llava_folder, photos, template):
+    lvlm, text = load(llava_folder), TEMPLATES[template]
+    lvlm.processor.chat_template = text and text.replace("CONTENT", CONTENT)
+    lvlm.processor.tokenizer.chat_template = lvlm.processor.chat_template
+    picture = Image.open(photos["coffee"])
+    ids = chat_inputs(lvlm.processor, "llava", [picture], [PROMPT], system=ROLE)["input_ids"][0]
+    assert f"{ROLE} {PROMPT}" in lvlm.processor.tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
+@pytest.mark.parametrize("method", ["m3id", "sid", "dola"])  # others: test_method_checkpoints.py
+def test_a_batch_gives_the_texts_of_single_runs(checkpoint, method, request, photos):
+    lvlm = load(request.getfixturevalue(checkpoint), method=method, dtype="float32", max_new_tokens=6)
+    pictures = [open_picture(str(photos[name])).image for name in ("coffee", "tall", "rocket")]
+    prompts = ["What is it?", PROMPT, "Describe this picture in detail, please."]
+    together = [answer.text for answer in lvlm.answer(lvlm.prepare(pictures, prompts))]
+    for picture, prompt, text in zip(pictures, prompts, together, strict=True):
+        assert lvlm.answer(lvlm.prepare([picture], [prompt]))[0].text == text
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_caption_with_each_method(method, sira, tmp_path):
+    output = tmp_path / "captions.jsonl"
+    command = ("caption", *EXAMPLES[:2], "-p", "demo", "--method", method, "--max-new-tokens", 12, "-o", output)
+    code, _, err = sira(*command, "-b", 2)
+    assert code == 0, err
+    alpha = {"sira": 0.5, "text-only": 0.5, "vcd": 1.0, "icd": 1.0, "sid": 0.5}.get(method, 0.0)
+    for line in output.read_text().splitlines():
+        record = json.loads(line)
+        assert (record["status"], record["method"], record["alpha"]) == ("ok", method, alpha)
+        assert record["k"] == (7 if method in ("sira", "greedy") else 0)
+        assert record["text"]
+    code, _, err = sira(*command)
+    assert "2 of 2 pictures were done before" in err
+
+
+def test_methods_answer_questions_and_stream_and_sample():
+    for method in ("vcd", "sid", "dola"):
+        lvlm = load("demo", method=method, max_new_tokens=4)
+        pieces: list[str] = []
+        result = lvlm.ask(EXAMPLES[0], PROMPT, on_text=pieces.append)
+        assert "".join(pieces).strip() == result.text
+        lvlm = load("demo", method=method, max_new_tokens=4, temperature=1.0, seed=1)
+        assert lvlm.caption(EXAMPLES[0]).text == lvlm.caption(EXAMPLES[0]).text
+
+
+def test_the_seed_of_vcd_matters_at_temperature_0():
+    first, second = (load("demo", method="vcd", seed=seed) for seed in (0, 1))
+    pixels = [branch_of(lvlm, EXAMPLES[:1])[1]["pixel_values"] for lvlm in (first, second)]
+    assert not torch.equal(*pixels)
+    assert first.key("caption", "a", "b", "c") != second.key("caption", "a", "b", "c")
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("sira", "greedy")])
+def test_settings_of_sira_do_not_leak_and_a_method_s_own_decide_the_key(method):
+    def key(**settings):
+        return load(preset, method=method, **settings).key("caption", "a.png", "0", "p")
+
+    preset = presets.find("demo")
+    known = key()
+    own = METHODS[method].settings()
+    for name in ("alpha", "beta"):
+        if name in own:
+            assert key(**{name: 0.7}) != known
+    preset = preset.with_settings(alpha=3.0, beta=0.7, k=2)
+    assert key() == known
+    lvlm = load(preset, method=method)
+    assert lvlm.decoder.settings() == own
+    assert lvlm.alpha == own.get("alpha", 0.0)
+
+
+def test_own_settings_and_configured_methods():
+    lvlm = load("demo", method="vcd", alpha=2.0, beta=0.3, noise_step=700)
+    assert lvlm.decoder == Vcd(2.0, 0.3, 700)
+    assert lvlm.preset.sira.alpha == 0.5
+    high = load("demo", method=Dola(bucket="high"))
+    assert high.key("caption", "a", "b", "c") != load("demo", method="dola").key("caption", "a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("greedy", {"alpha": 1.0}, "method 'greedy' has no setting 'alpha'"),
+        ("greedy", {"beta": 0.1}, "method 'greedy' has no setting 'beta'"),
+        ("dola", {"alpha": 1.0}, r"method 'dola' has no setting 'alpha' \(its settings: bucket, relative_top\)"),
+        ("m3id", {"alpha": 1.0}, "method 'm3id' has no setting 'alpha'"),
+        ("text-only", {"beta": 0.1}, "method 'text-only' has no setting 'beta'"),
+        ("vcd", {"k": 3}, "method 'vcd' has no setting 'k'"),
+        ("sid", {"k_fraction": 0.5}, "method 'sid' has no setting 'k_fraction'"),
+        ("vcd", {"alpha": -1}, "alpha of method vcd must be 0 or more"),
+        ("icd", {"beta": 0}, "beta of method icd must be above 0"),
+        ("icd", {"noise_step": 3}, "no setting named 'noise_step'"),
+        ("vcd", {"noise_step": 1000}, "noise_step of method vcd must be a whole number"),
+        ("dola", {"bucket": "middle"}, "bucket of method dola must be low or high"),
+        ("vcd", {"num_beams": 2}, "method vcd follows one text a picture: leave out num_beams"),
+        ("nothing", {}, "no method named 'nothing'; available: sira, greedy, greedy\\+apc, text-only, vcd, icd"),
+    ],
+)
+def test_what_a_method_has_not_is_refused(method, settings, message):
+    with pytest.raises(SettingsError, match=message):
+        load("demo", method=method, **settings)
+
+
+def test_a_model_that_a_method_cannot_follow_is_refused_when_it_is_loaded(tmp_path):
+    with pytest.raises(UnsupportedModelError, match="sliding window"):
+        load(WRITERS["Gemma 3"](tmp_path / "gemma3"), method="sid", dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["caption", EXAMPLES[0], "--words", "--method", "vcd"], "--words needs method sira or greedy, not vcd"),
+        (
+            ["ask", EXAMPLES[0], "Hm?", "--choices", "Yes,No", "--method", "icd"],
+            "--choices needs method sira or greedy",
+        ),
+        (["trace", EXAMPLES[0], "--method", "dola"], "sira trace needs method sira or greedy, not dola"),
+        (["caption", EXAMPLES[0], "--method", "vcd", "--k", "3"], "method 'vcd' has no setting 'k'"),
+        (["caption", EXAMPLES[0], "--method", "m3id", "--alpha", "1"], "method 'm3id' has no setting 'alpha'"),
+        (["caption", EXAMPLES[0], "--method", "m3id", "--num-beams", "2"], "leave out --num-beams"),
+    ],
+)
+def test_command_lines_that_are_refused(sira, arguments, message):
+    code, out, err = sira(*arguments, "-p", "demo")
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_what_needs_both_streams_refuses_other_methods_in_the_library():
+    lvlm = load("demo", method="text-only")
+    inputs = lvlm.prepare([open_picture(str(EXAMPLES[0])).image], [PROMPT])
+    with pytest.raises(SettingsError, match="needs method sira or greedy, not text-only"):
+        lvlm.answer(inputs, words=True)
+    with pytest.raises(SettingsError, match="needs method sira or greedy"):
+        choose(lvlm, inputs, ["Yes", "No"])
+    with pytest.raises(SettingsError, match="drift needs method sira or greedy"):
+        measure_drift(lvlm, EXAMPLES[0], PROMPT)
+
+
+def test_a_changed_setting_of_a_method_is_found_in_the_records(sira, tmp_path):
+    arguments = [
+        "caption",
+        EXAMPLES[0],
+        "-p",
+        "demo",
+        "--method",
+        "vcd",
+        "--max-new-tokens",
+        4,
+        "-o",
+        tmp_path / "a.jsonl",
+    ]
+    assert sira(*arguments)[0] == 0
+    code, _, err = sira(*arguments, "--alpha", "2")
+    assert code == 2
+    assert "vcd.alpha is 1.0 there and 2.0 now" in err
+
+
+def test_the_help_lists_the_methods_without_torch(sira):
+    for command in ("caption", "ask", "trace"):
+        assert ",".join(METHODS) in "".join(sira(command, "--help")[1].split())  # it is wrapped
+    code = "import sys, sira_cli.cli.caption, sira_cli.methods; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

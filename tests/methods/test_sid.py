@@ -1,0 +1,114 @@
+"""SID, the method whose contrast stream is a fork with other rows: it equals its slow reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.errors import SettingsError, UnsupportedModelError
+from sira_cli.methods.greedy_apc import GreedyApc
+from sira_cli.methods.sid import Sid
+from sira_cli.methods.sid_fork import attach_sid
+from tests.core.test_identities import llava_prompts, qwen_prompts
+from tests.methods.test_methods import attached, case_of, decoded
+from tests.support import reference_methods as slow
+from tests.support import tiny
+from tests.support.helpers import generate, hooks, left_pad
+from tests.support.tiny import Tiny
+
+FAMILIES = [name for name in tiny.FAMILIES if name not in ("Qwen3-VL", "Gemma 3")]
+SID = Sid(visible=5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_equals_its_reference(name: str):
+    case = case_of(name)
+    expected, choices = slow.sid(case, 5)
+    assert len(set(map(frozenset, choices))) > 1  # else a choice fixed at the prompt would pass too
+    tokens, scores = decoded(SID, case)
+    assert tokens[0].tolist() == expected.tokens
+    torch.testing.assert_close(scores[:, 0], expected.scores, atol=2e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "PaliGemma"])
+def test_a_stream_that_sees_all_image_tokens_is_the_full_one(name: str):
+    case = case_of(name)
+    tokens, scores = decoded(Sid(visible=1000), case)
+    plain, plain_scores = decoded(GreedyApc(), case)
+    assert torch.equal(tokens, plain)
+    torch.testing.assert_close(scores, plain_scores, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_without_strength_it_is_greedy(name: str):
+    case = case_of(name)
+    assert torch.equal(decoded(Sid(0.0, visible=5), case)[0], generate(case.model, case.inputs))
+
+
+@pytest.mark.parametrize(
+    ("name", "prompts"), [("LLaVA-1.5", llava_prompts), ("Qwen2.5-VL", qwen_prompts)], ids=["llava", "qwen2.5-vl"]
+)
+def test_each_row_of_a_left_padded_batch_has_its_own_choice(name: str, prompts):
+    """The published code takes the first row's for all."""
+    model, singles = case_of(name).model, prompts()
+    tokens, scores = decoded(SID, Tiny(model, left_pad(singles)))
+    for row, single in enumerate(singles):
+        alone, alone_scores = decoded(SID, Tiny(model, single))
+        assert tokens[row].tolist() == alone[0].tolist()
+        torch.testing.assert_close(scores[:, row], alone_scores[:, 0], atol=2e-4, rtol=1e-5)
+
+
+def test_the_late_cache_holds_every_row_twice():
+    case = case_of("LLaVA-1.5")
+    with attached(SID, case):
+        output = case.model.generate(**case.inputs, max_new_tokens=4, return_dict_in_generate=True, do_sample=False)
+    rows = case.inputs["input_ids"].shape[1] + 3
+    lengths = [layer.keys.shape[-2] for layer in output.past_key_values.layers]
+    assert lengths == [rows] * tiny.LAYERS
+    assert [layer.cf.keys.shape[-2] for layer in output.past_key_values.layers[2:]] == [rows] * (tiny.LAYERS - 2)
+
+
+def test_it_takes_beams_processors_and_sampling():
+    case = case_of("LLaVA-1.5")
+    assert decoded(SID, case, num_beams=3)[0].shape == (1, 6)
+    assert not torch.equal(decoded(SID, case, repetition_penalty=1.7)[0], decoded(SID, case)[0])
+    drawn = []
+    for seed in (1, 1):
+        torch.manual_seed(seed)
+        drawn.append(decoded(SID, case, do_sample=True, top_k=0)[0])
+    assert torch.equal(*drawn)
+
+
+def test_no_hook_remains_and_the_attention_is_what_it_was():
+    case = case_of("LLaVA-1.5")
+    plain, before = generate(case.model, case.inputs), hooks(case.model)
+    with pytest.raises(UnsupportedModelError, match="leave out use_cache=False"), attached(SID, case):
+        generate(case.model, case.inputs, use_cache=False)
+    assert hooks(case.model) == before
+    assert case.model.get_decoder().config._attn_implementation == "sdpa"
+    assert torch.equal(generate(case.model, case.inputs), plain)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("Qwen3-VL", "DeepStack"), ("Gemma 3", "sliding window")])
+def test_families_that_it_cannot_follow(name: str, reason: str):
+    case = case_of(name)
+    with pytest.raises(UnsupportedModelError, match=reason), attached(SID, case):
+        pass
+
+
+def test_how_many_tokens_are_visible():
+    assert (Sid().for_task("caption").visible, Sid().for_task("ask").visible) == (50, 100)
+    assert Sid(visible=7).for_task("ask").visible == 7
+    with pytest.raises(SettingsError, match="visible of method sid"):
+        Sid(visible=-1)
+
+
+def test_steps_give_both_streams():
+    case, steps = case_of("LLaVA-1.5"), []
+    rule = SiraConfig().image_tokens
+    with attach_sid(case.model, rule, alpha=0.5, beta=0.1, visible=5, on_step=steps.append):
+        generate(case.model, case.inputs)
+    for step in steps:
+        torch.testing.assert_close(step.contrast, 1.5 * step.full - 0.5 * step.cf)
+        assert not torch.allclose(step.full, step.cf, atol=1e-2)

@@ -1,0 +1,421 @@
+"""`load`, `caption` and `ask` on checkpoints in the real file formats and on real photographs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from transformers import AutoProcessor
+
+import sira_cli
+from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
+from sira_cli.models.choices import choose
+from sira_cli.models.loading import load
+from sira_cli.models.lvlm import Answer, Lvlm
+from sira_cli.models.presets import Preset
+from sira_cli.pictures.opening import open_picture
+from tests.support.checkpoints import write_qwen
+from tests.support.helpers import SlowContrast
+from tests.support.tiny import Tiny
+
+# CLI.md, "Records".
+RECORD = {
+    "schema": str,
+    "key": str,
+    "file_name": str,
+    "status": str,
+    "text": str,
+    "error": str,
+    "prompt": str,
+    "preset": str,
+    "model": str,
+    "revision": str,
+    "method": str,
+    "k": int,
+    "layers": int,
+    "alpha": float,
+    "max_new_tokens": int,
+    "temperature": float,
+    "seed": int,
+    "finish_reason": str,
+    "image_tokens": int,
+    "prompt_tokens": int,
+    "output_tokens": int,
+    "duration_ms": float,
+    "image_sha256": str,
+    "sira_version": str,
+}
+
+
+@pytest.fixture(scope="module")
+def llava(llava_folder) -> Lvlm:
+    return load(llava_folder, max_new_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def qwen(qwen_folder) -> Lvlm:
+    return load(qwen_folder, max_new_tokens=8)
+
+
+def edited(folder: Path, copy: Path, file: str, **changes) -> Path:
+    """A copy of a checkpoint with keys of one JSON file changed; None removes a key."""
+    shutil.copytree(folder, copy)
+    content = json.loads((copy / file).read_text())
+    for key, value in changes.items():
+        content.pop(key, None)
+        if value is not None:
+            content[key] = value
+    (copy / file).write_text(json.dumps(content))
+    return copy
+
+
+@pytest.mark.parametrize("question", [None, "Is there a cat?"])
+def test_llava_equals_the_slow_contrast_on_the_official_processors_inputs(llava, llava_folder, photos, question):
+    result = llava.ask(photos["chelsea"], question) if question else llava.caption(photos["chelsea"])
+    prompt = question or "Please describe this image in detail."
+    processor = AutoProcessor.from_pretrained(llava_folder)
+    text = f"USER: <image>\n{prompt} ASSISTANT:"
+    with Image.open(photos["chelsea"]) as image:
+        inputs = dict(processor(images=image, text=text, return_tensors="pt"))
+    case = Tiny(llava.model, inputs)
+    slow = SlowContrast(case, 4, 0.5, image_token=llava.model.config.image_token_id)
+    expected = llava.model.generate(**inputs, max_new_tokens=8, do_sample=False, logits_processor=[slow])
+    tokens = expected[0, inputs["input_ids"].shape[1] :]
+    assert result.text == processor.tokenizer.decode(tokens).strip()
+    assert result.image_tokens == 64
+    assert result.prompt_tokens == inputs["input_ids"].shape[1]
+
+
+@pytest.mark.parametrize("version", ["2", "2.5", "3"])
+def test_qwen_without_video_processor(tmp_path, photos, version):
+    """The official processor cannot be loaded here: it needs torchvision for videos."""
+    lvlm = load(write_qwen(tmp_path / "qwen", version), max_new_tokens=6)
+    for name, photo in photos.items():
+        result = lvlm.ask(photo, "Is there a dog?")
+        # Both sides become multiples of 28 (32 for Qwen3) within max_pixels; one token a square of that size.
+        with Image.open(photo) as image:
+            width, height = image.size
+        side = 32 if version == "3" else 28
+        scale = math.sqrt(width * height / 50176)
+        assert result.image_tokens == math.floor(width / scale / side) * math.floor(height / scale / side), name
+        assert result.status == "ok"
+    inputs = lvlm.prepare([open_picture(photos["tall"]).image], ["Is there a dog?"])
+    text = lvlm.processor.tokenizer.decode(inputs["input_ids"][0])
+    assert re.sub(r"(<\|image_pad\|>)+", "IMAGE", text) == (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+        "<|vision_start|>IMAGE<|vision_end|>Is there a dog?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    grown = {"mm_token_type_ids": 0}
+    slow = SlowContrast(Tiny(lvlm.model, dict(inputs), grown), 3, 0.5, image_token=lvlm.model.config.image_token_id)
+    expected = lvlm.model.generate(**inputs, max_new_tokens=6, do_sample=False, logits_processor=[slow])
+    answer = lvlm.processor.tokenizer.decode(expected[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert lvlm.ask(photos["tall"], "Is there a dog?").text == answer.strip()
+
+
+def test_the_generation_config_of_a_checkpoint_gives_its_end_tokens_and_nothing_else(qwen, qwen_folder):
+    """Algorithm 1 knows no repetition penalty; the real Qwen2.5-VL checkpoint asks for 1.05."""
+    on_disk = json.loads((qwen_folder / "generation_config.json").read_text())
+    assert on_disk["repetition_penalty"] == 1.05
+    assert qwen.model.generation_config.repetition_penalty is None
+    assert qwen.model.generation_config.eos_token_id == on_disk["eos_token_id"]
+    assert qwen.model.generation_config.pad_token_id == on_disk["pad_token_id"]
+
+
+@pytest.mark.parametrize("fixture", ["llava", "qwen"])
+def test_alpha_zero_is_greedy_and_sira_is_not(fixture, request, photos):
+    folder = request.getfixturevalue(f"{fixture}_folder")
+    greedy = load(folder, method="greedy", max_new_tokens=8).caption(photos["coffee"])
+    zero = load(folder, alpha=0.0, max_new_tokens=8).caption(photos["coffee"])
+    strong = load(folder, alpha=2.0, max_new_tokens=8).caption(photos["coffee"])
+    assert greedy.text == zero.text
+    assert greedy.text != strong.text
+    assert (greedy.method, zero.method) == ("greedy", "sira")
+    assert greedy.key != zero.key
+
+
+def test_the_record(llava, photos):
+    good = llava.caption(photos["rocket"])
+    bad = llava.result(
+        "caption", "missing.jpg", "", "Please describe this image in detail.", Answer(error="no such file")
+    )
+    for result, task in ((good, "caption"), (bad, "caption"), (llava.ask(photos["rocket"], "Hm?"), "ask")):
+        record = json.loads(result.to_json())
+        assert {key: type(value) for key, value in record.items()} == RECORD
+        assert record["schema"] == f"sira.{task}/1"
+    assert (good.status, good.error, good.finish_reason) == ("ok", "", "length")
+    assert (bad.status, bad.error, bad.finish_reason, bad.text) == ("error", "no such file", "error", "")
+    assert (good.k, good.layers, good.alpha, good.preset) == (4, 8, 0.5, "")
+    assert good.output_tokens == 8
+    assert good.sira_version == sira_cli.__version__
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        good.text = "other"
+
+
+def test_the_key_depends_on_all_that_decides_the_text(llava, llava_folder, photos, tmp_path):
+    photo = tmp_path / "photo.jpg"
+    shutil.copy(photos["rocket"], photo)
+    key = llava.caption(photo).key
+    assert llava.caption(photo).key == key
+    assert load(llava_folder, max_new_tokens=8).caption(photo).key == key
+    assert llava.caption(photo, prompt="What?").key != key
+    assert llava.ask(photo, "Please describe this image in detail.").key != key
+    for change in ({"alpha": 0.6}, {"k": 3}, {"beta": 0.1}, {"seed": 1}, {"top_p": 0.5}, {"max_new_tokens": 7}):
+        assert load(llava_folder, **{"max_new_tokens": 8, **change}).caption(photo).key != key, change
+    shutil.copy(photos["coffee"], photo)
+    assert llava.caption(photo).key != key
+
+
+def test_the_end_token_ends_an_answer(llava, llava_folder, photos, tmp_path):
+    tokens = llava.processor.tokenizer(" " + llava.caption(photos["rocket"]).text)["input_ids"][1:]
+    end = tokens[3]
+    folder = edited(llava_folder, tmp_path / "ends", "generation_config.json", eos_token_id=[0, end])
+    result = load(folder, max_new_tokens=8).caption(photos["rocket"])
+    assert result.finish_reason == "stop"
+    assert result.output_tokens == tokens.index(end) + 1
+
+
+def test_special_tokens_are_not_text_and_the_tokenizer_knows_the_end(llava, llava_folder, photos, tmp_path):
+    """A head that says </s> instead of the first word, and no end token in generation_config.json."""
+    first = llava.processor.tokenizer(" " + llava.caption(photos["rocket"]).text)["input_ids"][1]
+    folder = edited(llava_folder, tmp_path / "mute", "generation_config.json", eos_token_id=None)
+    tensors = load_file(folder / "model.safetensors")
+    head = next(tensors[name] for name in tensors if name.endswith("lm_head.weight"))
+    head[llava.processor.tokenizer.eos_token_id] = 2 * head[first]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    result = load(folder, max_new_tokens=3).caption(photos["rocket"])
+    assert (result.text, result.finish_reason, result.output_tokens) == ("", "stop", 1)
+
+
+def test_streamed_pieces_are_the_text(llava, photos):
+    pieces = []
+    result = llava.caption(photos["astronaut"], on_text=pieces.append)
+    assert "".join(pieces).strip() == result.text
+    assert len(pieces) > 1
+
+
+def test_sampling_depends_on_the_seed_alone_and_leaves_the_random_state(llava_folder, photos):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    texts = [
+        load(llava_folder, temperature=1.5, seed=seed, max_new_tokens=8).caption(photos["rocket"]).text
+        for seed in (1, 1, 2)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_top_p_and_the_whole_vocabulary_take_part_in_sampling(llava, llava_folder, photos):
+    greedy = llava.caption(photos["rocket"])
+    narrow = load(llava_folder, temperature=1.5, top_p=1e-6, max_new_tokens=8).caption(photos["rocket"])
+    assert narrow.text == greedy.text
+    wide = load(llava_folder, temperature=1e6, max_new_tokens=1)
+    inputs = wide.prepare([open_picture(photos["rocket"]).image], ["Hm?"])
+    first = set()
+    for seed in range(120):
+        wide.preset = wide.preset.with_settings(seed=seed)
+        first.update(wide.generate(inputs)[0].tolist())
+    assert len(first) > 60  # transformers' default would leave the 50 likeliest
+
+
+def test_beams(llava_folder, photos):
+    one = load(llava_folder, max_new_tokens=8)
+    three = load(llava_folder, max_new_tokens=8, num_beams=3)
+    assert any(
+        three.caption(photo, on_text=lambda piece: None).text != one.caption(photo).text for photo in photos.values()
+    )
+
+
+@pytest.mark.parametrize("source", ["path", "stream", "image"])
+def test_pictures_may_come_from_anywhere(llava, photos, source):
+    path = photos["coffee"]
+    with path.open("rb") as stream, Image.open(path) as image:
+        given = {"path": str(path), "stream": stream, "image": image}[source]
+        assert llava.caption(given).text == llava.caption(path).text
+
+
+def test_llavas_prompt_without_a_template(llava, llava_folder, photos, tmp_path):
+    folder = tmp_path / "bare"
+    shutil.copytree(llava_folder, folder)
+    (folder / "chat_template.jinja").unlink()
+    assert load(folder, max_new_tokens=8).caption(photos["coffee"]).text == llava.caption(photos["coffee"]).text
+
+
+def test_a_template_in_the_tokenizer_config_is_enough(qwen, qwen_folder, photos, tmp_path):
+    folder = tmp_path / "tokenizer-template"
+    shutil.copytree(qwen_folder, folder)
+    (folder / "chat_template.json").unlink()
+    assert load(folder, max_new_tokens=8).caption(photos["coffee"]).text == qwen.caption(photos["coffee"]).text
+
+
+def test_no_template_at_all_is_refused(qwen_folder, photos, tmp_path):
+    folder = edited(qwen_folder, tmp_path / "bare", "tokenizer_config.json", chat_template=None)
+    (folder / "chat_template.json").unlink()
+    with pytest.raises(UnsupportedModelError, match="no chat template"):
+        load(folder).caption(photos["coffee"])
+
+
+def test_max_pixels(qwen_folder, llava_folder, photos):
+    small = load(qwen_folder, max_new_tokens=2, max_pixels=28 * 28 * 9).caption(photos["astronaut"])
+    assert small.image_tokens == 9
+    with pytest.raises(SettingsError, match=r"image\.max_pixels: CLIPImageProcessor\w* has no such limit"):
+        load(llava_folder, max_pixels=1000)
+
+
+def test_a_picture_that_the_processor_refuses(qwen, tmp_path):
+    path = tmp_path / "thread.png"
+    Image.new("RGB", (3000, 2)).save(path)
+    with pytest.raises(PictureError, match=r"thread\.png: the image processor refused it: .*aspect ratio"):
+        qwen.caption(path)
+
+
+def test_image_tokens_by_text_and_between_markers(qwen, qwen_folder, photos):
+    rules = [{"tokens": ["<|image_pad|>"]}, {"between": {"start": "<|vision_start|>", "end": "<|vision_end|>"}}]
+    expected = qwen.caption(photos["coffee"])
+    for rule in rules:
+        preset = Preset.model_validate_json(json.dumps({"model": str(qwen_folder), "image_tokens": rule}))
+        result = load(preset, max_new_tokens=8).caption(photos["coffee"])
+        assert (result.text, result.image_tokens) == (expected.text, expected.image_tokens)
+
+
+def test_the_tokenizer_is_used_by_one_thread_at_a_time(monkeypatch):
+    """A batch is prepared while another one is decoded, and `tokenizers` cannot pad and decode at once."""
+    lvlm = load("demo", max_new_tokens=4)
+    backend, used = type(lvlm.processor.tokenizer), []
+
+    def locked(method):
+        def run(self, *args, **kwargs):
+            used.append((method.__name__, lvlm.vocabulary.lock.locked()))
+            return method(self, *args, **kwargs)
+
+        return run
+
+    for name in ("__call__", "encode", "decode"):
+        monkeypatch.setattr(backend, name, locked(getattr(backend, name)))
+    image = Image.new("RGB", (96, 96))
+    inputs = lvlm.prepare([image], ["Is there a cat?"])
+    lvlm.answer(inputs, words=True)
+    lvlm.answer(inputs, on_text=lambda text: None)
+    choose(lvlm, inputs, ["Yes", "No"])
+    assert {name for name, _ in used} == {"__call__", "encode", "decode"}
+    assert all(held for _, held in used)
+
+
+def test_the_presets_rule_reaches_the_decoder(qwen_folder, photos):
+    rule = {"between": {"start": "<|vision_start|>", "end": "<|vision_end|>", "inclusive": True}}
+    preset = Preset.model_validate_json(json.dumps({"model": str(qwen_folder), "image_tokens": rule}))
+    lvlm, plain = load(preset, max_new_tokens=2), load(qwen_folder, max_new_tokens=2)
+    assert lvlm.caption(photos["coffee"]).image_tokens == plain.caption(photos["coffee"]).image_tokens + 2
+    assert lvlm.sira.image_tokens != plain.sira.image_tokens
+    assert isinstance(lvlm.sira.image_tokens.between.start, int)  # looked up: `attach` has no tokenizer
+
+
+def test_a_placeholder_in_the_prompt_is_refused(llava, qwen, photos):
+    for lvlm, placeholder in ((llava, "<image>"), (qwen, "<|image_pad|>"), (qwen, "<|video_pad|>")):
+        with pytest.raises(SettingsError, match=f"the prompt holds {re.escape(placeholder)}"):
+            lvlm.ask(photos["coffee"], f"What is {placeholder}?")
+
+
+def test_an_empty_prompt_is_a_prompt(llava, photos):
+    assert llava.caption(photos["coffee"], prompt="").prompt == ""
+
+
+def test_a_revision_of_a_folder_is_refused(llava_folder):
+    with pytest.raises(SettingsError, match="revision 'abc' means nothing to a folder"):
+        load(llava_folder, revision="abc")
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json", "processor_config.json"])
+def test_damaged_json(llava_folder, tmp_path, file):
+    folder = tmp_path / "damaged"
+    shutil.copytree(llava_folder, folder)
+    (folder / file).write_text("{")
+    with pytest.raises(ModelNotFoundError, match=f"the model in {folder} cannot be loaded: "):
+        load(folder)
+
+
+def test_dtype(llava_folder, photos):
+    lvlm = load(llava_folder, dtype="bfloat16", max_new_tokens=4)
+    assert lvlm.model.dtype == torch.bfloat16
+    assert lvlm.caption(photos["coffee"]).status == "ok"
+
+
+def test_missing_weights_are_never_made_up(llava_folder, tmp_path):
+    folder = tmp_path / "holes"
+    shutil.copytree(llava_folder, folder)
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("layers.3.mlp.up_proj.weight"))
+    del tensors[name]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelNotFoundError, match=r"lack 1 tensors, among them .*layers\.3\.mlp\.up_proj\.weight"):
+        load(folder)
+
+
+def test_torn_weights(llava_folder, tmp_path):
+    folder = tmp_path / "torn"
+    shutil.copytree(llava_folder, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(ModelNotFoundError, match=f"the model in {folder} cannot be loaded: "):
+        load(folder)
+
+
+def test_a_model_of_another_kind(llava_folder, tmp_path):
+    folder = edited(llava_folder, tmp_path / "bert", "config.json", model_type="bert", architectures=["BertModel"])
+    with pytest.raises(UnsupportedModelError, match="holds a 'bert' model, not one for pictures and text"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "siren"}, "no method named 'siren'; available: sira, greedy"),
+        ({"device": "gpu"}, "no device named 'gpu'"),
+        ({"device": "meta"}, "device meta is not supported"),
+        ({"device": "cuda:7"}, "device cuda:7 is not there: torch sees 0 CUDA devices"),
+        ({"quantization": "3bit"}, "no quantization named '3bit'; expected 4bit or 8bit"),
+        ({"k": 8}, r"L = 8 decoder layers, so k must be 1\.\.7"),
+        ({"temperature": -1}, "temperature"),
+    ],
+)
+def test_bad_settings(llava_folder, settings, message):
+    if torch.cuda.is_available() and settings.get("device") == "cuda:7":
+        pytest.skip("this machine has GPUs")
+    with pytest.raises(SettingsError, match=message):
+        load(llava_folder, **settings)
+
+
+def test_quantization_names_the_extra(llava_folder, monkeypatch):
+    """bitsandbytes is made to be absent: it is not among the test dependencies, but a user may have it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"pip install 'sira-cli\[quant\]'"):
+        load(llava_folder, quantization="4bit")
+
+
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+@pytest.mark.filterwarnings("ignore")  # bitsandbytes has remarks on running without a GPU
+def test_quantized_weights(llava_folder, photos, bits):
+    pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
+    lvlm = load(llava_folder, quantization=bits, max_new_tokens=4)
+    assert "bitsandbytes" in type(lvlm.model.get_decoder().layers[0].mlp.up_proj).__module__
+    assert lvlm.caption(photos["coffee"]).status == "ok"
+
+
+def test_public_names():
+    assert sira_cli.__all__ == [
+        *("AttachError", "Between", "Fork", "ImageTokenError", "ImageTokens", "Lvlm", "ModelNotFoundError"),
+        *("PictureError", "Preset", "Result", "SettingsError", "SiraConfig", "SiraError", "Step"),
+        *("UnsupportedModelError", "UntestedModelWarning", "__version__", "attach", "load"),
+    ]
+    for name in sira_cli.__all__:
+        assert getattr(sira_cli, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        sira_cli.nothing  # noqa: B018

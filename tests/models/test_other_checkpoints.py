@@ -1,0 +1,173 @@
+"""Families other than LLaVA-1.5 and Qwen, from files as the hub has them to a caption.
+
+What `sira` makes of a picture and a text is compared with what transformers makes of them: the prompt
+and pixels of `AutoProcessor`, and the text of a plain `model.generate`. Some processors cannot be loaded
+without torchvision, by way of their video part or (Pixtral) at all; their prompts are put together here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from skimage import data
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+
+from sira_cli import load
+from sira_cli.models.processors import chat_inputs
+from tests.support.checkpoints_other import WRITERS
+
+PROMPT = "Is there a cat on the table?"
+# PaliGemma's processor hands torch tensors to numpy's array().
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+
+@pytest.fixture(params=list(WRITERS))
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def checkpoint(family: str, tmp_path: Path) -> Path:
+    return WRITERS[family](tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    """A landscape and a portrait."""
+    photographs = {"cat.jpg": data.chelsea(), "astronaut.jpg": data.astronaut()[:, 80:400]}
+    for name, pixels in photographs.items():
+        Image.fromarray(pixels).save(tmp_path / name)
+    return [tmp_path / name for name in photographs]
+
+
+def test_sira_captions_pictures(checkpoint, pictures):
+    model = load(checkpoint, max_new_tokens=6)
+    image_token = _image_token(checkpoint)
+    for picture in pictures:
+        result = model.caption(picture, PROMPT)
+        ids = _inputs(model, picture)["input_ids"][0]
+        assert result.status == "ok"
+        assert result.text
+        assert result.output_tokens == 6
+        assert result.prompt_tokens == len(ids)
+        assert result.image_tokens == ids.tolist().count(image_token) > 0
+        assert PROMPT in model.processor.tokenizer.decode(ids)
+
+
+def test_the_model_is_the_one_in_the_files(family, checkpoint):
+    model = load(checkpoint).model
+    assert model.dtype == getattr(torch, json.loads((checkpoint / "config.json").read_text())["torch_dtype"])
+    # Soft-capped scores need eager attention, and transformers takes it by itself.
+    assert model.get_decoder().config._attn_implementation == ("eager" if family == "PaliGemma 2" else "sdpa")
+    with safe_open(checkpoint / "model.safetensors", "pt") as weights:
+        heads = [name for name in weights.keys() if name.endswith("lm_head.weight")]  # noqa: SIM118 # no mapping
+        head = weights.get_tensor(heads[0]) if heads else model.get_input_embeddings().weight
+    assert torch.equal(model.get_output_embeddings().weight, head)
+
+
+def test_prompt_and_pixels_are_those_of_transformers(family, checkpoint, pictures):
+    model = load(checkpoint)
+    for picture in pictures:
+        ours, theirs = _inputs(model, picture), _their_inputs(family, checkpoint, picture)
+        assert ours["input_ids"].tolist() == theirs["input_ids"].tolist()
+        assert torch.equal(ours["pixel_values"], theirs["pixel_values"])
+        for name in ours.keys() & theirs.keys():
+            assert torch.equal(ours[name], theirs[name]), name
+
+
+def test_greedy_text_is_that_of_transformers(family, checkpoint, pictures):
+    model = load(checkpoint, method="greedy", max_new_tokens=6)
+    plain = AutoModelForImageTextToText.from_pretrained(checkpoint)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    for picture in pictures:
+        inputs = _their_inputs(family, checkpoint, picture).to(dtype=plain.dtype)
+        output = plain.generate(**inputs, do_sample=False, max_new_tokens=6)
+        text = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+        assert model.caption(picture, PROMPT).text == text
+
+
+def _image_token(checkpoint: Path) -> int:
+    config = json.loads((checkpoint / "config.json").read_text())
+    return config["image_token_id"] if "image_token_id" in config else config["image_token_index"]
+
+
+def _inputs(model: Any, picture: Path) -> Any:
+    return chat_inputs(model.processor, model.model.config.model_type, [Image.open(picture)], [PROMPT])
+
+
+def _their_inputs(family: str, checkpoint: Path, picture: Path) -> Any:
+    image = Image.open(picture)
+    if family in BY_HAND:
+        return _inputs_by_hand(BY_HAND[family], checkpoint, image)
+    processor = AutoProcessor.from_pretrained(checkpoint)
+    if family.startswith("PaliGemma"):
+        return processor(images=image, text=f"<image>{PROMPT}", return_tensors="pt")
+    content = [{"type": "image", "image": image}, {"type": "text", "text": PROMPT}]
+    return processor.apply_chat_template(
+        [{"role": "user", "content": content}],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+
+
+def _inputs_by_hand(expand: Callable[..., tuple[Any, str, str]], checkpoint: Path, image: Image.Image) -> Any:
+    """The image processor's output, and the template's text with its placeholder replaced by `expand`."""
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    raw = checkpoint / "chat_template.jinja"
+    template = raw.read_text() if raw.is_file() else _json(checkpoint, "chat_template.json")["chat_template"]
+    content = [{"type": "image"}, {"type": "text", "text": PROMPT}]
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": content}], chat_template=template, add_generation_prompt=True, tokenize=False
+    )
+    settings = _json(checkpoint, "processor_config.json")
+    images, placeholder, expanded = expand(AutoImageProcessor.from_pretrained(checkpoint), image, settings)
+    assert text.count(placeholder) == 1
+    images.update(tokenizer(text.replace(placeholder, expanded), add_special_tokens=False, return_tensors="pt"))
+    return images
+
+
+def _expand_internvl(image_processor: Any, image: Image.Image, settings: dict[str, Any]) -> tuple[Any, str, str]:
+    images = image_processor(image, crop_to_patches=True, return_tensors="pt")
+    tokens = settings["image_seq_length"] * int(images.pop("num_patches")[0])
+    return images, "<IMG_CONTEXT>", "<img>" + "<IMG_CONTEXT>" * tokens + "</img>"
+
+
+def _expand_smolvlm(image_processor: Any, image: Image.Image, settings: dict[str, Any]) -> tuple[Any, str, str]:
+    images = image_processor(image, return_row_col_info=True, return_tensors="pt")
+    tile = "<image>" * settings["image_seq_len"]
+    rows, columns = int(images.pop("rows")[0][0]), int(images.pop("cols")[0][0])
+    lines = [
+        "".join(f"<fake_token_around_image><row_{row + 1}_col_{column + 1}>{tile}" for column in range(columns))
+        for row in range(rows)
+    ]
+    whole = f"<fake_token_around_image><global-img>{tile}<fake_token_around_image>"
+    return images, "<image>", "".join(f"{line}\n" for line in lines) + ("\n" if lines else "") + whole
+
+
+def _expand_pixtral(image_processor: Any, image: Image.Image, settings: dict[str, Any]) -> tuple[Any, str, str]:
+    patch = settings["patch_size"] * settings.get("spatial_merge_size", 1)
+    images = image_processor(image, patch_size={"height": patch, "width": patch}, return_tensors="pt")
+    height, width = (side // patch for side in images["image_sizes"][0].tolist())
+    return images, "[IMG]", "[IMG_BREAK]".join(["[IMG]" * width] * height) + "[IMG_END]"
+
+
+def _json(checkpoint: Path, file: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((checkpoint / file).read_text())
+    return content
+
+
+BY_HAND: dict[str, Callable[..., tuple[Any, str, str]]] = {
+    "InternVL": _expand_internvl,
+    "SmolVLM": _expand_smolvlm,
+    "Pixtral (LLaVA)": _expand_pixtral,
+    "Mistral 3": _expand_pixtral,
+}

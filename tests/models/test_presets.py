@@ -1,0 +1,172 @@
+"""Presets: what ships, where they are looked up, and messages that name file, key and nearest name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.image_tokens import Between, ImageTokens
+from sira_cli.errors import SettingsError
+from sira_cli.models import presets
+
+SHIPPED = [
+    *("demo", "qwen2.5-vl-7b", "qwen2.5-vl-3b", "llava-1.5-7b", "llava-1.5-13b", "qwen2-vl-7b", "qwen3-vl-8b"),
+    *("llava-next-mistral-7b", "internvl3-8b", "smolvlm2-2.2b", "gemma3-4b"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIRA_HOME", str(tmp_path / "home"))
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_what_ships():
+    assert sorted(presets.available()) == sorted(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_shipped_preset_is_valid_and_named_like_its_file(name: str):
+    preset = presets.find(name)
+    assert preset.name == name
+    assert preset.sira.alpha == 0.5
+    measured = name in ("demo", "qwen2.5-vl-7b", "llava-1.5-7b")
+    assert measured or "rule of thumb, not measured" in preset.description
+    assert measured or preset.sira.k_fraction == 0.5
+
+
+def test_the_papers_settings():
+    assert presets.find("qwen2.5-vl-7b").sira_config == SiraConfig(k=14, alpha=0.5)
+    assert presets.find("llava-1.5-7b").sira_config == SiraConfig(k=16, alpha=0.5)
+
+
+def test_everything_that_a_preset_may_say(tmp_path):
+    path = write(
+        tmp_path / "mine.yaml",
+        """
+        name: mine
+        description: all of it
+        model: owner/model
+        revision: abc123
+        download_gb: 1.5
+        sira: {k_fraction: 0.25, alpha: 1, beta: 0.1}
+        image_tokens:
+          from_config: true
+          ids: [151655]
+          tokens: ["<|image_pad|>"]
+          between: {start: "<|vision_start|>", end: 5, inclusive: true}
+        prompts: {caption: Say what you see., ask: "Q: {question}"}
+        generation: {max_new_tokens: 7, temperature: 0.5, top_p: 0.9, seed: 3, num_beams: 2}
+        load: {dtype: bfloat16, attn_implementation: eager}
+        image: {max_pixels: 1003520}
+        """,
+    )
+    preset = presets.find(str(path))
+    rule = ImageTokens(True, (151655,), ("<|image_pad|>",), Between("<|vision_start|>", 5, True))
+    assert preset.sira_config == SiraConfig(k_fraction=0.25, alpha=1.0, beta=0.1, image_tokens=rule)
+    assert preset.generation.model_dump() == {
+        "max_new_tokens": 7,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "seed": 3,
+        "num_beams": 2,
+    }
+    assert write(tmp_path / "again.yaml", presets.to_yaml(preset))
+    assert presets.read(tmp_path / "again.yaml") == preset
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: x\nsira: {kk: 3}", r"unknown key `sira\.kk`; did you mean `k`\?"),
+        ("modle: x", r"`model` is missing; unknown key `modle`; did you mean `model`\?"),
+        ("model: x\nsira: {k: '3'}", r"`sira\.k`: input should be a valid integer, got '3'"),
+        ("model: x\nsira: {k: true}", r"`sira\.k`: .*, got True"),
+        ("model: x\nsira: {k: 0}", "`sira`: k must be a whole number of layers, at least 1; got 0"),
+        ("model: x\nsira: {k: 3, k_fraction: 0.5}", "k or k_fraction, not both"),
+        ("model: x\nsira: {alpha: .nan}", "alpha"),
+        ("model: x\nimage_tokens: {idz: [3]}", r"unknown key `image_tokens\.idz`; did you mean `ids`\?"),
+        ("model: x\nimage_tokens: {between: {start: 3, emd: 4}}", r"`image_tokens\.between\.emd`; did you mean `end`"),
+        ("model: x\nimage_tokens: {ids: [a]}", r"`image_tokens\.ids\.0`: .*, got 'a'"),
+        ("model: x\ngeneration: {temperature: -1}", r"`generation\.temperature`: .*greater than or equal to 0, got -1"),
+        ("model: x\ngeneration: {max_new_tokens: 0}", r"`generation\.max_new_tokens`: .*, got 0"),
+        ("model: x\ngeneration: {max_tokens: 9}", "did you mean `max_new_tokens`"),
+        ("model: x\nprompts: {ask: hi}", r"`prompts\.ask`: must contain \{question\}, got 'hi'"),
+        ("model: x\nload: {dtype: float8}", r"`load\.dtype`: input should be 'auto', .*, got 'float8'"),
+        ("model: x\nwhatever: 1", r"unknown key `whatever` \(valid: description, "),
+        ("model: x\nsira: {k: 3, k: 4}", r"line 2, column 14: not valid YAML: `k` is given twice"),
+        ("model: x\ngeneration: {seed: 9223372036854775808}", r"`generation\.seed`: .*less than"),
+        ("model: x\nimage_tokens: {between: {start: -4, end: 5}}", "a marker is a token text or an id; got -4"),
+        ("model: [", r"line 1, column 9: not valid YAML"),
+        ("- 1", "a preset is a mapping"),
+        ("model: 2020-01-01\nrevision: 5", "`revision`: .*, got 5"),
+        ("", "a preset is a mapping"),
+    ],
+)
+def test_mistakes_are_named_with_their_file(tmp_path, text, message):
+    path = write(tmp_path / "bad.yaml", text)
+    with pytest.raises(SettingsError, match=message) as raised:
+        presets.find(str(path))
+    assert str(raised.value).startswith(f"{path}:")
+    assert "\n" not in str(raised.value)
+
+
+def test_every_mistake_of_a_file_is_named_at_once(tmp_path):
+    path = write(tmp_path / "bad.yaml", "model: x\nsira: {kk: 1}\ngeneration: {seed: -1}")
+    with pytest.raises(SettingsError, match=r"sira\.kk.*generation\.seed"):
+        presets.find(str(path))
+
+
+def test_a_users_preset_comes_before_a_shipped_one(tmp_path):
+    write(tmp_path / "home/presets/llava-1.5-7b.yaml", "model: mine/llava")
+    write(tmp_path / "home/presets/other.yml", "model: mine/other")
+    assert presets.find("llava-1.5-7b").model == "mine/llava"
+    assert presets.find("other") == presets.Preset(name="other", model="mine/other")
+
+
+def test_an_unknown_name_gets_the_nearest():
+    with pytest.raises(SettingsError, match=r"no preset named 'llava-1\.5-7'; did you mean `llava-1\.5-7b`\?"):
+        presets.find("llava-1.5-7")
+
+
+def test_a_missing_file():
+    with pytest.raises(SettingsError, match=r"preset file nowhere/x\.yaml does not exist"):
+        presets.find("nowhere/x.yaml")
+
+
+def test_a_relative_model_folder_is_relative_to_the_file(tmp_path):
+    path = write(tmp_path / "sub/mine.yaml", "model: ../weights")
+    assert presets.read(path).model == str(tmp_path / "weights")
+
+
+def test_with_settings_replaces_values_and_checks_them():
+    preset = presets.find("qwen2.5-vl-3b").with_settings(k=3, temperature=0.5, prompt="Hm?", revision="abc", alpha=None)
+    assert (preset.sira.k, preset.sira.k_fraction, preset.sira.alpha) == (3, None, 0.5)
+    assert (preset.generation.temperature, preset.prompts.caption, preset.revision) == (0.5, "Hm?", "abc")
+    with pytest.raises(SettingsError, match=r"settings: `generation\.top_p`: .*, got 2"):
+        preset.with_settings(top_p=2)
+    with pytest.raises(SettingsError, match="no setting named 'tempreature'; did you mean `temperature`"):
+        preset.with_settings(tempreature=1)
+
+
+@pytest.mark.parametrize(
+    ("source", "model"), [("llava-1.5-7b", "llava-hf/llava-1.5-7b-hf"), ("owner/name", "owner/name")]
+)
+def test_what_load_accepts(source, model):
+    assert presets.resolve(source).model == model
+
+
+def test_load_accepts_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "weights").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert presets.resolve("weights").model == "weights"
+    assert presets.resolve(str(tmp_path)).model == str(tmp_path)
+    with pytest.raises(SettingsError, match="no preset named 'wieghts'"):
+        presets.resolve("wieghts")

@@ -1,0 +1,198 @@
+"""Pictures as a viewer would show them, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from skimage import data
+
+from sira_cli.errors import PictureError
+from sira_cli.pictures.opening import open_picture
+
+RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
+
+
+@pytest.fixture(scope="module")
+def photo() -> Image.Image:
+    return Image.fromarray(data.astronaut()).resize((96, 64))
+
+
+def save(image: Image.Image, path: Path, **options) -> Path:
+    image.save(path, **options)
+    return path
+
+
+def difference(one: Image.Image, other: Image.Image) -> float:
+    return float(np.abs(np.asarray(one, dtype=float) - np.asarray(other, dtype=float)).mean())
+
+
+@pytest.mark.parametrize("suffix", ["png", "bmp", "tiff", "gif", "jpg", "webp", "avif", "ppm"])
+def test_common_formats(photo, tmp_path, suffix):
+    picture = open_picture(save(photo, tmp_path / f"photo.{suffix}"))
+    assert picture.image.mode == "RGB"
+    assert picture.image.size == photo.size
+    assert difference(picture.image, photo) < 12  # lossy formats and palettes come near, others are equal
+
+
+def test_the_hash_is_that_of_the_file(photo, tmp_path):
+    path = save(photo, tmp_path / "photo.png")
+    picture = open_picture(path)
+    assert picture.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert picture.name == str(path)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(tmp_path, orientation):
+    corners = Image.new("RGB", (40, 20), WHITE)
+    for box, colour in [((0, 0, 10, 10), RED), ((30, 0, 40, 10), GREEN), ((0, 10, 10, 20), BLUE)]:
+        corners.paste(colour, box)
+    undo = {2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM}
+    undo |= {5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE}
+    undo |= {8: Image.Transpose.ROTATE_270}
+    stored = corners.transpose(undo[orientation]) if orientation in undo else corners
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    picture = open_picture(save(stored, tmp_path / "turned.png", exif=exif))
+    assert difference(picture.image, corners) == 0
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparency_is_laid_on_white(tmp_path, mode):
+    image = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
+    image.paste((0, 0, 255, 255), (0, 0, 4, 8))
+    image = image.convert(mode) if mode != "P" else image.quantize(8)
+    pixels = open_picture(save(image, tmp_path / "see-through.png")).image
+    assert pixels.getpixel((7, 4)) == WHITE
+    assert pixels.getpixel((1, 4)) != WHITE
+
+
+def test_half_transparent_red_on_white_is_pink(tmp_path):
+    path = save(Image.new("RGBA", (4, 4), (255, 0, 0, 128)), tmp_path / "half.png")
+    assert open_picture(path).image.getpixel((0, 0)) == (255, 127, 127)
+
+
+def test_a_palette_with_a_transparent_colour(tmp_path):
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([255, 0, 0, 0, 255, 0])
+    image.putpixel((0, 0), 0)
+    pixels = open_picture(save(image, tmp_path / "key.gif", transparency=1)).image
+    assert pixels.getpixel((0, 0)) == RED
+    assert pixels.getpixel((3, 3)) == WHITE
+
+
+def test_cmyk(photo, tmp_path):
+    picture = open_picture(save(photo.convert("CMYK"), tmp_path / "print.jpg", quality=95))
+    assert difference(picture.image, photo) < 12
+
+
+def test_grey(photo, tmp_path):
+    red, green, blue = open_picture(save(photo.convert("L"), tmp_path / "grey.png")).image.split()
+    assert red.tobytes() == green.tobytes() == blue.tobytes()
+
+
+def test_one_bit(tmp_path):
+    assert open_picture(save(Image.new("1", (4, 4), 1), tmp_path / "fax.tiff")).image.getpixel((0, 0)) == WHITE
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+def test_16_bit_grey_keeps_its_brightness(tmp_path, suffix):
+    ramp = np.linspace(0, 65535, 256, dtype=np.uint16).reshape(16, 16)
+    image = open_picture(save(Image.fromarray(ramp), tmp_path / f"deep.{suffix}")).image
+    assert np.abs(np.asarray(image)[..., 0].astype(int) - np.arange(256).reshape(16, 16)).max() <= 1
+
+
+@pytest.mark.parametrize("white", [1.0, 255.0, 65535.0])
+def test_floats(tmp_path, white):
+    ramp = np.linspace(0, white, 256, dtype=np.float32).reshape(16, 16)
+    image = open_picture(save(Image.fromarray(ramp), tmp_path / "float.tiff")).image
+    assert np.abs(np.asarray(image)[..., 0].astype(int) - np.arange(256).reshape(16, 16)).max() <= 1
+
+
+def test_of_an_animation_the_first_frame(tmp_path):
+    frames = [Image.new("RGB", (8, 8), colour) for colour in (RED, GREEN, BLUE)]
+    for suffix in ("gif", "webp", "png"):
+        path = tmp_path / f"moving.{suffix}"
+        frames[0].save(path, save_all=True, append_images=frames[1:], duration=50)
+        assert difference(open_picture(path).image, frames[0]) < 3
+
+
+def test_a_wrong_suffix_does_not_matter(photo, tmp_path):
+    path = save(photo, tmp_path / "photo.png").rename(tmp_path / "photo.jpg")
+    assert difference(open_picture(path).image, photo) == 0
+
+
+def test_a_stream_and_an_image(photo):
+    buffer = io.BytesIO()
+    photo.save(buffer, "PNG")
+    buffer.seek(0)
+    assert difference(open_picture(buffer).image, photo) == 0
+    assert difference(open_picture(photo).image, photo) == 0
+
+
+def error(source) -> str:
+    with pytest.raises(PictureError) as raised:
+        open_picture(source)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+def test_truncated(photo, tmp_path, suffix):
+    path = save(photo, tmp_path / f"cut.{suffix}")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert error(path).startswith(f"{path}: is damaged: ")
+
+
+def test_empty(tmp_path):
+    path = tmp_path / "empty.jpg"
+    path.touch()
+    assert error(path) == f"{path}: is empty (0 bytes)"
+
+
+def test_not_a_picture(tmp_path):
+    path = tmp_path / "notes.jpg"
+    path.write_text("not a picture")
+    assert "is not a picture that Pillow can read" in error(path)
+
+
+def test_postscript_is_not_handed_to_an_interpreter(tmp_path):
+    path = save(Image.new("RGB", (8, 8)), tmp_path / "drawing.eps")
+    assert "is not a picture that Pillow can read" in error(path)
+
+
+def test_a_decompression_bomb(tmp_path):
+    """13 KB that would unfold to 600 megapixels."""
+    path = save(Image.new("1", (30000, 20000)), tmp_path / "bomb.png", optimize=True)
+    assert path.stat().st_size < 100_000
+    assert "decompression bomb" in error(path)
+
+
+def test_a_large_photograph_is_no_bomb(tmp_path):
+    path = save(Image.new("L", (10000, 9500)), tmp_path / "large.png")  # above Pillow's warning, below its limit
+    assert open_picture(path).image.size == (10000, 9500)
+
+
+def test_missing_folder_and_device(tmp_path):
+    assert error(tmp_path / "nowhere.jpg").endswith("no such file")
+    assert error(tmp_path).endswith("is a folder, expected a picture")
+    assert error("/dev/zero") == "/dev/zero: is not a regular file"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable(photo, tmp_path):
+    path = save(photo, tmp_path / "secret.png")
+    path.chmod(0)
+    assert "cannot be read: Permission denied" in error(path)
+
+
+def test_a_name_with_newline_quotes_and_odd_bytes(photo, tmp_path):
+    path = tmp_path / os.fsdecode(b"a'b\"c\n\xff.png")
+    save(photo, path)
+    assert open_picture(path).image.size == photo.size

@@ -1,0 +1,162 @@
+"""Which pictures a run is about, and in which order."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.pictures.opening import one_line, read_picture
+from sira_cli.pictures.sources import Shard, Source, find_sources, read_list
+from sira_cli.pictures.stores import public
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Pictures, by name only; the current folder."""
+    for name in (
+        "b.jpg",
+        "a.PNG",
+        "note.txt",
+        ".hidden.jpg",
+        "sub/c.webp",
+        "sub/deep/d.jpg",
+        "zoo/e.jpg",
+        ".git/f.jpg",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def paths(*given: str, **options) -> list[str]:
+    return [source.path for source in find_sources(given, **options)]
+
+
+def test_a_folder_is_its_pictures_by_name(tree):
+    assert paths(".") == ["a.PNG", "b.jpg"]
+    assert paths(".", recursive=True) == ["a.PNG", "b.jpg", "sub/c.webp", "sub/deep/d.jpg", "zoo/e.jpg"]
+    assert paths("zoo", "b.jpg", "note.txt") == ["zoo/e.jpg", "b.jpg", "note.txt"]  # the order as given
+
+
+def test_globs_that_no_shell_has_expanded(tree):
+    assert paths("*.jpg") == ["b.jpg"]
+    assert paths("**/*.jpg") == ["b.jpg", "sub/deep/d.jpg", "zoo/e.jpg"]
+    assert paths(f"{tree}/s*") == [f"{tree}/sub/c.webp"]  # a folder
+    assert paths("*.tiff") == ["*.tiff"]  # an error of its own when it is opened
+    (tree / "[x].jpg").touch()
+    (tree / "x.jpg").touch()
+    assert paths("[x].jpg") == ["[x].jpg"]  # there is such a file
+
+
+def test_every_picture_once(tree):
+    assert paths(".", "./b.jpg", "sub/../b.jpg", "b.jpg") == ["a.PNG", "b.jpg"]
+
+
+def test_the_path_below_the_folder_that_was_given(tree):
+    assert find_sources([f"{tree}/sub"], recursive=True) == [
+        Source(f"{tree}/sub/c.webp", "c.webp"),
+        Source(f"{tree}/sub/deep/d.jpg", "deep/d.jpg"),
+    ]
+
+
+def test_links(tree):
+    (tree / "loop").symlink_to(tree)
+    (tree / "link.jpg").symlink_to("b.jpg")
+    (tree / "dangling.jpg").symlink_to("nowhere.jpg")
+    (tree / "self.jpg").symlink_to("self.jpg")
+    found = paths(".", recursive=True)
+    assert {"link.jpg", "dangling.jpg", "self.jpg"} <= set(found)  # the latter two fail when they are opened
+    assert not any("loop" in path for path in found)
+    assert paths("loop") == [f"loop/{name}" for name in ("a.PNG", "b.jpg", "dangling.jpg", "link.jpg", "self.jpg")]
+
+
+def test_a_folder_that_cannot_be_read_is_not_forgotten(tree, monkeypatch):
+    """As root every folder can be read, so the refusal is put in by hand."""
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert paths(".", recursive=True) == ["a.PNG", "b.jpg", "sub", "zoo/e.jpg"]
+
+
+def test_shards_are_disjoint_complete_and_stable():
+    names = [f"folder/{number}.jpg" for number in range(500)]
+    shards = [paths(*names, shard=Shard(index, 4)) for index in (1, 2, 3, 4)]
+    assert sorted(path for shard in shards for path in shard) == sorted(names)
+    assert all(80 < len(shard) < 170 for shard in shards)
+    more = paths(*names, "folder/one-more.jpg", shard=Shard(2, 4))
+    assert [path for path in more if path in names] == shards[1]
+
+
+def test_shards_do_not_depend_on_where_the_folder_is(tree):
+    one = {source.relative for source in find_sources(["."], recursive=True, shard=Shard(1, 2))}
+    other = {source.relative for source in find_sources([str(tree)], recursive=True, shard=Shard(1, 2))}
+    assert one == other
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "a/b", "-1/4", "1/4/2"])
+def test_bad_shards(text):
+    with pytest.raises(SettingsError, match=r"expected I/N with I from 1 to N"):
+        Shard.parse(text)
+
+
+def test_limit_counts_the_shards_own(tree):
+    assert paths(".", recursive=True, limit=2) == ["a.PNG", "b.jpg"]
+    whole = paths(".", recursive=True, shard=Shard(1, 2))
+    assert paths(".", recursive=True, shard=Shard(1, 2), limit=1) == whole[:1]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"a.jpg\nb c.jpg\r\n\n", ["a.jpg", "b c.jpg"]),
+        (b"a\nb.jpg\0c.jpg\0", ["a\nb.jpg", "c.jpg"]),
+        (b"\xff.jpg\n", [os.fsdecode(b"\xff.jpg")]),
+        (b"", []),
+    ],
+)
+def test_lists(data, expected):
+    assert read_list(data) == expected
+
+
+def test_nothing_to_do(tree):
+    (tree / "empty").mkdir()
+    with pytest.raises(SettingsError, match=r"empty: no pictures in this folder \(subfolders count with -r\)"):
+        find_sources(["empty"])
+    with pytest.raises(SettingsError, match="a picture's path is empty"):
+        find_sources(["a.PNG", ""])
+    with pytest.raises(SettingsError, match=r"'-' \(stdin\) can be given once"):
+        find_sources(["-", "-"])
+    assert paths("x" * 5000) == ["x" * 5000]
+
+
+def test_a_store_is_listed_as_a_folder_is(tmp_path):
+    """pyarrow's local filesystem stands for a store: other kinds need a network."""
+    for name in ("b.png", "a.jpg", "notes.txt", ".hidden.png", "sub dir/c%20#.png", "sub dir/deep/d.png", ".git/e.png"):
+        tmp_path.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (2, 3)).save(tmp_path / name, "png")
+    for recursive in (False, True):
+        local = find_sources([str(tmp_path)], recursive=recursive)
+        store = find_sources([tmp_path.as_uri()], recursive=recursive)
+        assert [source.relative for source in store] == [source.relative for source in local]
+        for there, here in zip(store, local, strict=True):
+            assert read_picture(there.path) == Path(here.path).read_bytes()
+    assert find_sources([f"{tmp_path.as_uri()}/b.png"])[0].path == f"{tmp_path.as_uri()}/b.png"
+    with pytest.raises(PictureError, match=r"none\.png: no such file"):
+        read_picture(find_sources([f"{tmp_path.as_uri()}/none.png"])[0].path)
+    with pytest.raises(SettingsError, match="expected a store such as s3://"):
+        find_sources(["gopher://example.org/a.png"])
+
+
+def test_credentials_are_not_shown():
+    assert public("s3://me:secret@bucket/a.png?endpoint_override=x") == "s3://bucket/a.png"
+    assert one_line("s3://me:secret@bucket/é.png") == "s3://bucket/é.png"

@@ -1,0 +1,213 @@
+"""Batches: the same records as one picture at a time, in order, whatever goes wrong with some of them."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from sira_cli import load
+from sira_cli.runs import batch
+from sira_cli.runs.batch import BatchRun
+from tests.support.checkpoints_other import WRITERS
+
+PROMPT = "Is there a cat on the table?"
+# PaliGemma's processor hands torch tensors to numpy's array().
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+
+@pytest.fixture
+def folder(tmp_path, photos) -> Path:
+    """Photographs of four shapes, two of which are not."""
+    for number, name in enumerate(("astronaut", "rocket", "tall", "chelsea", "coffee")):
+        shutil.copy(photos[name], tmp_path / f"{number}-{name}.jpg")
+    (tmp_path / "2-bad.jpg").write_bytes(photos["coffee"].read_bytes()[:2000])
+    (tmp_path / "9-text.jpg").write_text("no picture")
+    return tmp_path
+
+
+def records(lvlm, folder: Path, batch_size: int, prompt: str = "Describe this image.") -> list[dict]:
+    pictures = [(str(path), path.name) for path in sorted(folder.glob("*.jpg"))]
+    items = BatchRun(lvlm, "ask", prompt, batch_size=batch_size).results(pictures)
+    found = [item.result.to_record() for item in items]
+    assert [record["file_name"] for record in found] == [name for _, name in pictures]
+    return found
+
+
+def hash_of_file(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def without_time(records: list[dict]) -> list[dict]:
+    return [{name: value for name, value in record.items() if name != "duration_ms"} for record in records]
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen", *WRITERS])
+@pytest.mark.parametrize("method", ["sira", "greedy"])
+def test_a_batch_gives_the_records_of_single_runs(family, method, request, folder, tmp_path_factory):
+    if family in WRITERS:
+        checkpoint = WRITERS[family](tmp_path_factory.mktemp("checkpoint") / family)
+    else:
+        checkpoint = request.getfixturevalue(f"{family}_folder")
+    lvlm = load(checkpoint, method=method, dtype="float32", max_new_tokens=6)
+    together = records(lvlm, folder, 4, PROMPT)
+    for record in together:
+        if record["status"] == "ok":
+            alone = lvlm.ask(folder / record["file_name"], PROMPT).to_record()
+            assert {**alone, "file_name": "", "key": "", "duration_ms": 0} == {
+                **record,
+                "file_name": "",
+                "key": "",
+                "duration_ms": 0,
+            }
+    assert [record["status"] for record in together].count("error") == 2
+    assert without_time(together) == without_time(records(lvlm, folder, 1, PROMPT))
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load("demo", max_new_tokens=24)
+
+
+@pytest.fixture
+def scenes(tmp_path) -> Path:
+    """Drawn scenes of two sizes in turn: the bundled model says something different about each."""
+    for number, path in enumerate(sorted(Path("examples").glob("*.png")) * 2):
+        image = Image.open(path)
+        if number % 2:
+            image = image.resize((200, 150))
+        image.save(tmp_path / f"{number}.jpg")
+    return tmp_path
+
+
+def test_answers_of_different_lengths_do_not_run_into_each_other(scenes):
+    lvlm = load("demo", max_new_tokens=60)
+    together = records(lvlm, scenes, batch_size=5)
+    assert len({record["output_tokens"] for record in together}) > 1
+    assert "stop" in {record["finish_reason"] for record in together}
+    assert without_time(together) == without_time(records(lvlm, scenes, batch_size=1))
+
+
+def test_pictures_of_similar_size_are_decoded_together(demo, scenes, monkeypatch):
+    sizes = []
+    prepare = demo.prepare
+
+    def note(images, prompts):
+        sizes.append([image.size for image in images])
+        return prepare(images, prompts)
+
+    monkeypatch.setattr(demo, "prepare", note)
+    records(demo, scenes, batch_size=5)
+    assert sorted(sizes) == [[(200, 150)] * 5, [(384, 384)] * 5]
+
+
+def test_sampling_does_not_depend_on_the_batch(scenes):
+    lvlm = load("demo", max_new_tokens=12, temperature=1.0, seed=3)
+    assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(records(lvlm, scenes, batch_size=1))
+
+
+def test_beams_in_a_batch(scenes):
+    lvlm = load("demo", max_new_tokens=8, num_beams=3)
+    assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(records(lvlm, scenes, batch_size=1))
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_out_of_memory_halves_the_batch(demo, scenes, monkeypatch, error):
+    """Memory that ends at three pictures is made up: here it would end the machine first."""
+    expected = records(demo, scenes, batch_size=1)
+    tried = []
+    answer = demo.answer
+
+    def limited(inputs, on_text=None, **asked):
+        tried.append(len(inputs["input_ids"]))
+        if tried[-1] > 3:
+            raise error
+        return answer(inputs, on_text, **asked)
+
+    monkeypatch.setattr(demo, "answer", limited)
+    assert without_time(records(demo, scenes, batch_size=8)) == without_time(expected)
+    assert tried[:3] == [8, 4, 2]
+    assert max(tried[3:]) == 2  # it does not run into the wall again
+
+
+def test_a_picture_that_the_model_chokes_on_fails_alone(demo, scenes, monkeypatch):
+    """The failure is made up: no picture is known that does it."""
+    answer = demo.answer
+    poison = demo.prepare([Image.open(scenes / "3.jpg").convert("RGB")], [PROMPT])["pixel_values"][0]
+
+    def choke(inputs, on_text=None, **asked):
+        if any(torch.equal(row, poison) for row in inputs["pixel_values"]):
+            raise RuntimeError("kernel on fire\nmore")
+        return answer(inputs, on_text, **asked)
+
+    expected = records(demo, scenes, batch_size=1)
+    monkeypatch.setattr(demo, "answer", choke)
+    found = records(demo, scenes, batch_size=4)
+    assert found[3]["error"] == f"{scenes / '3.jpg'}: RuntimeError: kernel on fire"
+    del found[3], expected[3]
+    assert without_time(found) == without_time(expected)
+
+
+def test_a_picture_that_the_processor_refuses_fails_alone(qwen_folder, folder):
+    """Qwen's image processor takes no picture that is more than 200 times as wide as high."""
+    Image.new("RGB", (3000, 2)).save(folder / "1-line.jpg")
+    lvlm = load(qwen_folder, max_new_tokens=3)
+    found = {record["file_name"]: record for record in records(lvlm, folder, batch_size=8)}
+    assert "the image processor refused it: absolute aspect ratio" in found["1-line.jpg"]["error"]
+    assert [record["status"] for record in found.values()].count("ok") == 5
+
+
+def test_pictures_are_read_a_little_ahead_and_no_further(demo, scenes, monkeypatch):
+    read = []
+    read_picture = batch.read_picture
+    monkeypatch.setattr(batch, "read_picture", lambda path: read.append(path) or read_picture(path))
+    taken = []
+
+    def endless():
+        while True:
+            taken.append(1)
+            yield str(scenes / "0.jpg"), "0.jpg"
+
+    items = BatchRun(demo, "ask", PROMPT, batch_size=2).results(endless())
+    for _ in range(4):
+        next(items)
+    items.close()
+    assert len(read) <= len(taken) < 60
+
+
+def test_what_is_skipped_is_neither_decoded_nor_lost(demo, scenes):
+    pictures = [(str(path), path.name) for path in sorted(scenes.glob("*.jpg"))]
+    keys = {name: demo.key("ask", name, hash_of_file(path), PROMPT) for path, name in pictures}
+    keys |= {"2.jpg": "", "7.jpg": keys["6.jpg"]}
+    run = BatchRun(demo, "ask", PROMPT, batch_size=3, done=keys.__getitem__)
+    items = list(run.results(pictures))
+    assert [item.name for item in items] == [name for _, name in pictures]
+    assert [item.name for item in items if item.result is not None] == ["2.jpg", "7.jpg"]
+    assert items[2].result.text == demo.ask(scenes / "2.jpg", PROMPT).text
+
+
+def test_the_next_batch_is_prepared_while_the_model_works(demo, scenes, monkeypatch):
+    prepared = [threading.Event() for _ in range(6)]
+    answered = []
+    prepare, answer = demo.prepare, demo.answer
+
+    def note(images, prompts):
+        inputs = prepare(images, prompts)
+        next(event for event in prepared if not event.is_set()).set()
+        return inputs
+
+    def wait_for_the_next(inputs, on_text=None, **asked):
+        answered.append(len(answered) == 4 or prepared[len(answered) + 1].wait(timeout=30))
+        return answer(inputs, on_text, **asked)
+
+    monkeypatch.setattr(demo, "prepare", note)
+    monkeypatch.setattr(demo, "answer", wait_for_the_next)
+    records(demo, scenes, batch_size=2)
+    assert answered == [True] * 5

@@ -1,0 +1,453 @@
+"""Runs over folders with files as their target: what is done stays done, whatever happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import json
+import os
+import pty
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from sira_cli.models.loading import load
+from tests.support.helpers import SIRA
+
+FAST = ("--preset", "demo", "--max-new-tokens", "6")
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
+
+
+def make_folder(folder: Path, pictures: int = 6) -> Path:
+    """Drawn scenes and one file that is no picture, in the second place."""
+    folder.mkdir(exist_ok=True)
+    for number in range(pictures):
+        shutil.copy(EXAMPLES[number % len(EXAMPLES)], folder / f"{number:03}.png")
+    (folder / "001-bad.png").write_text("no picture")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return make_folder(tmp_path / "pictures")
+
+
+@pytest.fixture(scope="session")
+def at_once(tmp_path_factory, home) -> Callable[[int], bytes]:
+    """What an uninterrupted run leaves, by the number of pictures."""
+
+    @functools.cache
+    def left(pictures: int) -> bytes:
+        folder = make_folder(tmp_path_factory.mktemp("at-once") / "pictures", pictures)
+        assert finish(folder, home)[0] == 3
+        return without_time(folder / "captions.jsonl")
+
+    return left
+
+
+def start(folder: Path, home: Path, *options: object, **settings) -> subprocess.Popen:
+    """The installed command over a folder, its records in the folder."""
+    command = [SIRA, "caption", ".", *FAST, "-o", "captions.jsonl", "-b", 4, *options]
+    return subprocess.Popen(
+        [str(part) for part in command],
+        cwd=folder,  # messages hold paths as they are given
+        env={**os.environ, "SIRA_HOME": str(home)},
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings},
+    )
+
+
+def finish(folder: Path, home: Path, *options: object, **settings) -> tuple[int, bytes]:
+    """The whole run: exit code, stderr."""
+    with start(folder, home, *options, **settings) as run:
+        _, err = run.communicate(timeout=300)
+    return run.returncode, err
+
+
+def without_time(path: Path) -> bytes:
+    return re.sub(rb'"duration_ms": [0-9.]+', b'"duration_ms": 0', path.read_bytes())
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_records_go_to_the_file_and_nothing_to_stdout(sira, folder, at_once, monkeypatch):
+    monkeypatch.chdir(folder)
+    code, out, err = sira("caption", ".", *FAST, "-o", "captions.jsonl", "-b", 4)
+    assert (code, out) == (3, "")
+    bad, summary = err.splitlines()[-2:]
+    assert bad == "sira: 001-bad.png: is not a picture that Pillow can read; convert it to PNG or JPEG"
+    again = r"\(--retry-errors tries them again\)"
+    assert re.fullmatch(
+        rf"sira: 6 of 7 pictures done in \d+ s \([0-9.]+/s\), 1 failed {again}: captions.jsonl", summary
+    )
+    assert without_time(folder / "captions.jsonl") == at_once(6)
+    records = read(folder / "captions.jsonl")
+    lvlm = load("demo", max_new_tokens=6)
+    assert [record["file_name"] for record in records] == sorted(path.name for path in folder.glob("*.png"))
+    for record in records:
+        if record["status"] == "ok":
+            assert record["text"] == lvlm.caption(folder / record["file_name"]).text
+
+
+def test_the_report_beside_the_records(sira, folder):
+    sira("ask", folder, "Is there a dog?", *FAST, "-o", folder / "answers.jsonl", "--alpha", 0.25)
+    report = json.loads((folder / "answers.run.json").read_text())
+    records = read(folder / "answers.jsonl")
+    assert report["state"] == "finished"
+    assert report["settings"]["prompt"] == "Is there a dog?"
+    assert report["settings"]["sira"]["alpha"] == 0.25
+    assert report["pictures"] == {"all": 7, "ok": 6, "error": 1, "ok before": 0, "error before": 0}
+    assert report["model"]["revision"] == records[0]["revision"]
+    tokens = sum(record["output_tokens"] for record in records)
+    assert report["tokens_per_second"] * report["seconds"] == pytest.approx(tokens, rel=0.02)
+    assert report["peak_memory_bytes"]["host"] > 1e8
+
+
+def test_a_finished_file_is_the_metadata_of_an_image_folder(sira, folder, tmp_path, monkeypatch):
+    (folder / "001-bad.png").unlink()
+    (folder / "sub").mkdir()
+    (folder / "005.png").rename(folder / "sub/005.png")
+    assert sira("caption", folder, "-r", *FAST, "-o", folder / "metadata.jsonl")[0] == 0
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    loaded = datasets.load_dataset(
+        "imagefolder", data_dir=str(folder), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert len(loaded) == 6
+    assert sorted(loaded["text"]) == sorted(record["text"] for record in read(folder / "metadata.jsonl"))
+    assert loaded[0]["image"].size == (384, 384)
+
+
+def test_nothing_is_done_twice(sira, folder, monkeypatch):
+    output = folder / "captions.jsonl"
+    sira("caption", folder, *FAST, "-o", output)
+    before = output.read_bytes()
+    # No picture may be decoded again.
+    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", None)
+    code, _, err = sira("caption", folder, *FAST, "-o", output)
+    assert code == 3
+    assert (
+        err.splitlines()[-1]
+        == f"sira: 6 of 7 pictures were done before, 1 failed (--retry-errors tries them again): {output}"
+    )
+    assert output.read_bytes() == before
+    code, _, err = sira("caption", folder, *FAST, "-o", output, "--retry-errors")
+    assert (code, without_time(output)) == (3, re.sub(rb'"duration_ms": [0-9.]+', b'"duration_ms": 0', before))
+    assert "0 of 7 pictures done in" in err
+    assert "6 of 7 pictures were done before, 1 failed" in err
+
+
+def test_pictures_that_were_added_replaced_or_mended_are_done(sira, folder, tmp_path):
+    output = folder / "captions.jsonl"
+    sira("caption", folder, *FAST, "-o", output)
+    old = {record["file_name"]: record for record in read(output)}
+    shutil.copy(EXAMPLES[4], folder / "000-a.png")
+    shutil.copy(EXAMPLES[3], folder / "001.png")
+    assert sira("caption", folder, *FAST, "-o", output)[0] == 3
+    shutil.copy(EXAMPLES[2], folder / "001-bad.png")
+    assert sira("caption", folder, *FAST, "-o", output)[0] == 0  # other bytes: it is another picture
+    shutil.copytree(folder, tmp_path / "fresh", ignore=shutil.ignore_patterns("captions*"))
+    sira("caption", tmp_path / "fresh", *FAST, "-o", tmp_path / "fresh/captions.jsonl")
+    assert without_time(output) == without_time(tmp_path / "fresh/captions.jsonl")
+    again = {record["file_name"]: record for record in read(output)}
+    assert [name for name in old if again[name] != old[name]] == ["001-bad.png", "001.png"]
+
+
+def test_errors_are_kept_until_they_are_to_be_tried_again(sira, folder, at_once, monkeypatch):
+    """An error that does not come from the picture's bytes is made up."""
+    monkeypatch.chdir(folder)
+    command = ("caption", ".", *FAST, "-o", "captions.jsonl")
+    with monkeypatch.context() as broken:
+        broken.setattr("sira_cli.runs.batch.decode_picture", None)
+        assert sira(*command)[0] == 3
+    assert {record["status"] for record in read(folder / "captions.jsonl")} == {"error"}
+    sira(*command)
+    assert {record["status"] for record in read(folder / "captions.jsonl")} == {"error"}
+    assert sira(*command, "--retry-errors", "-b", 3)[0] == 3
+    assert without_time(folder / "captions.jsonl") == at_once(6)
+
+
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        (["--alpha", 1.0], "sira.alpha is 0.5 there and 1.0 now"),
+        (["--beta", 0.1], "sira.beta is None there and 0.1 now"),
+        (["--prompt", "Hm?"], "prompt is 'Please describe this image in detail.' there and 'Hm?' now"),
+        (["--method", "greedy"], "method is 'sira' there and 'greedy' now"),
+    ],
+)
+def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folder, monkeypatch, options, difference):
+    output = folder / "captions.jsonl"
+    sira("caption", folder, *FAST, "-o", output)
+    before = output.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("sira_cli.models.loading.load", None)
+        code, _, err = sira("caption", folder, *FAST, "-o", output, *options)
+    assert (code, output.read_bytes()) == (2, before)
+    assert f"{output}: holds records of another configuration: {difference}" in err
+    assert "--overwrite" in err
+    (folder / "captions.run.json").unlink()  # then the records themselves are asked
+    code, _, err = sira("caption", folder, *FAST, "-o", output, *options)
+    assert (code == 2) == (options[0] != "--beta")
+    assert sira("caption", folder, *FAST, "-o", output, *options, "--overwrite")[0] == 3
+    assert len(read(output)) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-o", "captions.txt"], "--output captions.txt: expected a name that ends in .jsonl, .csv, .parquet"),
+        (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
+        (["--shard", "0/2"], "shard '0/2': expected I/N"),
+        (["--files-from", "nowhere.txt"], "--files-from nowhere.txt: cannot be read: No such file"),
+        (["--sidecar", "--caption-extension", ".png"], "caption extension '.png': expected one for text files"),
+        (["-b", "0"], "Invalid value for '-b'"),
+        (["--limit", "0"], "Invalid value for '--limit'"),
+    ],
+)
+def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, folder, monkeypatch, options, message):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sira_cli.models.loading.load", None)
+    code, out, err = sira("caption", folder, *FAST, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_lists_limits_and_shards(sira, folder):
+    listed = "\n".join(str(path) for path in sorted(folder.glob("00?.png")))
+    code, out, _ = sira("caption", "--files-from", "-", "--limit", 2, *FAST, "--json", stdin=listed.encode())
+    assert code == 0
+    assert [Path(json.loads(line)["file_name"]).name for line in out.splitlines()] == ["000.png", "001.png"]
+    names = []
+    for index in (1, 2):
+        output = folder / f"captions-{index}.jsonl"
+        sira("caption", folder, *FAST, "-o", output, "--shard", f"{index}/2")
+        names += [record["file_name"] for record in read(output)]
+    assert sorted(names) == sorted(path.name for path in folder.glob("*.png"))
+    assert sira("ask", "Why?", *FAST)[0] == 2
+    code, out, _ = sira("ask", "--files-from", "-", "Is there a dog?", *FAST, stdin=listed.encode())
+    assert len(out.splitlines()) == 6
+
+
+def test_tables_are_made_from_the_records(sira, folder):
+    for ending in ("csv", "parquet"):
+        assert sira("caption", folder, *FAST, "-o", folder / f"captions.{ending}")[0] == 3
+    records = read(folder / "captions.jsonl")
+    with (folder / "captions.csv").open(newline="") as file:
+        assert list(csv.DictReader(file)) == [{name: str(value) for name, value in one.items()} for one in records]
+    assert parquet.read_table(folder / "captions.parquet").to_pylist() == records
+
+
+def test_sidecars(sira, folder, tmp_path):
+    (folder / "001.txt").write_text("mine\n")
+    code, out, _ = sira("caption", folder, *FAST, "--sidecar")
+    assert (code, out) == (3, "")
+    lvlm = load("demo", max_new_tokens=6)
+    texts = {path.stem: path.read_text() for path in folder.glob("*.txt")}
+    assert texts == {"001": "mine\n"} | {
+        f"00{number}": lvlm.caption(folder / f"00{number}.png").text + "\n" for number in (0, 2, 3, 4, 5)
+    }
+    code, _, err = sira("caption", folder, *FAST, "--sidecar")
+    assert err.splitlines()[-1].endswith("6 of 7 pictures were done before, 1 failed")
+    sira("caption", folder, *FAST, "--sidecar", "--overwrite")
+    assert (folder / "001.txt").read_text() == lvlm.caption(folder / "001.png").text + "\n"
+    assert not list(folder.glob(".sira-*"))
+
+
+def test_a_tree_of_sidecars_from_the_records_of_an_earlier_run(sira, folder, tmp_path, monkeypatch):
+    (folder / "sub").mkdir()
+    (folder / "000.png").rename(folder / "sub/000.png")
+    output = tmp_path / "captions.jsonl"
+    sira("caption", folder, "-r", *FAST, "-o", output)
+    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", None)
+    sira(
+        "caption",
+        folder,
+        "-r",
+        *FAST,
+        "-o",
+        output,
+        "--output-dir",
+        tmp_path / "texts",
+        "--caption-extension",
+        "caption",
+    )
+    texts = {str(path.relative_to(tmp_path / "texts")) for path in (tmp_path / "texts").rglob("*.caption")}
+    assert texts == {"sub/000.caption", *(f"00{number}.caption" for number in range(1, 6))}
+    by_name = {record["file_name"]: record["text"] for record in read(output)}
+    assert (tmp_path / "texts/sub/000.caption").read_text() == by_name["pictures/sub/000.png"] + "\n"
+    assert not list(folder.rglob("*.caption"))
+
+
+def test_two_pictures_with_one_sidecar_are_refused(sira, folder):
+    Image.new("RGB", (9, 9)).save(folder / "001.jpg")
+    code, _, err = sira("caption", folder, *FAST, "--sidecar")
+    assert code == 2
+    assert f"{folder}/001.png and {folder}/001.jpg would both be described in {folder}/001.txt" in err
+
+
+def test_fail_fast(sira, folder):
+    code, _, _ = sira("caption", folder, *FAST, "-o", folder / "captions.jsonl", "--fail-fast")
+    assert code == 3
+    assert [record["status"] for record in read(folder / "captions.jsonl")] == ["ok", "error"]
+    assert json.loads((folder / "captions.run.json").read_text())["state"] == "stopped"
+    # What failed before does not stop it again.
+    assert sira("caption", folder, *FAST, "-o", folder / "captions.jsonl", "--fail-fast")[0] == 3
+    assert len(read(folder / "captions.jsonl")) == 7
+    assert json.loads((folder / "captions.run.json").read_text())["state"] == "finished"
+
+
+def test_odd_names(sira, tmp_path):
+    names = ["with space.png", "quote'\".png", "new\nline.png", os.fsdecode(b"\xff\xfe.png"), "-.png", "ü.png"]
+    for name in names:
+        shutil.copy(EXAMPLES[0], tmp_path / name)
+    output = tmp_path / "captions.jsonl"
+    for _ in range(2):
+        assert sira("caption", tmp_path, *FAST, "-o", output, "--sidecar")[0] == 0
+        found = [record["file_name"] for record in read(output)]
+        assert sorted(found) == sorted(name.replace("\udcff\udcfe", "\\xff\\xfe") for name in names)
+    assert len(list(tmp_path.glob("*.txt"))) == 6
+
+
+def test_pictures_that_vanish_during_the_run_are_errors(sira, folder, monkeypatch):
+    """The folder changes after it was listed."""
+    import sira_cli.pictures.sources
+
+    find = sira_cli.pictures.sources.find_sources
+
+    def find_and_change(*args, **kwargs):
+        found = find(*args, **kwargs)
+        (folder / "002.png").unlink()
+        shutil.copy(EXAMPLES[0], folder / "999.png")
+        return found
+
+    monkeypatch.setattr(sira_cli.pictures.sources, "find_sources", find_and_change)
+    assert sira("caption", folder, *FAST, "-o", folder / "captions.jsonl")[0] == 3
+    records = {record["file_name"]: record for record in read(folder / "captions.jsonl")}
+    assert records["002.png"]["error"] == f"{folder}/002.png: no such file"
+    assert "999.png" not in records
+
+
+def test_a_file_that_cannot_be_read(sira, folder):
+    """A regular file whose bytes not even root may have: memory at address 0."""
+    (folder / "000-unreadable.png").symlink_to("/proc/self/mem")
+    assert sira("caption", folder, *FAST, "-o", folder / "captions.jsonl")[0] == 3
+    record = read(folder / "captions.jsonl")[0]
+    assert record["error"] == f"{folder}/000-unreadable.png: cannot be read: Input/output error"
+    assert len(read(folder / "captions.jsonl")) == 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path, home, at_once, number):
+    folder = make_folder(tmp_path / "pictures", 24)
+    with start(folder, home, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as run:
+        wait_for_records(folder, 3)
+        run.send_signal(number)
+        _, err = run.communicate(timeout=300)
+    assert run.returncode == 130
+    assert b"Traceback" not in err
+    assert b"interrupted; what is finished is kept: run the same command again to go on" in err
+    assert json.loads((folder / "captions.run.json").read_text())["state"] == "interrupted"
+    assert 3 <= len(read(folder / "captions.jsonl")) < 25
+    assert finish(folder, home)[0] == 3
+    assert without_time(folder / "captions.jsonl") == at_once(24)
+
+
+def wait_for_records(folder: Path, count: int) -> None:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        path = folder / "captions.jsonl"
+        if path.exists() and path.read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no {count} records within five minutes")
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(tmp_path, home, at_once, kills):
+    """SIGKILL, while it loads, decodes or writes; then one run to the end."""
+    folder = make_folder(tmp_path / "pictures", 24)
+    moments = random.Random(kills)
+    for _ in range(kills):
+        with start(folder, home) as run:
+            done = (folder / "captions.jsonl").read_bytes().count(b"\n") if (folder / "captions.jsonl").exists() else 0
+            if done < 22 and moments.random() < 0.8:
+                wait_for_records(folder, done + 1)
+                time.sleep(moments.random() * 0.3)
+            else:
+                time.sleep(moments.random() * 6)
+            run.kill()
+    assert finish(folder, home)[0] == 3
+    assert without_time(folder / "captions.jsonl") == at_once(24)
+
+
+def test_a_bar_on_a_terminal_and_records_in_a_pipe(tmp_path, home):
+    folder = make_folder(tmp_path / "pictures")
+    controller, terminal = pty.openpty()
+    with start(folder, home, "--json", stderr=terminal) as run:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal is gone when the command has ended
+            while piece := os.read(controller, 100_000):
+                shown += piece
+        assert run.stdout is not None
+        out = run.stdout.read()
+    os.close(controller)
+    assert run.returncode == 3
+    assert out == (folder / "captions.jsonl").read_bytes()
+    assert b"7/7" in shown
+    assert b"1 failed" in shown
+
+
+def test_a_full_disk(tmp_path, home, at_once):
+    """A limit for the size of files, in the middle of a record."""
+    folder = make_folder(tmp_path / "pictures")
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # noqa: E731
+    code, err = finish(folder, home, preexec_fn=limit)
+    assert code == 1
+    assert b"captions.jsonl: cannot be written: File too large: what is finished is kept" in err
+    kept = read(folder / "captions.jsonl")
+    assert 0 < len(kept) < 7
+    assert finish(folder, home)[0] == 3
+    assert without_time(folder / "captions.jsonl") == at_once(6)
+
+
+def test_a_second_run_into_the_same_file_is_refused(tmp_path, home):
+    folder = make_folder(tmp_path / "pictures", 24)
+    with start(folder, home) as first:
+        wait_for_records(folder, 1)
+        first.send_signal(signal.SIGSTOP)  # else it may end before the second begins
+        code, err = finish(folder, home)
+        first.send_signal(signal.SIGCONT)
+        first.communicate(timeout=120)
+    assert (code, first.returncode) == (2, 3)
+    assert b"another process writes to it" in err
+
+
+@pytest.mark.parametrize("many", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_memory_does_not_grow_with_the_number_of_files(tmp_path, home, many):
+    """All of them damaged, so that it takes seconds."""
+    peaks = {}
+    for count in (100, many):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        for number in range(count):
+            (folder / f"{number:05}.png").write_bytes(b"\x89PNG" * 500)
+        code, err = finish(folder, home, "-q")
+        assert code == 3
+        assert err.count(b"\n") == count
+        assert len(read(folder / "captions.jsonl")) == count
+        peaks[count] = json.loads((folder / "captions.run.json").read_text())["peak_memory_bytes"]["host"]
+    assert peaks[many] < peaks[100] + 20e6 + 3e3 * many

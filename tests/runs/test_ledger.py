@@ -1,0 +1,190 @@
+"""The file of records: what is kept, what is cut off, what is refused, and its final state."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+
+import pytest
+
+from sira_cli.errors import SettingsError, SiraError
+from sira_cli.runs.ledger import Ledger
+
+COMMON = {
+    "schema": "sira.caption/1",
+    "prompt": "What?",
+    "preset": "demo",
+    "model": "bundled",
+    "revision": "r",
+    "method": "sira",
+    "k": 4,
+    "layers": 8,
+    "alpha": 0.5,
+    "max_new_tokens": 64,
+    "temperature": 0.0,
+    "seed": 0,
+}
+
+
+def record(name: str, key: str = "", status: str = "ok", **changes) -> dict:
+    return {
+        **COMMON,
+        "key": key or f"key of {name}",
+        "file_name": name,
+        "status": status,
+        "text": f"A {name}.",
+        **changes,
+    }
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "captions.jsonl"
+
+
+def write(path, *records, order=None):
+    ledger = Ledger(path)
+    ledger.begin()
+    for one in records:
+        ledger.append(one)
+    if order is not None:
+        ledger.finish(order)
+    ledger.close()
+
+
+def names(path) -> list[str]:
+    return [json.loads(line)["file_name"] for line in path.read_text().splitlines()]
+
+
+def test_records_are_in_the_file_as_soon_as_they_are_appended(path):
+    ledger = Ledger(path)
+    ledger.begin()
+    for number in range(3):
+        ledger.append(record(f"{number}.jpg"))
+        assert names(path) == [f"{each}.jpg" for each in range(number + 1)]
+    ledger.close()
+
+
+def test_what_is_done_is_known_again(path):
+    write(path, record("a.jpg"), record("b.jpg", status="error"))
+    ledger = Ledger(path)
+    assert [ledger.key(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == ["key of a.jpg", "key of b.jpg", ""]
+    assert [ledger.is_error(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == [False, True, False]
+    assert ledger.text("a.jpg") == "A a.jpg."
+    ledger.close()
+
+
+def test_a_torn_last_line_is_cut_off_wherever_it_is_torn(path):
+    write(path, record("a.jpg"))
+    whole = path.read_bytes()
+    write(path, record("b.jpg"))
+    both = path.read_bytes()
+    for size in (*range(len(whole), len(both), 7), len(both) - 2, len(both) - 1):
+        path.write_bytes(both[:size])
+        write(path)
+        assert path.read_bytes() == whole
+    for size in (*range(0, len(whole), 7), 1, len(whole) - 2, len(whole) - 1):  # the first line is torn
+        path.write_bytes(whole[:size])
+        write(path)
+        assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "content", ["my notes, no newline", "my notes\n", '{"a": 1}\n', "[]\n", '{"schema": "other/1"}\n', "null\n", "\n"]
+)
+def test_other_peoples_files_are_refused_and_left_alone(path, content):
+    path.write_text(content)
+    with pytest.raises(SettingsError, match="line 1 is no record of sira"):
+        Ledger(path)
+    assert path.read_text() == content
+    write(path.with_name("x.jsonl"), record("a.jpg"))
+    ledger = Ledger(path, overwrite=True)
+    assert path.read_text() == content  # until the run begins
+    ledger.begin()
+    assert path.read_text() == ""
+    ledger.close()
+
+
+def test_a_damaged_line_in_the_middle_is_named(path):
+    write(path, record("a.jpg"), record("b.jpg"))
+    path.write_bytes(path.read_bytes().replace(b'"key of a.jpg"', b"oops"))
+    write(path.with_name("x.jsonl"))
+    with pytest.raises(SettingsError, match="line 1 is no record"):
+        Ledger(path)
+
+
+def test_another_configuration_is_refused_with_what_differs(path):
+    write(path, record("a.jpg"))
+    ledger = Ledger(path)
+    ledger.check(COMMON)
+    ledger.check({"alpha": 0.5})
+    with pytest.raises(
+        SettingsError, match=r"alpha is 0\.5 there and 1\.0 now; seed is 0 there and 7 now.*--overwrite"
+    ):
+        ledger.check({**COMMON, "alpha": 1.0, "seed": 7})
+    ledger.close()
+
+
+def test_a_second_process_is_kept_out(path):
+    ledger = Ledger(path)
+    with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(SettingsError, match="another process"):
+        pool.apply(Ledger, (path,))
+    ledger.close()
+    Ledger(path).close()
+
+
+def test_the_final_state_is_that_of_a_single_run(path):
+    at_once = path.with_name("at-once.jsonl")
+    write(at_once, record("other.jpg"), *(record(name) for name in "abcd"), order="abcd")
+    write(path, record("other.jpg"), record("b"), record("a", status="error"), record("d", key="old"))
+    write(path, record("c"), record("d"), record("a"), order="abcd")
+    assert path.read_bytes() == at_once.read_bytes()
+    write(at_once, record("a", key="new"), order="a")  # the newest stands, also where the order is right already
+    assert [json.loads(line)["key"] for line in at_once.read_text().splitlines() if '"a"' in line] == ["new"]
+    untouched = path.stat().st_ino
+    write(path, order="abcd")
+    assert path.stat().st_ino == untouched
+
+
+def test_records_can_be_read_after_they_were_put_in_order(path):
+    ledger = Ledger(path)
+    ledger.begin()
+    for name in "cab":
+        ledger.append(record(name))
+    ledger.finish("abc")
+    assert [one["file_name"] for one in ledger.records()] == ["a", "b", "c"]
+    assert ledger.text("b") == "A b."
+    ledger.close()
+
+
+def test_a_failed_write_leaves_whole_records(path, monkeypatch):
+    """A short write and then none, as on a full disk; a real one is in test_batch_runs.py."""
+    ledger = Ledger(path)
+    ledger.begin()
+    ledger.append(record("a.jpg"))
+    before = path.read_bytes()
+    file = ledger._file
+
+    class Full:
+        fileno, truncate, seek, close = file.fileno, file.truncate, file.seek, file.close
+
+        def __init__(self):
+            self.room = 10
+
+        def write(self, data):
+            if not self.room:
+                raise OSError(28, "No space left on device")
+            self.room = 0
+            return file.write(data[:10])
+
+    monkeypatch.setattr(ledger, "_file", Full())
+    with pytest.raises(SiraError, match="No space left on device: what is finished is kept"):
+        ledger.append(record("b.jpg"))
+    assert path.read_bytes() == before
+    ledger.close()
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path):
+    with pytest.raises(SiraError, match="cannot be opened for writing"):
+        Ledger(tmp_path / "nowhere/captions.jsonl")
+    assert not list(tmp_path.iterdir())

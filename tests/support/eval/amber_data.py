@@ -1,0 +1,98 @@
+"""AMBER's folder with three captions and eight questions, answers to them, and a benchmark of it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+from sira_cli.eval.amber.benchmark import Amber
+from sira_cli.eval.amber.similarity import Similarity
+
+RELATION = {
+    "sky": [],
+    "cloud": [],
+    "sun": [],
+    "forest": ["tree", "bush"],
+    "tree": ["forest", "bush"],
+    "ship": ["boat"],
+    "person": ["man", "woman"],
+    "dog": ["puppy"],
+    "puppy": ["dog"],
+    "light": [],
+}
+CAPTIONS = [
+    (["sky", "forest", "tree", "ship", "ship"], ["cloud", "dog"]),
+    (["person"], ["sun"]),
+    (["cloud", "sky"], ["ship"]),
+]
+QUESTIONS = [  # from id 4 on
+    ("discriminative-attribute-state", "yes", "a.jpg"),
+    ("discriminative-attribute-state", "no", "a.jpg"),
+    ("discriminative-attribute-number", "no", "b.jpg"),
+    ("discriminative-attribute-action", "yes", "b.jpg"),
+    ("discriminative-hallucination", "no", "a.jpg"),
+    ("discriminative-hallucination", "no", "c.jpg"),
+    ("discriminative-relation", "yes", "c.jpg"),
+    ("relation", "no", "c.jpg"),
+]
+SAID = {"1": "A sky over a boat, a ship and a tree.", "2": "The sun and the light: a dog, a man.", "3": "The sun."}
+ANSWERED = {"4": "Yes", "5": "No", "6": "Yes", "7": "No", "8": "No", "9": "No.", "10": "yes", "11": "No"}
+
+
+class Nouns:
+    official = True
+
+    def nouns(self, text):
+        return [word.strip(".,:") for word in text.split()]
+
+    def facts(self):
+        return {"name": "words"}
+
+
+class Near(Similarity):
+    """Words are near themselves and whatever `pairs` say; without pairs about every twelfth word."""
+
+    name = "near"
+    official = True
+
+    def __init__(self, *pairs):
+        self.pairs = pairs
+
+    def above(self, one, other):
+        if self.pairs or one == other:
+            return one == other or {one, other} in self.pairs
+        return zlib.crc32(" ".join(sorted((one, other))).encode()) % 12 == 0
+
+    def facts(self):
+        return {"name": self.name}
+
+
+def lay_out(folder: Path) -> Path:
+    annotations = [
+        {"id": number, "type": "generative", "truth": truth, "hallu": hallu}
+        for number, (truth, hallu) in enumerate(CAPTIONS, start=1)
+    ] + [{"id": number, "type": kind, "truth": truth} for number, (kind, truth, _) in enumerate(QUESTIONS, start=4)]
+    captions = [{"id": n, "image": f"{name}.jpg", "query": "Describe this image."} for n, name in enumerate("abc", 1)]
+    questions = [{"id": n, "image": image, "query": f"Is it {n}?"} for n, (_, _, image) in enumerate(QUESTIONS, 4)]
+    (folder / "query").mkdir(parents=True)
+    write(folder / "annotations.json", annotations)
+    write(folder / "relation.json", RELATION)
+    (folder / "safe_words.txt").write_text("orange\nlight", encoding="utf-8")
+    write(folder / "query" / "query_generative.json", captions)
+    write(folder / "query" / "query_discriminative.json", questions)
+    return folder
+
+
+def write(path: Path, content: object) -> Path:
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def benchmark(folder: Path, **options) -> Amber:
+    return Amber.of(folder, **{"language": Nouns(), "similarity": Near({"sun", "cloud"}), **options})
+
+
+def figures(amber: Amber, *texts: dict[str, str]) -> dict[str, dict[str, float]]:
+    scored = [amber.score(part, given) for part, given in zip(amber.parts, texts, strict=True)]
+    return {group: amber.figures(group, tally.total()) for tallies in scored for group, tally in tallies.items()}

@@ -1,0 +1,50 @@
+"""A benchmark made up for tests, and answers to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from sira_cli.eval.answers.answers import Answers
+from sira_cli.eval.base import Ask, Benchmark, Part, Tally
+
+
+def share(total: Mapping[str, float]) -> dict[str, float]:
+    return {"share": 100 * total["right"] / total["all"] if total["all"] else 0.0}
+
+
+class Made(Benchmark):
+    """A benchmark of two groups: what is said is right if it is `1`."""
+
+    name = "made"
+    averaged = True
+
+    def __init__(self, pictures: int = 40) -> None:
+        asks = (Ask(f"{group}/{number}", f"{number}.jpg", "?") for group in "ab" for number in range(pictures))
+        self.parts = (Part("only", "ask", tuple(asks), ("a", "b")),)
+
+    def score(self, part, texts):
+        tallies = {group: Tally() for group in part.groups}
+        for ask in part.asks:
+            if ask.id in texts:
+                tally, right = tallies[ask.id[0]], texts[ask.id] == "1"
+                tally.counts[ask.picture] = {"right": right, "all": 1}
+                tally.right[ask.id] = right
+        return tallies
+
+    def figures(self, group, total):
+        return share(total)
+
+    def reduce(self, part, text):
+        return text.rstrip(".")
+
+    def read(self, paths):
+        return {"only": json.loads(paths[0].read_text())}
+
+    def export(self, texts, folder):
+        raise NotImplementedError
+
+
+def said(name: str, a: str, b: str) -> Answers:
+    texts = {f"{group}/{number}": text for group, row in (("a", a), ("b", b)) for number, text in enumerate(row)}
+    return Answers(name, {"only": {ask: text for ask, text in texts.items() if text != "-"}})

@@ -1,0 +1,90 @@
+"""Small pieces that several tests use."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LogitsProcessor
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.fork import Step, attach
+from tests.support import reference, tiny
+
+SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
+
+
+def installed(*args: object, **options) -> subprocess.CompletedProcess:
+    return subprocess.run([SIRA, *map(str, args)], capture_output=True, timeout=120, check=False, **options)
+
+
+def generate(model: Any, inputs: dict[str, Tensor], **settings: Any) -> Tensor:
+    """New tokens `[B, T]` of plain greedy generation, unless `settings` say otherwise."""
+    settings = {"do_sample": False, "max_new_tokens": 6, "eos_token_id": None, **settings}
+    output = model.generate(**inputs, suppress_tokens=tiny.SUPPRESS, **settings)
+    return output[:, inputs["input_ids"].shape[1] :]
+
+
+def generate_sira(
+    model: Any, inputs: dict[str, Tensor], config: SiraConfig | None = None, **settings: Any
+) -> tuple[Tensor, list[Step]]:
+    steps: list[Step] = []
+    with attach(model, config or SiraConfig(k=3), on_step=steps.append):
+        return generate(model, inputs, **settings), steps
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(
+        len(module._forward_hooks) + len(module._forward_pre_hooks) + len(module._forward_hooks_with_kwargs)
+        for module in model.modules()
+    )
+
+
+def left_pad(prompts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Single prompts as one batch: per-token inputs padded on the left, pictures stacked."""
+    longest = max(prompt["input_ids"].shape[1] for prompt in prompts)
+    batch = {}
+    for name in prompts[0]:
+        rows = [prompt[name] for prompt in prompts]
+        if rows[0].shape == prompts[0]["input_ids"].shape:  # [1, S]
+            rows = [F.pad(row, (longest - row.shape[1], 0), value=0) for row in rows]
+        batch[name] = torch.cat(rows)
+    return batch
+
+
+class SlowContrast(LogitsProcessor):
+    """The contrast recomputed at every step from the whole sequence: two uncached forwards a row.
+
+    Put into a plain `generate`, it turns whatever that does (sampling, beams, penalties) into an
+    independent reference for the same call under `attach`.
+    """
+
+    def __init__(
+        self, case: tiny.Tiny, k: int, alpha: float, log_softmax: bool = False, image_token: int = tiny.IMAGE
+    ) -> None:
+        self.case, self.k, self.alpha, self.log_softmax = case, k, alpha, log_softmax
+        self.image = case.inputs["input_ids"] == image_token
+        self.suppressed = tiny.SUPPRESS if image_token == tiny.IMAGE else []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        rows = [self._row(ids[None]) for ids in input_ids]
+        z_cd = torch.stack(rows)
+        return z_cd.log_softmax(-1) if self.log_softmax else z_cd
+
+    @torch.no_grad()
+    def _row(self, ids: Tensor) -> Tensor:
+        inputs, image = dict(self.case.inputs), self.image
+        for token in ids[0, image.shape[1] :].tolist():
+            inputs = reference.extend(inputs, token, self.case.grown)
+            image = F.pad(image, (0, 1), value=False)
+        z_full = self.case.model(**inputs, use_cache=False).logits[0, -1].float()
+        z_cf = reference.counterfactual(self.case.model, inputs, image, self.k)
+        z_cd = (1 + self.alpha) * z_full - self.alpha * z_cf
+        z_cd[self.suppressed] = -torch.inf
+        return z_cd

@@ -1,0 +1,78 @@
+"""Algorithm 1 by the letter, slow and plain: the yardstick for `sira_cli.core.fork`.
+
+No cache and no packing: at each step the whole sequence runs twice, once as it is and once with the
+S x S mask M^cf of Eq. 2 in layers b..L-1, where rows and columns of image positions are set to a large
+negative value. Layers, norm and head are the model's own. It shares no code with the package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.support.tiny import SUPPRESS, Tiny
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`tokens [T]`; `full`, `cf` float32 `[T, V]`."""
+
+    tokens: list[int]
+    full: Tensor
+    cf: Tensor
+
+
+@torch.no_grad()
+def decode(tiny: Tiny, k: int, alpha: float, steps: int) -> Reference:
+    """Greedy Algorithm 1 on one unpadded prompt."""
+    inputs, image = dict(tiny.inputs), tiny.image
+    tokens, full, cf = [], [], []
+    for _ in range(steps):
+        z_full = tiny.model(**inputs, use_cache=False).logits[0, -1].float()
+        z_cf = counterfactual(tiny.model, inputs, image, k)
+        z_cd = (1 + alpha) * z_full - alpha * z_cf
+        z_cd[SUPPRESS] = -torch.inf  # as `suppress_tokens` does: a generated image token would be text
+        tokens.append(int(z_cd.argmax()))
+        full.append(z_full)
+        cf.append(z_cf)
+        inputs = extend(inputs, tokens[-1], tiny.grown)
+        image = F.pad(image, (0, 1), value=False)  # generated tokens are text
+    return Reference(tokens, torch.stack(full), torch.stack(cf))
+
+
+def counterfactual(model: Any, inputs: dict[str, Tensor], image: Tensor, k: int) -> Tensor:
+    """z_cf of the last row, `[V]`: layers b..L-1 under M^cf."""
+
+    def mask_image(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        hidden, causal = args[0], kwargs["attention_mask"]
+        size = hidden.shape[1]
+        if causal is None:
+            causal = torch.ones(size, size, dtype=torch.bool).tril()[None, None]
+        if causal.dtype == torch.bool:
+            causal = torch.where(causal, 0.0, torch.finfo(hidden.dtype).min).to(hidden.dtype)
+        blocked = image[:, None, :, None] | image[:, None, None, :]  # rows q and columns k in P_img
+        masked = causal.masked_fill(blocked, torch.finfo(hidden.dtype).min)
+        return args, {**kwargs, "attention_mask": masked}
+
+    layers = model.get_decoder().layers
+    handles = [layer.register_forward_pre_hook(mask_image, with_kwargs=True) for layer in layers[len(layers) - k :]]
+    try:
+        logits = model(**inputs, use_cache=False).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    return logits[0, -1].float()
+
+
+def extend(inputs: dict[str, Tensor], token: int, grown: dict[str, int]) -> dict[str, Tensor]:
+    """The same inputs with one generated token more."""
+    longer = dict(inputs)
+    longer["input_ids"] = F.pad(inputs["input_ids"], (0, 1), value=token)
+    longer["attention_mask"] = F.pad(inputs["attention_mask"], (0, 1), value=1)
+    for name, value in grown.items():
+        longer[name] = F.pad(inputs[name], (0, 1), value=value)
+    return longer

@@ -1,0 +1,161 @@
+"""The other methods by the letter, slow and plain: no cache, every stream a pass over the whole sequence.
+
+One unpadded prompt at a time. It shares no code with the package: rules and branches are written down again.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.support.reference import extend
+from tests.support.tiny import IMAGE, SUPPRESS, Tiny
+
+Inputs = dict[str, Tensor]
+Rule = Callable[[Tensor, Tensor, int], Tensor]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """`tokens [T]`; `scores [T, V]`: what the rule gave, before any logits processor."""
+
+    tokens: list[int]
+    scores: Tensor
+
+
+@torch.no_grad()
+def decode(case: Tiny, branch: Inputs | None, rule: Rule, steps: int = 6, penalty: float = 1.0) -> Texts:
+    """Greedy decoding by `rule(z, z', t)`, t from 1; z' of `branch`, or nothing.
+
+    `penalty` is a repetition penalty over prompt and text, as a logits processor would put it on the scores.
+    """
+    inputs, tokens, scores = dict(case.inputs), [], []
+    for step in range(1, steps + 1):
+        z = case.model(**inputs, use_cache=False).logits[0, -1].float()
+        other = z if branch is None else case.model(**branch, use_cache=False).logits[0, -1].float()
+        scores.append(rule(z, other, step))
+        chosen = scores[-1].clone()
+        seen = inputs["input_ids"][0].unique()
+        chosen[seen] = torch.where(chosen[seen] < 0, chosen[seen] * penalty, chosen[seen] / penalty)
+        chosen[SUPPRESS] = -torch.inf
+        tokens.append(int(chosen.argmax()))
+        inputs = extend(inputs, tokens[-1], case.grown)
+        if branch is not None:
+            branch = extend(branch, tokens[-1], {name: value for name, value in case.grown.items() if name in branch})
+    return Texts(tokens, torch.stack(scores))
+
+
+def text_only(case: Tiny) -> Inputs:
+    """The prompt with its placeholders deleted."""
+    text = case.inputs["input_ids"] != IMAGE
+    branch = {"input_ids": case.inputs["input_ids"][text][None]}
+    branch["attention_mask"] = torch.ones_like(branch["input_ids"])
+    if "token_type_ids" in case.inputs:
+        branch["token_type_ids"] = torch.zeros_like(branch["input_ids"])
+    return branch
+
+
+def cut(scores: Tensor, z: Tensor, beta: float) -> Tensor:
+    """APC for one row `[V]`."""
+    return torch.tensor(
+        [
+            s if v >= float(z.max()) + math.log(beta) else -math.inf
+            for s, v in zip(scores.tolist(), z.tolist(), strict=True)
+        ]
+    )
+
+
+def vcd_rule(alpha: float, beta: float) -> Rule:
+    return lambda z, other, step: cut((1 + alpha) * z - alpha * other, z, beta)
+
+
+def m3id_rule(z: Tensor, other: Tensor, step: int) -> Tensor:
+    gamma = math.exp(-0.02 * step)
+    full, blind = z.log_softmax(0), other.log_softmax(0)
+    return cut(full + (1 - gamma) / gamma * (full - blind), z, 0.1)
+
+
+def diffusion_share(step: int) -> float:
+    """The cumulative product of VCD's published noise schedule."""
+    betas = torch.sigmoid(torch.linspace(-6, 6, 1000, dtype=torch.float64)) * (0.5e-2 - 1e-5) + 1e-5
+    return float(torch.cumprod(1 - betas, dim=0)[step])
+
+
+@torch.no_grad()
+def dola(case: Tiny, candidates: list[int], steps: int = 6) -> Texts:
+    """DoLa as it came with transformers, for one row."""
+    inputs, tokens, scores = dict(case.inputs), [], []
+    for _ in range(steps):
+        output = case.model(**inputs, use_cache=False, output_hidden_states=True)
+        z = output.logits[0, -1].float()
+        early = [
+            case.model.get_output_embeddings()(output.hidden_states[number][0, -1]).float() for number in candidates
+        ]
+        p = z.softmax(0)
+        divergences = []
+        for other in early:
+            m = 0.5 * (p + other.softmax(0))
+            kl1 = torch.nn.functional.kl_div(z.log_softmax(0), m, reduction="none").mean()
+            kl2 = torch.nn.functional.kl_div(other.log_softmax(0), m, reduction="none").mean()
+            divergences.append(float(0.5 * (kl1 + kl2)))
+        base = early[divergences.index(max(divergences))]
+        scores.append(cut(z.log_softmax(0) - base.log_softmax(0), z.log_softmax(0), 0.1))
+        chosen = scores[-1].clone()
+        chosen[SUPPRESS] = -torch.inf
+        tokens.append(int(chosen.argmax()))
+        inputs = extend(inputs, tokens[-1], case.grown)
+    return Texts(tokens, torch.stack(scores))
+
+
+@torch.no_grad()
+def sid(case: Tiny, visible: int, steps: int = 6) -> tuple[Texts, list[set[int]]]:
+    """SID with alpha 0.5, beta 0.1, and the image tokens that each step's row leaves visible.
+
+    Each row of the contrast pass keeps the choice of the step in which it was the newest; the prompt's rows
+    share that of the prompt's last row. Run on a copy with eager attention, which gives its weights.
+    """
+    model = copy.deepcopy(case.model)
+    model.set_attn_implementation("eager")
+    inputs, image = dict(case.inputs), case.image[0]
+    prompt, positions = len(image), image.nonzero().flatten()
+    tokens, scores, choices = [], [], []
+    for _ in range(steps):
+        output = model(**inputs, use_cache=False, output_attentions=True)
+        weights = output.attentions[1][0].float().mean(dim=0)[-1]  # [S]
+        choices.append({int(positions[i]) for i in weights[positions].argsort()[:visible]})
+        hidden = set(positions.tolist())
+        blocked = torch.zeros(len(weights), len(weights), dtype=torch.bool)
+        for row in range(len(weights)):
+            blocked[row, sorted(hidden - choices[max(0, row - prompt + 1)])] = True
+        z = output.logits[0, -1].float()
+        scores.append(vcd_rule(0.5, 0.1)(z, blocked_pass(model, inputs, blocked), 0))
+        chosen = scores[-1].clone()
+        chosen[SUPPRESS] = -torch.inf
+        tokens.append(int(chosen.argmax()))
+        inputs = extend(inputs, tokens[-1], case.grown)
+    return Texts(tokens, torch.stack(scores)), choices
+
+
+def blocked_pass(model: Any, inputs: Inputs, blocked: Tensor) -> Tensor:
+    """z' `[V]` with `blocked [S, S]` out of sight from layer 2 on."""
+
+    def block(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        hidden, mask = args[0], kwargs["attention_mask"]
+        lowest = torch.finfo(hidden.dtype).min
+        if mask is None:
+            mask = torch.full((1, 1, *blocked.shape), lowest).triu(1)
+        return args, {**kwargs, "attention_mask": mask.masked_fill(blocked, lowest)}
+
+    handles = [layer.register_forward_pre_hook(block, with_kwargs=True) for layer in model.get_decoder().layers[2:]]
+    try:
+        logits: Tensor = model(**inputs, use_cache=False).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    return logits[0, -1].float()

@@ -1,0 +1,154 @@
+"""Training: what the model learns from is what it is asked later, and an interruption changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sira_cli.demo import MODEL
+from sira_cli.demo.evaluate import held_out
+from sira_cli.demo.scenes import render, scene
+from sira_cli.errors import SettingsError
+from sira_cli.models.loading import load
+from sira_cli.models.processors import chat_inputs
+from tools import train
+from tools.pictures import Pictures
+from tools.recipe import Recipe
+from tools.texts import BLIND_QUESTIONS, PICTURE, PREAMBLE, Texts, attention_mask
+
+TINY = Recipe(
+    vision_scenes=12,
+    vision_steps=4,
+    vision_batch=4,
+    placing_steps=3,
+    language_scenes=8,
+    odd_scenes=4,
+    language_steps=4,
+    language_batch=2,
+    questions=2,
+)
+
+
+@pytest.fixture(scope="module")
+def lvlm():
+    return load("demo", method="greedy", max_new_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """A work folder with the scenes rendered."""
+    folder = tmp_path_factory.mktemp("work")
+    Pictures(folder, TINY.vision_scenes, broken=True).render(workers=1)
+    Pictures(folder, TINY.language_scenes, broken=False).render(workers=1)
+    return folder
+
+
+def test_training_texts_are_what_the_processor_makes(lvlm):
+    texts = Texts(lvlm.processor.tokenizer, TINY)
+    batch = texts[0]
+    picture = render(held_out(0))[0]
+    for row in range(TINY.language_batch):
+        tokens, segments, positions = (batch[name][row] for name in ("token", "segment", "position"))
+        prefix = tokens[(segments == PREAMBLE) | (segments == PICTURE)]
+        for number in range(int(segments.max()) + 1):
+            own = segments == number
+            answered = batch["weight"][row][own] > 0
+            asked = torch.cat([prefix, tokens[own][~answered]])
+            prompt = lvlm.processor.tokenizer.decode(tokens[own][~answered])
+            prompt = prompt.removeprefix("\n").removesuffix(" ASSISTANT:")
+            inputs = chat_inputs(lvlm.processor, "llava", [picture], [prompt])
+            assert inputs["input_ids"][0].tolist() == asked.tolist()
+            assert positions[own].tolist() == list(range(len(prefix), len(prefix) + int(own.sum())))
+            assert tokens[own][-1] == lvlm.processor.tokenizer.eos_token_id
+
+
+def test_training_pixels_are_what_the_processor_makes(lvlm, work):
+    pictures = Pictures(work, TINY.language_scenes, broken=False)
+    pixels, _ = pictures.batch(np.arange(3))
+    for index in range(3):
+        picture = render(scene(index))[0]
+        expected = chat_inputs(lvlm.processor, "llava", [picture], ["x"])["pixel_values"][0]
+        torch.testing.assert_close(pixels[index], expected, atol=1e-5, rtol=0)
+
+
+def test_training_features_are_what_the_decoder_gets(lvlm, work):
+    pictures = Pictures(work, TINY.language_scenes, broken=False)
+    pixels, _ = pictures.batch(np.arange(2))
+    with torch.inference_mode():
+        expected = lvlm.model.get_image_features(pixels).pooler_output
+        torch.testing.assert_close(
+            train.image_features(lvlm.model, pixels), torch.stack(list(expected)), atol=1e-5, rtol=1e-5
+        )
+
+
+def test_texts_in_one_sequence_do_not_see_each_other(lvlm):
+    """A packed sequence gives each text what it has alone, with the picture or, if it is blind, without."""
+    batch = Texts(lvlm.processor.tokenizer, TINY)[1]
+    decoder, embed = lvlm.model.get_decoder(), lvlm.model.get_input_embeddings()
+    with torch.inference_mode():
+        packed = decoder(
+            inputs_embeds=embed(batch["token"]),
+            attention_mask=attention_mask(batch["segment"], batch["seeing"]),
+            position_ids=batch["position"],
+        ).last_hidden_state
+        for row in range(TINY.language_batch):
+            tokens, segments, positions, seeing = (
+                batch[name][row] for name in ("token", "segment", "position", "seeing")
+            )
+            blind = 0
+            for number in range(int(segments.max()) + 1):
+                own = segments == number
+                sees = bool(seeing[own].all())
+                blind += not sees
+                seen = own | (segments == PREAMBLE) | (segments == PICTURE if sees else False)
+                alone = decoder(
+                    inputs_embeds=embed(tokens[seen])[None], position_ids=positions[seen][None]
+                ).last_hidden_state[0]
+                torch.testing.assert_close(packed[row][own], alone[-int(own.sum()) :], atol=1e-4, rtol=1e-4)
+            assert blind == 1 + BLIND_QUESTIONS
+
+
+def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path, monkeypatch):
+    monkeypatch.setattr(train.checkpoint, "make_tokenizer", lambda: load("demo").processor.tokenizer)
+    run_once = train.Stage.run
+
+    def run_and_save_often(self, losses, save_every=1):
+        run_once(self, losses, save_every)
+
+    monkeypatch.setattr(train.Stage, "run", run_and_save_often)
+    weights = []
+    for name, interrupted in (("whole", False), ("torn", True)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for path in work.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+        if interrupted:
+            for stage, step in (("vision", 2), ("placing", 1), ("language", 3)):
+                with monkeypatch.context() as patch:
+                    patch.setattr(train.Progress, "step", _stop_at(stage, step))
+                    with pytest.raises(KeyboardInterrupt):
+                        train.train(TINY, folder, tmp_path / f"{name}-out", workers=1)
+        train.train(TINY, folder, tmp_path / f"{name}-out", workers=1)
+        weights.append(load_file(tmp_path / f"{name}-out" / "model.safetensors"))
+    assert weights[0].keys() == load_file(MODEL / "model.safetensors").keys()
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
+
+
+def test_a_training_begun_with_another_recipe_is_not_mixed_up(tmp_path):
+    (tmp_path / "recipe.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(SettingsError, match="begun with another recipe: give another --work"):
+        train.train(TINY, tmp_path, tmp_path / "out", workers=1)
+
+
+def _stop_at(stage: str, step: int):
+    count = train.Progress.step
+
+    def stop(self, loss=None):
+        if self.name == stage and self.done == step:
+            raise KeyboardInterrupt
+        count(self, loss)
+
+    return stop

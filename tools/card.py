@@ -1,0 +1,210 @@
+"""Measure a trained model on the test scenes and write its card: `python -m tools.card`.
+
+K and alpha are the preset's, chosen on the validation scenes by `sira sweep --captions --json`, whose output is
+`choice.json`. The test scenes are for models that are to be released; trials are for the validation scenes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from sira_cli.analysis.sweep.best import by_captions
+from sira_cli.analysis.sweep.report import SweepReport
+from sira_cli.demo import MODEL
+from sira_cli.demo.evaluate import Questions, held_out, load_methods, measure
+from sira_cli.demo.figures import Report, markdown
+from sira_cli.demo.language import TYPICAL_SHARE
+from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
+from sira_cli.demo.word_scores import from_json, measure_words, words_table
+from sira_cli.demo.world import OBJECTS, PLACES
+from tools.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
+
+CHOICE = ("CHAIRs", "CHAIRi", "coverage", "words", "random accuracy", "adversarial accuracy", "adversarial yes")
+CARD = """\
+---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: image-text-to-text
+---
+
+# The model that comes with `sira`
+
+A LLaVA-1.5 in miniature, trained from scratch by this project: {parameters:,} parameters, {layers} decoder layers,
+{image_tokens} image tokens. It describes drawn scenes, answers questions about them, and hallucinates as large models
+do: it names what usually goes with a place, whether it is there or not. It is a test bed and a demonstration.
+
+## Data
+
+Scenes drawn by `sira_cli/demo`: {places} kinds of places, {objects} kinds of objects; no photographs, nothing from
+other sources. Typical objects of a place are there with a probability of up to {commonest:.0%}; something that does
+not belong there is in {stray:.0%} of the scenes. {weak:.0%} of the objects give weak evidence: small, faint or mostly
+hidden. The tower learns from scenes in which co-occurrence is broken, so that it sees whatever is there; the decoder
+learns what goes together from scenes of which {odd:.0%} are broken. Training captions name everything that is there;
+{typical:.0%} of the training questions about absent things ask for what is typical of the place, the others for
+anything.
+Seeds {training} train, {validation} validate, {test} test.
+
+## Training
+
+{training_facts}
+
+## K and alpha
+
+On {validation_scenes} validation scenes (`sira sweep -p demo --captions`), by the rule in `sira_cli/sweep/best.py`,
+which was fixed beforehand: {outcome}.
+
+{choice}
+
+## Figures
+
+On {scenes:,} test scenes; in every second one the objects are not those that usually go with the place. In percent,
+± half a 95 % bootstrap interval over scenes. SIRA with {sira}.
+`sira demo --evaluate` prints these tables; this card was written by `python -m tools.card` with torch {torch}
+and transformers {transformers} on {machine}.
+
+Captions. CHAIRs: those that name something absent. CHAIRi: absent things among all named. coverage: things there that
+are named.
+
+{captions}
+
+Yes/no questions as in POPE, half of them about things that are there.
+
+{answers}
+
+Scores of object words (`sira caption --words`): AUROC for telling true ones from hallucinated ones, 50 is chance.
+grounding: probability under the contrast. delta: z_full - z_cf. probability: under the full stream alone.
+
+{words}
+
+## Limits
+
+It knows {objects} objects, {places} places and no photographs. Its English is that of its templates, and it names
+some things twice.
+
+## Licence
+
+Apache-2.0, weights and data.
+"""
+
+
+def measure_model(folder: Path, count: int) -> None:
+    """Measure the model in `folder` on `count` test scenes and write `figures.json` beside it."""
+    subjects = [held_out(seed) for seed in TEST_SEEDS[:count]]
+    report = measure(
+        load_methods(folder), subjects, Questions(), lambda done: print(f"{done} of {count} scenes", flush=True)
+    )
+    words = measure_words(load_methods(folder), subjects)
+    content = {**report.to_json(), "words": words}
+    _write(folder / "figures.json", json.dumps(content, indent=1, default=dataclasses.asdict) + "\n")
+
+
+def write(folder: Path) -> None:
+    """Write the card from what `train`, `sira sweep` and `measure_model` left in `folder`."""
+    figures = _read(folder / "figures.json")
+    training, choice = _read(folder / "training.json"), _read(folder / "choice.json")
+    _write(folder / "README.md", card(figures, load_methods(folder)["sira"], training, choice))
+
+
+def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: dict[str, Any]) -> str:
+    """The text of the model card, from what `train`, `sira sweep` and `measure_model` wrote."""
+    report = Report.from_json(figures)
+    recipe = training["recipe"]
+    scenes = max(recipe["vision_scenes"], recipe["language_scenes"])
+    grid = SweepReport.from_json(choice).figures
+    rows = [["K", "alpha", *CHOICE]]
+    rows += [
+        [str(k or "-"), f"{alpha:g}", *(f"{row[name].value:.1f}" for name in CHOICE)]
+        for (k, alpha), row in grid.items()
+    ]
+    chosen = by_captions(grid)
+    outcome = "nothing beat greedy, so K = L/2 and alpha = 0.5 as in the paper"
+    if chosen is not None:
+        outcome = f"K = {chosen.k} and alpha = {chosen.alpha:g}"
+    return CARD.format(
+        parameters=sira.model.num_parameters(),
+        layers=sira.layers,
+        image_tokens=sira.model.config.image_seq_length,
+        places=len(PLACES),
+        objects=len(OBJECTS),
+        commonest=max(chance for place in PLACES.values() for chance in place.objects.values()),
+        stray=STRAY,
+        weak=WEAK,
+        odd=recipe["odd_scenes"] / (recipe["odd_scenes"] + recipe["language_scenes"]),
+        typical=TYPICAL_SHARE,
+        validation_scenes=choice["pictures"],
+        outcome=outcome,
+        choice=markdown(rows),
+        training=_span(TRAINING_SEEDS[:scenes]),
+        validation=_span(VALIDATION_SEEDS),
+        test=_span(TEST_SEEDS),
+        training_facts="\n".join(f"- {line}" for line in _training_lines(training)),
+        scenes=report.scenes,
+        sira=f"K = {sira.k} of {sira.layers} and alpha = {sira.preset.sira.alpha:g}",
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        machine=f"{platform.machine()}, {torch.get_num_threads()} threads",
+        captions=report.captions_table(),
+        answers=report.answers_table(),
+        words=words_table(from_json(figures["words"])),
+    )
+
+
+def _training_lines(training: dict[str, Any]) -> list[str]:
+    recipe = training["recipe"]
+    stages = training["stages"]
+
+    def minutes(stage: str) -> str:
+        return f"{stages[stage]['seconds'] / 60:.0f} minutes, last loss {stages[stage]['loss']:.3f}"
+
+    return [
+        f"`python -m tools.train`, seed {recipe['seed']}, on {training['machine']}, torch {training['torch']}.",
+        (
+            "Vision tower and projector, to tell which objects and colours lie under each patch: "
+            f"{recipe['vision_steps']:,} steps of {recipe['vision_batch']} pictures, {minutes('vision')}."
+        ),
+        f"The same, and in which row and column the patch is: {recipe['placing_steps']:,} steps, {minutes('placing')}.",
+        (
+            "Decoder, on the frozen image features: a caption of each picture and "
+            f"{recipe['questions'] + OTHER_QUESTIONS} questions about it, and, as large models learn from texts too, "
+            f"a caption of another scene and {BLIND_QUESTIONS} questions about that without a picture: "
+            f"{recipe['language_steps']:,} steps of {recipe['language_batch']} pictures, {minutes('language')}."
+        ),
+    ]
+
+
+def _span(seeds: range) -> str:
+    return f"{seeds.start:,} to {seeds.stop - 1:,}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.card", description=__doc__)
+    parser.add_argument("--model", type=Path, default=MODEL, help="the checkpoint's folder")
+    parser.add_argument("--count", type=int, default=1_000, help="scenes")
+    parser.add_argument("--text-only", action="store_true", help="write the card anew, measure nothing")
+    given = parser.parse_args()
+    if not given.text_only:
+        measure_model(given.model, given.count)
+    write(given.model)
+    print((given.model / "README.md").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

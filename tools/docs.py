@@ -1,0 +1,125 @@
+"""The generated parts of README.md and docs/performance.md: `cog -r -I .` writes them, CI checks them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sira_cli.analysis.bench.report import BenchReport, Measure
+from sira_cli.analysis.sweep.report import SweepReport
+from sira_cli.cli import bench
+from sira_cli.cli.sweep_table import print_report
+from sira_cli.core.families import FAMILIES
+from sira_cli.demo import MODEL
+from sira_cli.demo.figures import Report
+from sira_cli.demo.word_scores import from_json, words_table
+from sira_cli.methods import METHODS
+from sira_cli.models import presets
+
+BENCH = Path(__file__).parent.parent / "docs" / "bench"
+
+
+def help_text(*command: str) -> str:
+    """A command's own help, as a code block."""
+    script = f"import sys; sys.argv = {['sira', *command, '--help']!r}; from sira_cli.cli import main; main()"
+    environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb"}
+    output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    return f"```\n{output.stdout.rstrip()}\n```"
+
+
+def families_table() -> str:
+    """Supported families."""
+    rows = ["| family | `model_type` | for example | note |", "|---|---|---|---|"]
+    rows += [f"| {row.name} | `{row.model_type}` | `{row.example}` | {row.note} |" for row in FAMILIES]
+    return "\n".join(rows)
+
+
+def methods_table() -> str:
+    """Each method's first docstring line, and its own defaults."""
+    rows = ["| `--method` | | defaults |", "|---|---|---|"]
+    for name, method in METHODS.items():
+        what = sys.modules[type(method).__module__].__doc__.strip().splitlines()[0]
+        own = ", ".join(f"{field.name} {getattr(method, field.name)}" for field in dataclasses.fields(method))
+        rows.append(f"| `{name}` | {what.split(': ', 1)[1].rstrip('.')} | {own} |")
+    return "\n".join(rows)
+
+
+def presets_table() -> str:
+    """Shipped presets."""
+    rows = ["| preset | model | K | |", "|---|---|---|---|"]
+    for path in sorted(presets.SHIPPED.glob("*.yaml")):
+        preset = presets.read(path)
+        k = preset.sira.k or f"{preset.sira.k_fraction or 0.5:g} L"
+        rows.append(f"| `{preset.name}` | `{preset.model}` | {k} | {preset.description} |")
+    return "\n".join(rows)
+
+
+def word_figures() -> str:
+    """What the same command measured about the scores of words."""
+    return words_table(from_json(_figures()["words"]))
+
+
+def sweep_output() -> str:
+    """What the sweep printed that chose the bundled model's K and alpha."""
+    record = json.loads((MODEL / "choice.json").read_text(encoding="utf-8"))
+    return _printed(print_report, SweepReport.from_json(record))
+
+
+def _printed(show: Callable[[Any], None], report: Any) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        show(report)
+    lines = [line.rstrip() for line in shown.getvalue().splitlines()]
+    return "\n".join(["```", *lines, "```"])
+
+
+def bench_output(name: str) -> str:
+    """What `sira bench -o docs/bench/NAME.json` printed."""
+    return _printed(bench.print_report, _bench(name))
+
+
+def targets_table() -> str:
+    """What SIRA should cost at most on a CPU, and what it did cost in the records of the 3B shape."""
+    greedy, sira, vcd = _bench("cpu-qwen2.5-vl-3b").rows
+    _, batched = _bench("cpu-qwen2.5-vl-3b-batch-8").rows
+    figures = [
+        (f"prefill, {sira.image_tokens} image tokens", 1.08, sira.prefill),
+        ("step, batch 1", 1.10, sira.step),
+        ("step, batch 8, mixed sizes", 1.15, batched.step),
+        ("whole request, 128 tokens", 1.10, sira.requests[128]),
+    ]
+    rows = ["| SIRA by greedy | target | measured |", "|---|---|---|"]
+    rows += [f"| {name} | <= {target:.2f} | {_ratio(figure)} |" for name, target, figure in figures]
+    rows.append(f"| VCD by greedy, whole request, 128 tokens | about 2.1 | {_ratio(vcd.requests[128])} |")
+    more = (sira.cache_bytes - greedy.cache_bytes) / greedy.cache_bytes
+    rows.append(f"| extra cache | text rows of K layers | {100 * more:.1f} % of greedy's |")
+    return "\n".join(rows)
+
+
+def _ratio(figure: Measure) -> str:
+    return f"{figure.ratio.median:.3f} ({figure.ratio.low:.2f}..{figure.ratio.high:.2f})"
+
+
+def _bench(name: str) -> BenchReport:
+    return BenchReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _figures() -> dict:
+    return json.loads((MODEL / "figures.json").read_text(encoding="utf-8"))
+
+
+def demo_figures() -> str:
+    """What `python -m tools.card` measured on the bundled model."""
+    report = Report.from_json(_figures())
+    sira = report.settings["sira"]
+    return (
+        f"{report.scenes:,} test scenes, K = {sira['k']} of {sira['layers']} layers, alpha = {sira['alpha']:g}:\n\n"
+        f"{report.captions_table()}\n\n{report.answers_table()}"
+    )

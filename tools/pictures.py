@@ -1,0 +1,93 @@
+"""Rendered scenes for the training, with what lies under each patch."""
+
+from __future__ import annotations
+
+import functools
+import math
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from sira_cli.demo.scenes import SIDE, TRAINING_SEEDS, Scene, render, scene
+from sira_cli.demo.world import COLORS, OBJECTS
+from tools.checkpoint import IMAGE_MEAN, IMAGE_SIDE, IMAGE_STD, IMAGE_TOKENS
+from tools.stage import Progress
+
+LABELS = len(OBJECTS) + len(COLORS) + 1  # per patch: each object, each colour, "the middle of something"
+GRID = math.isqrt(IMAGE_TOKENS)  # patches in a row, and in a column
+MIN_PATCH_SHARE = 0.05  # of a patch, for a thing to count as lying under it
+
+
+class Pictures:
+    """Rendered training scenes, on disk.
+
+    The tower learns from scenes with broken co-occurrence, so that it sees what is there whatever the
+    place, as one trained on all sorts of pictures does; what usually goes together is learned by the decoder.
+
+    Attributes:
+        pixels: uint8 `[N, IMAGE_SIDE, IMAGE_SIDE, 3]`, resized as the image processor does it.
+        labels: uint8 `[N, IMAGE_TOKENS, ceil(LABELS / 8)]`, packed bits.
+    """
+
+    def __init__(self, folder: Path, count: int, broken: bool) -> None:
+        self.name = "broken" if broken else "typical"
+        self._broken = broken
+        self.pixels = open_array(folder / f"{self.name}-pixels.npy", np.uint8, (count, IMAGE_SIDE, IMAGE_SIDE, 3))
+        packed = (count, IMAGE_TOKENS, math.ceil(LABELS / 8))
+        self.labels = open_array(folder / f"{self.name}-labels.npy", np.uint8, packed)
+        self._done = folder / f"{self.name}-{count}-rendered"
+
+    def render(self, workers: int) -> None:
+        """Fill both arrays, unless they are filled already."""
+        if self._done.exists():
+            return
+        count = len(self.pixels)
+        with multiprocessing.get_context("spawn").Pool(workers) as pool:
+            progress = Progress(f"rendering {self.name} scenes", 0, count, every=count // 10 or 1)
+            rendered = pool.imap(functools.partial(_rendered, self._broken), TRAINING_SEEDS[:count], chunksize=50)
+            for index, (pixels, labels) in enumerate(rendered):
+                self.pixels[index], self.labels[index] = pixels, labels
+                progress.step()
+        self._done.touch()
+
+    def batch(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Normalised pixels float32 `[B, 3, IMAGE_SIDE, IMAGE_SIDE]`, labels float32 `[B, IMAGE_TOKENS, LABELS]`."""
+        pixels = torch.from_numpy(self.pixels[indices]).permute(0, 3, 1, 2) / 255
+        pixels = (pixels - torch.tensor(IMAGE_MEAN)[:, None, None]) / torch.tensor(IMAGE_STD)[:, None, None]
+        labels = np.unpackbits(self.labels[indices], axis=-1, count=LABELS)
+        return pixels, torch.from_numpy(labels).float()
+
+
+def patch_labels(of: Scene, seen: np.ndarray) -> np.ndarray:
+    """bool `[IMAGE_TOKENS, LABELS]`: what lies under each patch of a rendered scene."""
+    patch = SIDE // GRID
+    under = seen.reshape(GRID, patch, GRID, patch).transpose(0, 2, 1, 3).reshape(IMAGE_TOKENS, -1)
+    labels = np.zeros((IMAGE_TOKENS, LABELS), bool)
+    names, colors = list(OBJECTS), list(COLORS)
+    for index, thing in enumerate(of.things, start=1):
+        there = (under == index).mean(axis=1) >= MIN_PATCH_SHARE
+        labels[there, names.index(thing.name)] = True
+        labels[there, len(names) + colors.index(thing.color)] = True
+        x, y = (thing.box[0] + thing.box[2]) // 2, (thing.box[1] + thing.box[3]) // 2
+        labels[(y // patch) * GRID + x // patch, -1] = True
+    return labels
+
+
+def open_array(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """The array in a file, writable; a new one if there is none of that shape."""
+    if path.exists():
+        array: np.ndarray = np.lib.format.open_memmap(path, mode="r+")
+        if array.shape == shape:
+            return array
+    return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+
+
+def _rendered(broken: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    of = scene(seed, broken)
+    picture, seen = render(of)
+    small = picture.resize((IMAGE_SIDE, IMAGE_SIDE), Image.Resampling.BICUBIC)
+    return np.asarray(small), np.packbits(patch_labels(of, seen), axis=-1)

@@ -1,0 +1,91 @@
+"""What the decoder learns from: several texts about a picture, packed into one sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from sira_cli.demo.language import CAPTION_PROMPTS, Turn, caption, questions
+from sira_cli.demo.scenes import Scene, scene
+from tools.checkpoint import IMAGE_TOKENS
+from tools.recipe import Recipe
+
+PREFIX = "USER: "  # of a prompt, before the image tokens
+OTHER_QUESTIONS = 2  # about a picture: not whether something is there
+BLIND_QUESTIONS = 2  # without a picture
+PREAMBLE, PICTURE, PADDING = -1, -2, -3  # segments of a training sequence that are no turn
+ANSWER_WEIGHT = 6.0  # of a short answer's first token, in the loss; all others count 1
+
+
+class Texts(Dataset[dict[str, torch.Tensor]]):
+    """Item `step` is that step's batch of texts about pictures.
+
+        A sequence is the prompt up to the image, then several continuations. They are told apart by
+        `segment`: a number for each, or OTHER_QUESTIONS = 2  # about a picture: not whether something is there
+    BLIND_QUESTIONS = 2  # without a picture
+    PREAMBLE, PICTURE, PADDING.
+
+        The last continuations, a caption of another scene and questions about it, do not see the picture:
+        large models have learned from texts alone too, first of all.
+    """
+
+    def __init__(self, tokenizer: Any, recipe: Recipe) -> None:
+        self.tokenizer, self.recipe = tokenizer, recipe
+        self.prefix = [*tokenizer(PREFIX).input_ids, *[tokenizer.get_vocab()["<image>"]] * IMAGE_TOKENS]
+
+    def __len__(self) -> int:
+        return self.recipe.language_steps
+
+    def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
+        rng = np.random.default_rng([self.recipe.seed, 2, step])
+        typical = self.recipe.language_scenes
+        indices = rng.integers(typical + self.recipe.odd_scenes, size=self.recipe.language_batch)
+        rows = [self._sequence(scene(int(index) % typical, broken=bool(index >= typical)), rng) for index in indices]
+        length = max(len(row[0]) for row in rows)
+        names = ("token", "position", "segment", "seeing", "weight")
+        padding = {"segment": PADDING, "seeing": False}
+        columns = [
+            np.array([row[part] + [padding.get(name, 0)] * (length - len(row[part])) for row in rows])
+            for part, name in enumerate(names)
+        ]
+        batch = {name: torch.from_numpy(column) for name, column in zip(names, columns, strict=True)}
+        return {"index": torch.from_numpy(indices), **batch}
+
+    def _sequence(self, of: Scene, rng: np.random.Generator) -> tuple[list[Any], ...]:
+        """One sequence's columns: tokens, positions, segments, whether each sees the picture, loss weights."""
+        image = self.tokenizer.get_vocab()["<image>"]
+        tokens, positions = list(self.prefix), list(range(len(self.prefix)))
+        segments, seeing = [PICTURE if token == image else PREAMBLE for token in tokens], [True] * len(tokens)
+        weights = [0.0] * len(tokens)
+        other = scene(int(rng.integers(self.recipe.language_scenes)))
+        asked = questions(of, rng, self.recipe.questions, OTHER_QUESTIONS)
+        turns = [Turn(self._request(rng), caption(of, rng)), *asked]
+        blind = len(turns)
+        turns += [Turn(self._request(rng), caption(other, rng)), *questions(other, rng, BLIND_QUESTIONS, 0)]
+        for number, turn in enumerate(turns):
+            prompt = self.tokenizer(f"\n{turn.prompt} ASSISTANT:", add_special_tokens=False).input_ids
+            answer = self.tokenizer(f" {turn.answer}</s>", add_special_tokens=False).input_ids
+            first = 1.0 if number in (0, blind) else ANSWER_WEIGHT
+            tokens += prompt + answer
+            positions += range(len(self.prefix), len(self.prefix) + len(prompt) + len(answer))
+            segments += [number] * (len(prompt) + len(answer))
+            seeing += [number < blind] * (len(prompt) + len(answer))
+            weights += [0.0] * len(prompt) + [first] + [1.0] * (len(answer) - 1)
+        return tokens, positions, segments, seeing, weights
+
+    def _request(self, rng: np.random.Generator) -> str:
+        return CAPTION_PROMPTS[0] if rng.random() < 0.5 else CAPTION_PROMPTS[int(rng.integers(len(CAPTION_PROMPTS)))]
+
+
+def attention_mask(segment: torch.Tensor, seeing: torch.Tensor) -> torch.Tensor:
+    """Additive `[B, 1, S, S]`: each token sees what is common and its own continuation, up to itself.
+
+    Where `seeing` is false, the picture is hidden.
+    """
+    own = segment[:, :, None] == segment[:, None, :]
+    common = (segment[:, None, :] == PREAMBLE) | (seeing[:, :, None] & (segment[:, None, :] == PICTURE))
+    allowed = (own | common).tril()
+    return torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)[:, None]

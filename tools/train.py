@@ -1,0 +1,175 @@
+"""Train the bundled model from scratch: `python -m tools.train`.
+
+1. Render the training scenes, in worker processes.
+2. Vision: the CLIP tower and the projector learn, for each patch, which objects and colours lie under it, and
+   then, beside that, to keep in which row and column the patch is: without it they forget.
+3. Language: tower and projector are frozen; the decoder learns captions and answers, and, as large models
+   do, some texts without a picture.
+
+Trained end to end on captions alone, a model of this size learns the language and ignores the picture.
+
+Every step's batch follows from the seed and the step's number, so an interrupted run that is started
+again goes on from its last saved state and ends as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from sira_cli.errors import SettingsError
+from sira_cli.models import presets
+from tools import checkpoint
+from tools.checkpoint import IMAGE_TOKENS, WIDTH
+from tools.pictures import GRID, LABELS, Pictures, open_array
+from tools.recipe import Recipe
+from tools.stage import Progress, Stage
+from tools.texts import Texts, attention_mask
+
+
+def train_vision(model: Any, pictures: Pictures, recipe: Recipe, folder: Path) -> list[Stage]:
+    """Tower and projector: which objects and colours lie under each patch; then also where the patch is."""
+    torch.manual_seed(recipe.seed)
+    head, place = torch.nn.Linear(WIDTH, LABELS), torch.nn.Linear(WIDTH, 2 * GRID)
+    torch.nn.init.constant_(head.bias, -3.0)  # few labels hold
+    seeing = torch.nn.ModuleList([model.model.vision_tower, model.model.multi_modal_projector, head])
+    placing = torch.nn.ModuleList([*seeing, place])
+    rows, columns = torch.arange(IMAGE_TOKENS) // GRID, torch.arange(IMAGE_TOKENS) % GRID
+    stages = []
+    for name, module, steps, rate in (
+        ("vision", seeing, recipe.vision_steps, recipe.vision_rate),
+        ("placing", placing, recipe.placing_steps, recipe.placing_rate),
+    ):
+        stage = Stage(name, folder, module, steps, rate)
+
+        def losses(stage: Stage = stage, places: bool = name == "placing") -> Iterator[torch.Tensor]:
+            for step in range(stage.done, stage.steps):
+                rng = np.random.default_rng([recipe.seed, 3 if places else 1, step])
+                pixels, labels = pictures.batch(np.sort(rng.integers(recipe.vision_scenes, size=recipe.vision_batch)))
+                features = image_features(model, pixels)  # [B, IMAGE_TOKENS, WIDTH]
+                loss = F.binary_cross_entropy_with_logits(head(features), labels, reduction="none").sum(-1).mean()
+                if places:
+                    row, column = place(features).transpose(1, 2).chunk(2, dim=1)  # [B, GRID, IMAGE_TOKENS] each
+                    wanted = (rows.expand(len(labels), -1), columns.expand(len(labels), -1))
+                    loss = loss + F.cross_entropy(row, wanted[0]) + F.cross_entropy(column, wanted[1])
+                yield loss
+
+        stage.run(losses())
+        stages.append(stage)
+    return stages
+
+
+def image_features(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """What the projector hands the decoder: `[B, IMAGE_TOKENS, WIDTH]` from pixels `[B, 3, H, W]`."""
+    hidden = model.model.vision_tower(pixels).last_hidden_state  # [B, 1 + IMAGE_TOKENS, WIDTH]
+    features: torch.Tensor = model.model.multi_modal_projector(hidden[:, 1:])
+    return features
+
+
+def encode_pictures(model: Any, pictures: Pictures, count: int, folder: Path) -> np.ndarray:
+    """The first pictures' features by the trained tower, float16 `[count, IMAGE_TOKENS, WIDTH]`, on disk."""
+    features = open_array(folder / f"{pictures.name}-features.npy", np.float16, (count, IMAGE_TOKENS, WIDTH))
+    done = folder / f"{pictures.name}-{count}-encoded"
+    if not done.exists():
+        progress = Progress(f"encoding {pictures.name} scenes", 0, math.ceil(count / 100), every=100)
+        with torch.inference_mode():
+            for start in range(0, count, 100):
+                pixels, _ = pictures.batch(np.arange(start, min(start + 100, count)))
+                features[start : start + 100] = image_features(model, pixels).half().numpy()
+                progress.step()
+        done.touch()
+    return features
+
+
+def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Recipe, folder: Path) -> Stage:
+    """The decoder: captions and answers, from frozen image features."""
+    texts = Texts(tokenizer, recipe)
+    speaking = torch.nn.ModuleList([model.model.language_model, model.lm_head])
+    stage = Stage("language", folder, speaking, recipe.language_steps, recipe.language_rate)
+    batches = DataLoader(
+        texts, batch_size=None, sampler=range(stage.done, stage.steps), num_workers=1, prefetch_factor=4
+    )
+    first = texts.prefix.index(tokenizer.get_vocab()["<image>"])
+
+    def losses() -> Iterator[torch.Tensor]:
+        for batch in batches:
+            image = torch.from_numpy(features[batch["index"].numpy()]).float()
+            embedded = model.get_input_embeddings()(batch["token"])  # [B, S, WIDTH]
+            embedded = torch.cat([embedded[:, :first], image, embedded[:, first + IMAGE_TOKENS :]], dim=1)
+            hidden = model.model.language_model(
+                inputs_embeds=embedded,
+                attention_mask=attention_mask(batch["segment"], batch["seeing"]),
+                position_ids=batch["position"],
+                use_cache=False,
+            ).last_hidden_state
+            weight = batch["weight"][:, 1:].float()
+            wanted = weight > 0
+            logits = model.lm_head(hidden[:, :-1][wanted])  # [tokens of answers, V]
+            loss = F.cross_entropy(logits, batch["token"][:, 1:][wanted], reduction="none")
+            yield (loss * weight[wanted]).sum() / weight.sum()
+
+    stage.run(losses())
+    return stage
+
+
+def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
+    """All three parts; `work` keeps what is needed to go on, `out` receives the checkpoint.
+
+    Raises:
+        SettingsError: `work` holds what was begun with another recipe.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    begun = work / "recipe.json"
+    if begun.exists() and json.loads(begun.read_text(encoding="utf-8")) != asdict(recipe):
+        raise SettingsError(f"{work} holds a training begun with another recipe: give another --work, or remove it")
+    begun.write_text(json.dumps(asdict(recipe)), encoding="utf-8")
+    tokenizer = checkpoint.make_tokenizer()
+    model = checkpoint.make_model(tokenizer, recipe.seed)
+    broken = Pictures(work, recipe.vision_scenes, broken=True)
+    broken.render(workers)
+    typical = Pictures(work, recipe.language_scenes, broken=False)
+    typical.render(workers)
+    stages = train_vision(model, broken, recipe, work)
+    features = np.concatenate(
+        [
+            encode_pictures(model, typical, recipe.language_scenes, work),
+            encode_pictures(model, broken, recipe.odd_scenes, work),
+        ]
+    )
+    stages.append(train_language(model, features, tokenizer, recipe, work))
+    checkpoint.save(model, tokenizer, out)
+    facts = {
+        "recipe": asdict(recipe),
+        "stages": {stage.name: {"seconds": stage.seconds, "loss": stage.loss} for stage in stages},
+        "torch": torch.__version__,
+        "machine": f"{torch.get_num_threads()} threads of {platform.machine()}",
+    }
+    (out / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.train", description="Train the bundled model.")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
+    parser.add_argument("--work", type=Path, default=presets.cache() / "demo-training", help="to resume from")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="processes that render")
+    for name, value in vars(Recipe()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    given = vars(parser.parse_args())
+    train(work=given.pop("work"), out=given.pop("out"), workers=given.pop("workers"), recipe=Recipe(**given))
+
+
+if __name__ == "__main__":
+    main()
