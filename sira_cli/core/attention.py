@@ -1,8 +1,8 @@
 """Attention of the late layers, once per stream, by the model's own attention function.
 
-Each stream attends to its own keys only, so the block-diagonal attention of both is two ordinary ones. The full
-stream's is then what it is without a fork: the same kernel, the same mask or none, grouped key/value heads
-not repeated. Projections and MLPs still run on the rows of both streams at once.
+Each stream attends to its own keys only, so the block-diagonal attention of both is two ordinary ones. That of the
+full stream is what it is without a fork: the same kernel, the same mask or none, grouped key/value heads not
+repeated. Projections and MLPs run on the rows of both streams at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -23,12 +24,12 @@ _NAME = "sira_two_streams"
 
 
 class Split(NamedTuple):
-    """Where the rows of both streams part.
+    """How the packed rows of a layer divide into the two streams.
 
     Attributes:
-        q: query rows of the full stream, which come first.
+        q: number of query rows of the full stream, which come first.
         cf_mask: the CF stream's mask.
-        cf_keys, cf_values: `[B, H, N, D]` from the cache; None: without one, those behind the first q rows.
+        cf_keys, cf_values: `[B, H, N, D]` from the cache. None (no cache): the packed rows behind the first q.
     """
 
     q: int
@@ -37,12 +38,12 @@ class Split(NamedTuple):
     cf_values: Tensor | None = None
 
 
-# A module's own attention function, and what says how its rows part.
+# Each attached attention module with its own attention function, and what divides its rows.
 _streams: WeakKeyDictionary[nn.Module, tuple[Any, Callable[[Tensor | None], Split]]] = WeakKeyDictionary()
 
 
 class _Configs:
-    """Gives attention modules their own configs back."""
+    """The configs of attention modules, to be given back."""
 
     def __init__(self, modules: Sequence[Any]) -> None:
         self._configs = [(module, module.config) for module in modules]
@@ -53,19 +54,19 @@ class _Configs:
             _streams.pop(module, None)
 
 
-def two_streams(modules: Sequence[Any], split: Callable[[Tensor | None], Split]) -> Removable:
-    """Let attention modules attend per stream, until the returned handle is removed.
+def two_streams(modules: Sequence[Any], split: Callable[[int, Tensor | None], Split]) -> Removable:
+    """Let attention modules attend once per stream, until the returned handle is removed.
 
-    A module finds its attention function by the name in its config, so each gets a copy of its config with ours.
+    A module finds its attention function by the name in its config, so each gets a copy of its config with our name.
 
     Args:
         modules: attention modules of Hugging Face decoder layers.
-        split: called inside each attention with the model's own mask.
+        split: called inside each attention with the module's index in `modules` and the model's own mask.
     """
     configs = _Configs(modules)
-    for module in modules:
+    for index, module in enumerate(modules):
         config = copy.copy(module.config)
-        _streams[module] = _own_attention(module, config._attn_implementation), split
+        _streams[module] = _own_attention(module, config._attn_implementation), partial(split, index)
         config._attn_implementation = _NAME
         module.config = config
     return configs
@@ -80,15 +81,15 @@ def _own_attention(module: nn.Module, name: str) -> Any:
 def _attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """An attention function: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
-    attend, part = _streams[module]
-    q, cf_mask, cf_keys, cf_values = part(attention_mask)
+    """Attend within each stream: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
+    attend, split = _streams[module]
+    q, cf_mask, cf_keys, cf_values = split(attention_mask)
     streams = q, query.shape[2] - q
     full_query, cf_query = query.split_with_sizes(streams, 2)
     if cf_keys is None or cf_values is None:
         key, cf_keys = key.split_with_sizes(streams, 2)
         value, cf_values = value.split_with_sizes(streams, 2)
-    if attention_mask is not None:  # a sliding window's has no column for what lies before the window
+    if attention_mask is not None:  # a sliding window's mask has no columns for what lies before the window
         window = attention_mask.shape[-1]
         key, value = key[:, :, -window:], value[:, :, -window:]
     full, weights = attend(module, full_query, key, value, attention_mask, **kwargs)

@@ -48,7 +48,7 @@ class SiraConfig:
             raise SettingsError(f"image_tokens must be an ImageTokens rule; got {self.image_tokens!r}")
 
     def layers_after_fork(self, layers: int) -> int:
-        """K for a decoder of `layers` = L layers.
+        """Return K for a decoder of `layers` = L layers.
 
         Raises:
             SettingsError: K is not in 1..L-1, so that one side of the boundary would be empty.
@@ -63,7 +63,7 @@ class SiraConfig:
 
 
 def check_range(name: str, value: float, low: float, high: float = math.inf, open_ends: bool = False) -> None:
-    """Whether a setting is a number from `low` to `high`.
+    """Check that a setting is a number from `low` to `high`.
 
     Raises:
         SettingsError: it is not.

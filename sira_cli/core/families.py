@@ -69,20 +69,20 @@ class Backbone:
     """The text stack of an LVLM: the parts that the fork hooks.
 
     Attributes:
-        layers: the L decoder layers.
+        decoder_layers: the L decoder layers.
         norm: the final norm.
         first_boundary: smallest b = L - K at which a fork is exact.
         tested: its family is a row of `FAMILIES`.
     """
 
-    layers: nn.ModuleList
+    decoder_layers: nn.ModuleList
     norm: nn.Module
     first_boundary: int
     tested: bool
 
 
 def find_backbone(model: Any) -> Backbone:
-    """The text stack of `model`.
+    """Find the text stack of `model`.
 
     Raises:
         UnsupportedModelError: the architecture or its attention is one that the fork cannot follow
@@ -129,7 +129,7 @@ def find_backbone(model: Any) -> Backbone:
 
 
 def check_static_cache(model: Any) -> None:
-    """Whether transformers can decode `model` with a static cache.
+    """Check that transformers can decode `model` with a static cache.
 
     Raises:
         UnsupportedModelError: it cannot, with or without a fork.

@@ -2,8 +2,8 @@
 
     [ prompt | y_1 ... y_N-1 ]  ->  last N rows of each stream  ->  Norm, W_out  ->  z_full, z_cf of y_1 ... y_N
 
-The forced tokens are text rows, so both streams hold them. The output head is applied to a few rows at a
-time: with a vocabulary of 150,000 the logits of a long text would need more memory than the model's cache.
+The forced tokens are text rows, so both streams hold them. The output head is applied to a few rows at a time: with a
+vocabulary of 150,000 all logits of a long text would need more memory than the model's cache.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import find_backbone
-from sira_cli.core.fork import Step, attach
+from sira_cli.core.fork import Fork, Step, attached
 from sira_cli.core.rules import contrast
 from sira_cli.errors import UnsupportedModelError
 
-ROWS = 16  # of each stream through the head at once
+ROWS = 16  # rows of each stream that go through the head at once
 
 
 @torch.no_grad()
 def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Sequence[int]]) -> Iterator[Step]:
-    """Logits of both streams at every token of given texts.
+    """Yield the logits of both streams at every token of given texts.
 
     Args:
         model: as for `attach`.
@@ -35,26 +34,25 @@ def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Seq
         texts: B texts of at least one token id each; N is the length of the longest.
 
     Yields:
-        N times the logits `[B, V]` that decide a token, the ends of the texts aligned: text b takes part in the last
-        `len(texts[b])` of them.
+        N times the logits `[B, V]` that decide a token. The ends of the texts are aligned: text b takes part in the
+        last `len(texts[b])` steps.
 
     Raises:
-        ValueError: a text without tokens, or not one a row.
-        UnsupportedModelError: the model does something after its head that is not known here.
+        ValueError: a text has no tokens, or there is not one text per prompt.
+        UnsupportedModelError: the model does something unknown after its head.
         SiraError: as `attach`.
     """
     longest = max(map(len, texts))
     if len(texts) != len(inputs["input_ids"]) or min(map(len, texts)) == 0:
-        raise ValueError(f"expected {len(inputs['input_ids'])} texts with tokens, one a prompt")
+        raise ValueError(f"expected {len(inputs['input_ids'])} texts with tokens, one per prompt")
     rows: list[Tensor] = []
     steps: list[Step] = []
-    keep_rows = find_backbone(model).norm.register_forward_hook(lambda norm, args, output: rows.append(output))
-    try:
-        with attach(model, config, on_step=steps.append) as fork:
-            fork.keep = longest
+    with attached(Fork(model, config, steps.append, last_rows=longest)) as fork:
+        keep_rows = fork.norm.register_forward_hook(lambda norm, args, output: rows.append(output))
+        try:
             model(**_followed(model, inputs, texts), use_cache=False, logits_to_keep=1)
-    finally:
-        keep_rows.remove()
+        finally:
+            keep_rows.remove()
     (normed,), (last,) = rows, steps  # [2B, N, d]
     _check_head(_logits(model, normed[:, -1:]), torch.cat([last.full, last.cf])[:, None])
     for start in range(0, longest, ROWS):
@@ -65,11 +63,11 @@ def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Seq
 
 
 def _followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """The prompts, each followed by its text but for the last token, as one left-padded batch."""
+    """Append to each prompt its text without the last token, as one left-padded batch."""
     ids: Tensor = inputs["input_ids"]  # [B, S]
     longest = max(map(len, texts))
     extended: dict[str, Tensor] = {**inputs, "attention_mask": inputs.get("attention_mask", torch.ones_like(ids))}
-    for _ in range(longest - 1):  # by the model's own rule, one token at a time: families differ in token types
+    for _ in range(longest - 1):  # by the model's own rule, token by token: families differ in token types
         extended = model._update_model_kwargs_for_generation(ModelOutput(), extended)
     per_token = [name for name, value in inputs.items() if value.shape == ids.shape]
     extended["input_ids"] = torch.cat([ids, ids.new_zeros(len(ids), longest - 1)], dim=1)  # [B, S + N - 1]
@@ -86,14 +84,18 @@ def _followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[s
 
 
 def _logits(model: Any, normed: Tensor) -> Tensor:
-    """The model's head: `[2B, n, d]` -> float32 `[2B, n, V]`."""
+    """Apply the model's head: `[2B, n, d]` -> float32 `[2B, n, V]`."""
     logits: Tensor = model.get_output_embeddings()(normed).float()
     cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 def _check_head(ours: Tensor, theirs: Tensor) -> None:
-    """Whether `_logits` is all that the model does after its norm."""
+    """Check that `_logits` is all that the model does after its norm.
+
+    Raises:
+        UnsupportedModelError: it does something else.
+    """
     if float((ours - theirs).abs().max()) > 0.02 * float(theirs.abs().max()) + 1e-3:
         raise UnsupportedModelError(
             "the model does more after its final norm than a linear head and a soft cap: "

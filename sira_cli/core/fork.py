@@ -6,8 +6,8 @@
     after layer L-1   last row of each stream -> Norm -> W_out -> z_full, z_cf
     a decoding step   1 row in the shared layers, 2 rows (full, CF) in the late ones
 
-The paper masks image positions in the CF stream. A masked row influences nothing, so here the stream
-simply does not contain it: same numbers, fewer rows, and weights are read once for both streams.
+The paper masks image positions in the counterfactual (CF) stream. A masked row influences nothing, so here the stream
+simply does not contain it: the numbers are the same, there are fewer rows, and weights are read once for both streams.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, StaticCache
 
 from sira_cli.core.attention import Split, two_streams
-from sira_cli.core.cache import Streams, is_prompt, known_streams, open_streams
+from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, open_streams
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import FAMILIES, check_static_cache, find_backbone
 from sira_cli.core.hooks import Removable, attached_hooks
 from sira_cli.core.masks import cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.core.rules import contrast, plausible
-from sira_cli.core.static_cache import Slots, share_layers
+from sira_cli.core.static_cache import share_layers
+from sira_cli.core.streams import Slots, Streams
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError, UntestedModelWarning
+
+VIEWS = ("full", "cf", "contrast")  # the logits of a Step
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,18 @@ class Step:
     contrast: Tensor
 
 
+OnStep = Callable[[Step], None]
+
+
 @contextmanager
-def attach(
-    model: nn.Module, config: SiraConfig | None = None, *, on_step: Callable[[Step], None] | None = None
-) -> Iterator[Fork]:
+def attach(model: nn.Module, config: SiraConfig | None = None, *, on_step: OnStep | None = None) -> Iterator[Fork]:
     """Decode `model` with SIRA inside this context: every `model.generate(...)` picks from z_cd.
 
-    Only hooks are used, and the late layers' attention modules meanwhile have a config of their own; at the end all is
-    as before, also after an error. A plain forward returns the contrast of the last row, `[B, 1, V]`. Hidden states
-    that `generate` may return hold the rows of both streams in the late layers, and after the last one
-    `[2B, 1, d]`; attentions are those of the full stream. The cache may be a static one. One thread at a time.
+    Only hooks are used, and the late layers' attention modules get a config of their own for the time being. At the
+    end, also after an error, the model is as before. A plain forward returns the contrast of the last row,
+    `[B, 1, V]`. Hidden states that `generate` may return hold the rows of both streams in the late layers, and
+    `[2B, 1, d]` after the last one; attentions are those of the full stream. Static caches work, too. Not for use by
+    several threads at once.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.
@@ -67,39 +72,61 @@ def attach(
     Raises:
         UnsupportedModelError: the model, its cache or the way of generating cannot be followed exactly.
         SettingsError: K does not fit the model.
-        ImageTokenError: no image tokens in a prompt, or a prompt that ends with one.
+        ImageTokenError: a prompt has no image tokens, or ends with one.
         AttachError: the model is attached already.
     """
-    fork = Fork(model, config or SiraConfig(), on_step)
-    with attached_hooks(fork._norm) as handles:
-        fork._hook(model, handles)
+    with attached(Fork(model, config or SiraConfig(), on_step)) as fork:
+        yield fork
+
+
+ForkType = TypeVar("ForkType", bound="Fork")
+
+
+@contextmanager
+def attached(fork: ForkType) -> Iterator[ForkType]:
+    """Put a fork's hooks on its model, and remove them at the end, also after an error.
+
+    Raises:
+        AttachError: the model is attached already.
+    """
+    with attached_hooks(fork.norm) as handles:
+        for handle in fork.hooks():
+            handles.append(handle)  # one by one: after an error each hook put on so far is removed
         yield fork
 
 
 @dataclass
-class _Pass:
+class Pass:
     """One forward pass of the model under way.
 
     Attributes:
-        q: rows of the full stream.
-        cf_rows: `[B, T]` which of them go on as the CF stream; None in a decoding step: its one row.
-        live: `[B, T]` False at rows that only fill up; None: there are none.
-        streams: of the request, with this pass's rows, from layer b on.
-        packed: tensors as the model gave them, and what was made of them: cosines and sines of positions, masks.
+        q: number of rows of the full stream.
+        cf_rows: `[B, T]` which of them go on as the CF stream; None in a decoding step, where its one row does.
+        live: `[B, T]` False at fillers; None in a decoding step.
+        cache: the key/value cache of the request, from layer b on; None: there is none.
+        streams: all rows of the request so far, from layer b on.
+        packed: tensors as the model gave them (cosines and sines of positions, masks), and what was made of them.
     """
 
     q: int
     cf_rows: Tensor | None
     live: Tensor | None
+    cache: Cache | None = None
     streams: Streams | Slots = field(init=False)
     packed: list[tuple[Tensor | None, Any]] = field(default_factory=list)
 
     def newest(self) -> Tensor:
-        """`[B, T]` positions of this pass's rows of the CF stream."""
+        """Return the positions of this pass's rows of the CF stream, `[B, T]`."""
         return self.streams.newest() if self.cf_rows is None else self.cf_rows
 
+    def prompt_streams(self) -> Streams:
+        """Return the streams of a new prompt."""
+        assert self.cf_rows is not None
+        fillers = self.live is not None and not bool(self.live.all())
+        return Streams(self.cf_rows, self.live if fillers else None, self.q)
+
     def once(self, source: Tensor | None, pack: Callable[[], Any]) -> Any:
-        """What `pack` makes of `source`: layers share masks and embeddings, so each is packed once."""
+        """Return what `pack` makes of `source`. Layers share masks and embeddings, so each is packed once."""
         for known, packed in self.packed:
             if known is source:
                 return packed
@@ -108,21 +135,34 @@ class _Pass:
 
 
 class Fork:
-    """The two streams of one model. Made by `attach`; its methods are the hooks, in the order they run.
+    """The two streams of one model. `attach` makes it; its methods are the hooks, in the order in which they run.
 
+    A subclass may run another counterfactual stream. It overrides `choose_cf_rows` (which rows the stream holds),
+    `visible_cf_rows` (which of them it sees), `check_static` (whether it can follow static caches) and `hooks`.
     Where a decoding step is compiled, the hooks inside the model are a part of its graph, those around it are not.
 
     Attributes:
         config: the settings.
+        model, late_layers, norm: the model, its layers b..L-1, its final norm.
         k, layers, boundary: K, L and b = L - K.
         image: `[B, S]` bool, P_img of the latest prompt (None before the first).
-        keep: how many last rows of each stream reach the final norm. With more than one, all of them have to be text.
     """
 
-    def __init__(self, model: nn.Module, config: SiraConfig, on_step: Callable[[Step], None] | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, config: SiraConfig, on_step: OnStep | None = None, *, last_rows: int = 1
+    ) -> None:
+        """Check the model and the settings; no hook is put on yet.
+
+        Args:
+            model, config, on_step: as for `attach`.
+            last_rows: how many last rows of each stream reach the final norm. If more than one, all must be text.
+
+        Raises:
+            UnsupportedModelError, SettingsError: as `attach`.
+        """
         backbone = find_backbone(model)
         self.config = config
-        self.layers = len(backbone.layers)  # L
+        self.layers = len(backbone.decoder_layers)  # L
         self.k = config.layers_after_fork(self.layers)  # K
         self.boundary = self.layers - self.k  # b
         if self.boundary < backbone.first_boundary:
@@ -138,26 +178,51 @@ class Fork:
                 UntestedModelWarning,
                 stacklevel=4,
             )
+        self.norm = backbone.norm
         self.image: Tensor | None = None
-        self.keep = 1
+        self.model = model
         self._find_image = config.image_tokens.resolve(model.config).find
         self._on_step = on_step
-        self._late_layers = backbone.layers[self.boundary :]
-        self._norm = backbone.norm
-        self._pass: _Pass | None = None  # only while the model runs
+        self._last_rows = last_rows
+        self.late_layers = backbone.decoder_layers[self.boundary :]
+        self._pass: Pass | None = None  # only while the model runs
 
-    def _hook(self, model: nn.Module, handles: list[Removable]) -> None:
-        """Put the hooks on, each with its handle in `handles` at once."""
-        handles.append(model.register_forward_pre_hook(self._begin, with_kwargs=True))
-        handles.append(self._late_layers[0].register_forward_pre_hook(self._split, with_kwargs=True))
-        for layer in self._late_layers:
-            handles.append(layer.register_forward_pre_hook(self._run_both, with_kwargs=True))
-        handles.append(two_streams([layer.self_attn for layer in self._late_layers], self._attention))
-        handles.append(self._norm.register_forward_pre_hook(self._join))
-        handles.append(model.register_forward_hook(self._contrast))
+    def hooks(self) -> Iterator[Removable]:
+        """Put the hooks on, one after the other, and yield what removes each."""
+        yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
+        yield self.late_layers[0].register_forward_pre_hook(self.fork_streams, with_kwargs=True)
+        for layer in self.late_layers:
+            yield layer.register_forward_pre_hook(self.run_both, with_kwargs=True)
+        yield two_streams([layer.self_attn for layer in self.late_layers], self.split_attention)
+        yield self.norm.register_forward_pre_hook(self.join)
+        yield self.model.register_forward_hook(self.contrast_logits)
+
+    def choose_cf_rows(self, image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose the prompt's rows that go on as the CF stream: for SIRA those of the text.
+
+        Args:
+            image, valid: `[B, S]` bool: P_img, and False at padding.
+
+        Returns:
+            rows: `[B, T]` positions.
+            live: `[B, T]` bool, False at fillers.
+        """
+        return text_rows(image, valid)
+
+    def visible_cf_rows(self, now: Pass) -> Tensor | None:
+        """Return which of the prompt's CF rows this pass may see, `[B, T]`; None: all but fillers, as for SIRA."""
+        return None
+
+    def check_static(self, model: nn.Module) -> None:
+        """Check whether a static cache of this model can be followed.
+
+        Raises:
+            UnsupportedModelError: it cannot.
+        """
+        check_static_cache(model)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated upstream
-    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the model: find P_img in a prompt (Algorithm 1, input)."""
         input_ids = kwargs.get("input_ids", args[0] if args else None)
         if input_ids is None:
@@ -169,11 +234,11 @@ class Fork:
         q = input_ids.shape[1]
         if is_prompt(cache, self.boundary, q):
             if isinstance(cache, StaticCache):
-                self._check_static(model)
+                self.check_static(model)
                 share_layers(cache, self.boundary)
-            self._pass = _Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
+            self._pass = Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
         elif q == 1:
-            self._pass = _Pass(q, None, None)
+            self._pass = Pass(q, None, None)
         else:
             seen = int(cache.get_seq_length()) if cache is not None else 0
             raise UnsupportedModelError(
@@ -183,7 +248,7 @@ class Fork:
             )
 
     def _read_prompt(self, input_ids: Tensor, attention_mask: Any) -> tuple[Tensor, Tensor]:
-        """Rows of the CF stream: `input_ids [B, S]` -> `[B, T]` and which of them are live."""
+        """Return the CF stream's rows of a prompt and which are live: `input_ids [B, S]` -> `[B, T]` each."""
         valid = valid_rows(attention_mask, input_ids)  # [B, S]
         if valid.shape != input_ids.shape:
             raise UnsupportedModelError(
@@ -197,71 +262,58 @@ class Fork:
             raise ImageTokenError(
                 "the prompt ends with an image token, so the CF stream has no last row: put text after the image"
             )
-        return self._cf_rows(self.image, valid)
+        return self.choose_cf_rows(self.image, valid)
 
-    def _cf_rows(self, image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Which rows go on as the CF stream, and which of them are live: `[B, T]` each, from `[B, S]`."""
-        return text_rows(image, valid)
-
-    def _check_static(self, model: nn.Module) -> None:
-        """Refuse static caches where they cannot be followed."""
-        check_static_cache(model)
-
-    def _restrict(self, streams: Streams | Slots) -> None:
-        """Narrow down what the CF stream may see of its own rows: everything, for it holds no image."""
-
-    def _split(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def fork_streams(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before layer b: append the CF stream's rows to h^b (Algorithm 1, lines 5-6 and 13-14)."""
-        now = self._running()
+        now = self.running()
         hidden = args[0] if len(args) == 1 else None
         if not isinstance(hidden, Tensor) or hidden.ndim != 3 or hidden.shape[1] != now.q:
             raise UnsupportedModelError(
                 f"{type(layer).__name__} was not called with hidden states [B, {now.q}, d] as its only "
                 "positional argument: the fork does not know how to pack its inputs"
             )
-        cache: Cache | None = kwargs.get("past_key_values")
-        if now.cf_rows is not None:  # a prompt
-            live = None if now.live is None or bool(now.live.all()) else now.live
-            now.streams = Streams(now.cf_rows, live, now.q)
-            open_streams(cache, self.boundary, self.layers, now.streams)
+        now.cache = kwargs.get("past_key_values")
+        if now.cf_rows is not None:  # this pass is a prompt
+            streams = now.streams = now.prompt_streams()
+            open_streams(now.cache, self.boundary, self.layers, streams)
         else:
-            now.streams = known_streams(cache, self.boundary)
+            now.streams = known_streams(now.cache, self.boundary)
             now.streams.count()
-        self._restrict(now.streams)
         return (pack_rows(hidden, now.cf_rows),), kwargs  # [B, q + T, d]
 
-    def _run_both(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_both(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before each layer b..L-1: positions for the rows of both streams (Eq. 2)."""
         missing = {"attention_mask", "position_embeddings"} - kwargs.keys()
         if missing:
             raise UnsupportedModelError(f"{type(layer).__name__} was called without {', '.join(sorted(missing))}")
-        now, rotary = self._running(), kwargs["position_embeddings"]
+        now, rotary = self.running(), kwargs["position_embeddings"]
         return args, {
             **kwargs,
             "position_embeddings": now.once(rotary[0], lambda: tuple(pack_rows(part, now.cf_rows) for part in rotary)),
         }
 
-    def _attention(self, mask: Tensor | None) -> Split:
-        """Inside the attention of such a layer: where its rows part, and what the CF stream sees and attends to."""
-        now = self._running()
-        keys, values = now.streams.pending
-        now.streams.pending = (None, None)
-        return Split(now.q, now.once(mask, lambda: cf_mask(mask, now.streams, now.newest())), keys, values)
+    def split_attention(self, late_layer: int, mask: Tensor | None) -> Split:
+        """Inside attention of layer b + `late_layer`: the CF stream's mask, keys and values."""
+        now = self.running()
+        keys, values = cf_keys_and_values(now.cache, self.boundary + late_layer)  # [B, H, N, D]
+        seen = now.once(mask, lambda: cf_mask(mask, now.streams, now.newest(), self.visible_cf_rows(now)))
+        return Split(now.q, seen, keys, values)
 
-    def _join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
+    def join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
         """Before the final norm: keep the last rows of each stream, stacked along the batch (Eq. 3)."""
-        hidden, q = args[0], self._running().q  # [B, q + T, d]
-        h_full, h_cf = hidden[:, q - self.keep : q], hidden[:, -self.keep :]  # [B, keep, d]
-        self._running().packed.clear()  # else they are outputs of a compiled step
-        return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, keep, d]
+        hidden, q, rows = args[0], self.running().q, self._last_rows  # [B, q + T, d]
+        h_full, h_cf = hidden[:, q - rows : q], hidden[:, -rows:]  # [B, rows, d]
+        self.running().packed.clear()  # else they would count as outputs of a compiled step
+        return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, rows, d]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated upstream
-    def _contrast(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    def contrast_logits(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """After the model: z_cd = (1 + alpha) z_full - alpha z_cf, in float32 (Eq. 4)."""
-        self._pass = None
+        self.end()
         if not hasattr(output, "logits"):
             raise UnsupportedModelError("the model returned a tuple: call it with return_dict=True")
-        # What is looked at is a copy: of compiled steps, the next one overwrites the logits.
+        # Observers get a copy: the next compiled step overwrites these logits.
         z = output.logits[:, -1].to(torch.float32, copy=self._on_step is not None)  # [2B, V]
         z_full, z_cf = z.chunk(2)  # [B, V]
         z_cd = contrast(z_full, z_cf, self.config.alpha)  # [B, V]
@@ -272,8 +324,8 @@ class Fork:
         output.logits = z_cd[:, None]  # [B, 1, V]
         return output
 
-    def _running(self) -> _Pass:
-        """The pass under way.
+    def running(self) -> Pass:
+        """Return the pass under way.
 
         Raises:
             AttachError: a part of the model was called by itself, so its prompt is not known.
@@ -284,3 +336,7 @@ class Fork:
                 "model whose `generate` you use (not `model.model`, nor a wrapper such as torch.compile's)"
             )
         return self._pass
+
+    def end(self) -> None:
+        """Forget the pass: the model has run."""
+        self._pass = None

@@ -1,4 +1,4 @@
-"""Hooks that are removed whatever happens, and one decoder a model at a time."""
+"""Hooks that are removed whatever happens, and at most one decoder per model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sira_cli.errors import AttachError
 
 
 class Removable(Protocol):
-    """What undoes a change to a model: the handle of a hook, or one like it."""
+    """Something that undoes a change to a model, such as the handle of a hook."""
 
     def remove(self) -> None:
-        """Undo it."""
+        """Undo the change."""
 
 
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -24,13 +24,13 @@ _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 @contextmanager
 def attached_hooks(norm: nn.Module) -> Iterator[list[Removable]]:
-    """A list for the handles of hooks, which are removed at the end, also after an error.
+    """Yield a list for the handles of hooks, and remove these hooks at the end, also after an error.
 
     Args:
-        norm: the model's final norm, which is one a model, whatever wraps it.
+        norm: the model's final norm. It stands for the model: whatever wraps the model has the same one.
 
     Raises:
-        AttachError: hooks of a decoder are on this model already.
+        AttachError: a decoder is attached to this model already.
     """
     if norm in _attached:
         raise AttachError("a decoder is attached to this model already: leave the first `with attach(...)` block first")

@@ -19,7 +19,7 @@ class Vocabulary(Protocol):
     """The part of a tokenizer that a rule needs."""
 
     def get_vocab(self) -> dict[str, int]:
-        """Token texts and their ids."""
+        """Return token texts and their ids."""
         ...
 
 
@@ -75,7 +75,7 @@ class ImageTokens:
         return bool(self.ids or self.tokens or self.between)
 
     def with_ids(self, tokenizer: Vocabulary) -> ImageTokens:
-        """The same rule with every token text replaced by its id, so that no tokenizer is needed any more.
+        """Return the same rule with every token text replaced by its id, so that no tokenizer is needed any more.
 
         Raises:
             SettingsError: a text is not one token of the vocabulary.
@@ -87,7 +87,7 @@ class ImageTokens:
         return ImageTokens(self.from_config, ids, (), between)
 
     def resolve(self, model_config: object) -> ImageTokenFinder:
-        """The rule for one model.
+        """Return the rule for one model.
 
         Args:
             model_config: the model's config, asked for `image_token_id` or `image_token_index`.
@@ -114,7 +114,7 @@ class ImageTokenFinder:
     inclusive: bool = False
 
     def find(self, input_ids: Tensor) -> Tensor:
-        """Image positions of each row: `input_ids [B, S]` -> bool `[B, S]`.
+        """Find the image positions of each row: `input_ids [B, S]` -> bool `[B, S]`.
 
         Raises:
             ImageTokenError: a row holds no image token, or a span that is not closed.
@@ -144,7 +144,7 @@ class ImageTokenFinder:
 
 
 def _spans(ids: list[int], start: int, end: int, row: int) -> list[tuple[int, int]]:
-    """(start, end) index pairs. Each start marker is closed by the next end marker, before another start."""
+    """Return (start, end) index pairs. Each start marker is closed by the next end marker, before another start."""
     spans: list[tuple[int, int]] = []
     opened: int | None = None
     for position, token in enumerate(ids):

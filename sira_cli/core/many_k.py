@@ -1,17 +1,17 @@
-"""One prefill for every K: the full stream does not depend on K, so it runs once.
+"""One prefill for many values of K: the full stream does not depend on K, so it runs once.
 
     layers 0..L-1     [ x_1 ........... x_S ]           the full stream, as without a fork
     before layer b    [ x_t for t in text ]             for each K a CF stream begins here, b = L - K
-    layers b..L-1     n streams of `[B, T, d]`          all CF streams that have begun, in one more call a layer
-    after layer L-1   last row of each stream -> Norm -> W_out -> z_full, z_cf of each K
+    layers b..L-1     n streams of `[B, T, d]`          all CF streams that have begun, in one more call per layer
+    after layer L-1   last row of each stream -> Norm -> W_out -> z_full, and z_cf of each K
 
-A CF stream holds text only (see `sira_cli.core.fork`): beside the hundreds of image tokens it costs little.
+A CF stream holds text only (see `sira_cli.core.fork`): beside hundreds of image tokens it costs little.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sira_cli.core.cache import Streams
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.fork import Fork
-from sira_cli.core.hooks import Removable, attached_hooks
+from sira_cli.core.fork import Fork, attached
+from sira_cli.core.hooks import Removable
 from sira_cli.core.masks import cf_mask, take_rows
 
 
@@ -41,7 +40,7 @@ class NextToken:
 
 @torch.no_grad()
 def next_token(model: nn.Module, config: SiraConfig, inputs: Mapping[str, Any], ks: Collection[int]) -> NextToken:
-    """Both streams' logits after B prompts, as one `attach` for each K would give them.
+    """Return both streams' logits after B prompts, as `attach` would give them for each K.
 
     Args:
         model: as for `attach`.
@@ -52,19 +51,17 @@ def next_token(model: nn.Module, config: SiraConfig, inputs: Mapping[str, Any], 
     Raises:
         UnsupportedModelError, SettingsError, ImageTokenError: as `attach`.
     """
-    forks = _Forks(model, config, ks)
-    with attached_hooks(forks._norm) as handles:
-        forks._hook(model, handles)
+    with attached(_ForkPerK(model, config, ks)) as fork:
         model(**inputs, use_cache=False, logits_to_keep=1)
-    z_full, *z_cf = forks.logits
-    return NextToken(z_full, dict(zip(forks.ks, z_cf, strict=True)))
+    z_full, *z_cf = fork.logits
+    return NextToken(z_full, dict(zip(fork.ks, z_cf, strict=True)))
 
 
-class _Forks(Fork):
-    """A fork for each of several K, for a prompt without a cache.
+class _ForkPerK(Fork):
+    """A CF stream for each of several K, for a prompt without a cache.
 
     Attributes:
-        ks: values of K in the order in which their streams begin.
+        ks: values of K, largest first: the order in which their streams begin.
         logits: `[B, V]` of the full stream, then of each K's CF stream.
     """
 
@@ -72,40 +69,40 @@ class _Forks(Fork):
     _cf: Tensor  # [n B, T, d], the CF streams that have begun
 
     def __init__(self, model: nn.Module, config: SiraConfig, ks: Collection[int]) -> None:
-        super().__init__(model, dataclasses.replace(config, k=max(ks), k_fraction=None), None)
+        super().__init__(model, dataclasses.replace(config, k=max(ks), k_fraction=None))
         self.ks = sorted(set(ks), reverse=True)
 
-    def _hook(self, model: nn.Module, handles: list[Removable]) -> None:
-        handles.append(model.register_forward_pre_hook(self._begin, with_kwargs=True))
-        for k, layer in zip(range(self.k, 0, -1), self._late_layers, strict=True):
-            handles.append(layer.register_forward_hook(partial(self._run_cf, k), with_kwargs=True))
-        handles.append(self._norm.register_forward_pre_hook(self._join))
-        handles.append(model.register_forward_hook(self._keep_logits))
+    def hooks(self) -> Iterator[Removable]:
+        """Run the full stream as it is, and after each late layer the CF streams through the same layer."""
+        yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
+        for k, layer in zip(range(self.k, 0, -1), self.late_layers, strict=True):
+            yield layer.register_forward_hook(partial(self._run_cf, k), with_kwargs=True)
+        yield self.norm.register_forward_pre_hook(self.join)
+        yield self.model.register_forward_hook(self._keep_logits)
 
     def _run_cf(self, k: int, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """After the full stream's layer L - k: the same layer for the CF streams, one of which may begin here."""
-        now = self._running()
+        """After the full stream's layer L - k: run the CF streams through it, one of which may begin here."""
+        now = self.running()
         rows = now.cf_rows
-        assert rows is not None  # a prompt
+        assert rows is not None  # this pass is a prompt
         if k in self.ks:
             begun = take_rows(args[0], rows)  # [B, T, d]
             self._cf = begun if k == self.k else torch.cat([self._cf.to(begun.device), begun])
-        now.streams = Streams(rows, None if now.live is None or bool(now.live.all()) else now.live, now.q)
         n = len(self._cf) // len(rows)
-        mask = cf_mask(kwargs["attention_mask"], now.streams, rows)  # [B, 1, T, T]
+        mask = cf_mask(kwargs["attention_mask"], now.prompt_streams(), rows)  # [B, 1, T, T]
         rotary = (take_rows(part, rows).repeat(n, 1, 1) for part in kwargs["position_embeddings"])
         changed = {
             "attention_mask": None if mask is None else mask.repeat(n, 1, 1, 1).to(self._cf.device),
             "position_embeddings": tuple(rotary),
         }
-        self._cf = layer.forward(self._cf, **{**kwargs, **changed})  # not by calling it, which would come back here
+        self._cf = layer.forward(self._cf, **{**kwargs, **changed})  # a call of `layer` would come back to this hook
 
-    def _join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
-        """Before the final norm: the last row of every stream, stacked along the batch."""
+    def join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
+        """Before the final norm: keep the last row of every stream, stacked along the batch."""
         full = args[0][:, -1:]  # [B, 1, d]
         return (torch.cat([full, self._cf[:, -1:].to(full.device)]), *args[1:])  # [(1 + n) B, 1, d]
 
     def _keep_logits(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """After the model."""
-        self._pass = None
+        """After the model: part the logits of the streams."""
+        self.end()
         self.logits = output.logits[:, -1].float().chunk(1 + len(self.ks))

@@ -1,8 +1,8 @@
 """Which rows go on as the CF stream, and what they see: pure functions.
 
-The full stream keeps the model's own mask. A row of the CF stream sees another one if the model's mask lets its
-position see the other's (paper, Eq. 2: the image positions have no row in the CF stream, so nothing more has to be
-masked).
+The full stream keeps the model's own mask. A row of the CF stream sees another one if the model's mask lets the first
+one's position see the second one's. Image positions have no row in the CF stream, so Eq. 2 of the paper asks for no
+further masking.
 """
 
 from __future__ import annotations
@@ -10,21 +10,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sira_cli.core.cache import Streams
-from sira_cli.core.static_cache import Slots
+from sira_cli.core.streams import Slots, Streams
 
 
 def text_rows(image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of the CF stream: every position that is neither image nor padding, right-aligned.
+    """Return the rows of the CF stream: every position that is neither image nor padding, right-aligned.
 
     Args:
         image: `[B, S]` bool, P_img.
         valid: `[B, S]` bool, False at padding.
 
     Returns:
-        rows: `[B, T]` positions, T the largest number of text tokens in a row. Shorter rows are filled
-            up on the left with the last position, which always has something to attend to, so
-            that fillers stay finite.
+        rows: `[B, T]` positions, T the largest number of text tokens in a prompt. Shorter prompts are filled
+            on the left with their last position: it always has something to attend to, so fillers stay finite.
         live: `[B, T]` bool, False at fillers.
     """
     text = valid & ~image  # [B, S]
@@ -36,11 +34,11 @@ def text_rows(image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def valid_rows(mask: object, input_ids: Tensor) -> Tensor:
-    """`[B, S]` bool, False at padding, from what a model got as the attention mask of a prompt.
+    """Read from a prompt's attention mask which positions are no padding: `[B, S]` bool, False at padding.
 
     Args:
-        mask: None, or `[B, S]`, or of a static cache the masks `[B or 1, 1, S, kv]`, one or a dict of them: a position
-            that is no padding sees itself.
+        mask: what the model received: None, `[B, S]`, or with a static cache a mask `[B or 1, 1, S, kv]` or a dict of
+            such masks, in which every position that is no padding sees itself.
         input_ids: `[B, S]`.
     """
     if isinstance(mask, dict):
@@ -54,10 +52,10 @@ def valid_rows(mask: object, input_ids: Tensor) -> Tensor:
 
 
 def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
-    """The rows of both streams: `[B or 1, q, d]` -> `[B, q + T, d]`.
+    """Append the CF stream's rows: `[B or 1, q, d]` -> `[B, q + T, d]`.
 
     Args:
-        rows: hidden states, or cosines or sines of rotary positions, one row a position.
+        rows: hidden states, or cosines or sines of rotary positions, one row per position.
         cf_rows: `[B, T]` which rows go on as CF rows; None: all of them.
     """
     if cf_rows is None:
@@ -66,25 +64,28 @@ def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
 
 
 def take_rows(rows: Tensor, cf_rows: Tensor) -> Tensor:
-    """The rows of the CF stream alone: `[B or 1, q, d]`, `[B, T]` -> `[B, T, d]`."""
+    """Take the CF stream's rows alone: `[B or 1, q, d]`, `[B, T]` -> `[B, T, d]`."""
     index = cf_rows.to(rows.device)[:, :, None].expand(-1, -1, rows.shape[2])
     return rows.expand(len(cf_rows), -1, -1).gather(1, index)
 
 
-def cf_mask(model_mask: Tensor | None, streams: Streams | Slots, rows: Tensor) -> Tensor | None:
-    """The CF stream's own mask: what the model's mask says about the positions of its rows.
+def cf_mask(
+    model_mask: Tensor | None, streams: Streams | Slots, rows: Tensor, visible: Tensor | None = None
+) -> Tensor | None:
+    """Build the CF stream's mask from what the model's mask says about the positions of its rows.
 
     Args:
         model_mask: the layer's own mask: None (causal, nothing padded), bool or additive float
             `[B or 1, H, q, kv]`, whose last row belongs to the newest position.
         streams: with the newest rows already counted.
         rows: `[B, R]` positions of the newest rows, the queries.
+        visible: `[B, T]` which of the prompt's CF rows they may see; default: all but the fillers.
 
     Returns:
-        `[B, H, R, N]` of the same kind as `model_mask`, N all rows of the CF stream so far. Of None: None if nothing
-        fills up, else bool `[B, 1, R, N]`.
+        `[B, H, R, N]` of the same kind as `model_mask`, N all rows of the CF stream so far. For None: None if
+        everything is visible, else bool `[B, 1, R, N]`.
     """
-    seen = streams.seen()  # [B, N]
+    seen = streams.seen(visible)  # [B, N]
     if model_mask is None:
         if seen is None:
             return None
@@ -93,13 +94,13 @@ def cf_mask(model_mask: Tensor | None, streams: Streams | Slots, rows: Tensor) -
 
     batch, (heads, q, kv) = len(rows), model_mask.shape[1:]
     positions = streams.positions()  # [B, N]
-    row = rows - streams.rows_before(q)  # [B, R] row of the model's mask
-    column = positions - streams.first_column(kv)  # [B, N] its column
+    row = rows - streams.rows_before(q)  # [B, R] which row of the model's mask
+    column = positions - streams.first_column(kv)  # [B, N] which column
     index = column.clamp(0, kv - 1)  # [B, N]
     picked = model_mask.to(rows.device).expand(batch, heads, q, kv)
     picked = picked.gather(2, row[:, None, :, None].expand(batch, heads, rows.shape[1], kv))
     picked = picked.gather(3, index[:, None, None, :].expand(batch, heads, rows.shape[1], positions.shape[1]))
-    visible = index == column if seen is None else (index == column) & seen  # [B, N]; not outside a sliding window
+    visible = index == column if seen is None else (index == column) & seen  # [B, N]; nothing outside a sliding window
     if picked.dtype == torch.bool:
         return picked & visible[:, None, None, :]
     return picked.masked_fill(~visible[:, None, None, :], torch.finfo(picked.dtype).min)

@@ -1,4 +1,4 @@
-"""What decoders make of the logits z of the full and z' of the contrast stream, `[..., V]` in float32."""
+"""How decoders combine the logits z of the full and z' of the contrast stream, `[..., V]` in float32."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 
 def contrast(z: Tensor, z_contrast: Tensor, alpha: float) -> Tensor:
-    """(1 + alpha) z - alpha z' (paper, Eq. 4)."""
+    """Return (1 + alpha) z - alpha z' (paper, Eq. 4)."""
     return (1 + alpha) * z - alpha * z_contrast
 
 
 def plausible(scores: Tensor, z: Tensor, beta: float) -> Tensor:
-    """`scores` without tokens whose z is below max z + ln beta (APC; Li et al. 2023, arXiv:2210.15097)."""
+    """Set scores to -inf where z is below max z + ln beta (APC; Li et al. 2023, arXiv:2210.15097)."""
     cut = z.max(dim=-1, keepdim=True).values + math.log(beta)  # [..., 1]
     return scores.masked_fill(z < cut, -math.inf)
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p || q) in nats, from log probabilities `[..., V]` -> `[...]` float64; where p is 0 it adds nothing."""
+    """Return KL(p || q) in nats: log probabilities `[..., V]` -> float64 `[...]`. Terms with p = 0 count 0."""
     import torch
 
     log_p, log_q = log_p.double(), log_q.double()
     terms = torch.where(log_p.isneginf(), 0.0, log_p.exp() * (log_p - log_q))  # [..., V]
-    return terms.sum(dim=-1).clamp(min=0)  # rounding can leave the sum a little below 0
+    return terms.sum(dim=-1).clamp(min=0)  # rounding can push the sum below 0

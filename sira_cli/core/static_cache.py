@@ -1,98 +1,41 @@
-"""Static caches: the key/value cache of the late layers for decoding steps that are compiled.
+"""Static caches: the key/value cache of the late layers for compiled decoding steps.
 
-A static layer has all its rows from the start and one graph serves every step, so nothing that changes from step to
-step may be a number or a shape: what the steps read are tensors that stay where they are. The full stream keeps the
-model's own static layers. The CF stream gets one of its own beside each, with a row a text token and a row a new one.
+A static layer has all its rows from the start, and one compiled graph serves every step. So nothing that changes from
+step to step may be a Python number or a shape: steps read tensors that stay where they are. The full stream keeps the
+model's own static layers. Beside each, the CF stream gets one with a row per text token and per new token.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, StaticCache
 from transformers.cache_utils import CacheLayerMixin, StaticLayer, StaticSlidingWindowLayer
 
+from sira_cli.core.streams import Slots, Streams
 from sira_cli.errors import AttachError, UnsupportedModelError
 
-if TYPE_CHECKING:
-    from sira_cli.core.cache import Streams
-
-CF_ROWS = 64  # the CF stream's layers have a multiple of as many rows, so that prompts share a graph
+CF_ROWS = 64  # rows of the CF stream's layers come in multiples of this, so that prompts share a graph
 
 
 class ReusedCache(StaticCache):
-    """A static cache for one request after the other, each of at most `new_tokens` new tokens."""
+    """A static cache that serves one request after another, each of at most `new_tokens` new tokens."""
 
     def __init__(self, config: PreTrainedConfig, max_cache_len: int, new_tokens: int) -> None:
         super().__init__(config, max_cache_len)
         self.new_tokens = new_tokens
 
 
-class Slots:
-    """The rows of static CF layers, N of them: what `Streams` says about a growing cache, for decoding steps.
-
-    Attributes:
-        prompt: the streams while their prompt runs; then the slots speak for themselves.
-        pending: as in `Streams`.
-    """
-
-    prompt: Streams | None = None
-    pending: tuple[Tensor | None, Tensor | None] = (None, None)
-
-    def __init__(self, batch: int, rows: int, device: torch.device) -> None:
-        self.shape = batch, rows
-        self._positions = torch.zeros(batch, rows, dtype=torch.long, device=device)  # [B, N]
-        self._live = torch.zeros(batch, rows, dtype=torch.bool, device=device)  # [B, N]
-        self._newest = torch.zeros(batch, 1, dtype=torch.long, device=device)  # [B, 1]
-        for each in (self._positions, self._live, self._newest):
-            torch._dynamo.mark_static_address(each)  # as `StaticLayer` does: a CUDA graph writes to the same place
-
-    def begin(self, streams: Streams) -> None:
-        """Take in the rows of a prompt; a slot for each new token lies behind them."""
-        text = streams.rows.shape[1]  # T
-        self.prompt = streams
-        self._positions[:, :text] = streams.rows
-        self._positions[:, text:] = torch.arange(self.shape[1] - text, device=streams.rows.device) + streams.prompt
-        self._live.fill_(True)
-        if streams.live is not None:
-            self._live[:, :text] = streams.live
-        self._newest.fill_(streams.prompt - 1)
-
-    def count(self) -> None:
-        """One decoding step more."""
-        self.prompt = None
-        self._newest.add_(1)
-
-    def newest(self) -> Tensor:
-        """`[B, 1]` position of the newest row."""
-        return self._newest
-
-    def positions(self) -> Tensor:
-        """`[B, N]` position of each slot; the model's mask hides those of tokens to come."""
-        return self._positions
-
-    def seen(self) -> Tensor:
-        """`[B, N]` which slots may be seen once their position is."""
-        return self._live
-
-    def rows_before(self, q: int) -> Tensor:
-        """`[B, 1]` rows of the full stream before its newest q."""
-        return self._newest + 1 - q
-
-    def first_column(self, kv: int) -> Tensor:
-        """`[B, 1]` position of the first of the model's kv mask columns: 0 until a sliding window is full."""
-        return (self._newest + 1 - kv).clamp(min=0)
-
-
 class StaticLateLayer(CacheLayerMixin):
-    """Keys and values of both streams for one of the K late layers; to whoever asks, the full stream's.
+    """Keys and values of both streams for one of the K late layers. To transformers it looks like the full stream.
 
     Attributes:
         full: the model's own layer.
-        cf: `[B, H, N, D]`, T rows of the prompt in front.
+        cf: the CF stream's layer, `[B, H, N, D]`; the prompt's T rows come first.
+        slots: which rows these are.
     """
 
     is_compileable = True
@@ -104,7 +47,7 @@ class StaticLateLayer(CacheLayerMixin):
         self.cf = StaticLayer(slots.shape[1])
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Both streams."""
+        """Allocate both streams."""
         self.full.lazy_initialization(key_states, value_states)
         self.cf.lazy_initialization(key_states, value_states)
 
@@ -112,7 +55,7 @@ class StaticLateLayer(CacheLayerMixin):
         """Write `[B, H, q + T, D]` rows, those of the full stream first.
 
         Returns:
-            Keys and values of the full stream, as its own layer has them; those of the CF stream wait in `pending`.
+            Keys and values of the full stream, as its own layer has them; `cf_rows` has those of the CF stream.
 
         Raises:
             AttachError: the rows are not those that the fork announced.
@@ -124,52 +67,57 @@ class StaticLateLayer(CacheLayerMixin):
                 f"{key_states.shape[2]} rows arrived at a late layer's cache instead of those of both streams: "
                 "a cache filled inside `with attach(...)` cannot be used outside of it"
             )
-        cf_rows = key_states[:, :, q:], value_states[:, :, q:]
-        stored = self.cf.update(*cf_rows)
-        if prompt is None:
-            self.slots.pending = stored
-        else:
-            prompt.pending = cf_rows  # without the slots of tokens to come
+        self.cf.update(key_states[:, :, q:], value_states[:, :, q:])
         return self.full.update(key_states[:, :, :q], value_states[:, :, :q], *args, **kwargs)
 
+    def cf_rows(self) -> tuple[Tensor, Tensor]:
+        """Return keys and values of the CF stream, `[B, H, T, D]` while its prompt runs, then `[B, H, N, D]`."""
+        keys, values = self.cf.keys, self.cf.values
+        assert keys is not None
+        assert values is not None
+        if self.slots.prompt is None:
+            return keys, values
+        text = self.slots.prompt.rows.shape[1]  # T; behind it lie the slots of tokens to come
+        return keys[:, :, :text], values[:, :, :text]
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Of the full stream."""
+        """Return the full stream's mask length and offset."""
         return self.full.get_mask_sizes(query_length)
 
     def get_seq_length(self) -> int:
-        """Of the full stream."""
+        """Return the full stream's length."""
         return self.full.get_seq_length()
 
     def get_max_length(self) -> int:
-        """Of the full stream."""
+        """Return the full stream's largest length."""
         return self.full.get_max_length()
 
     def reset(self) -> None:
-        """Both streams."""
+        """Empty both streams."""
         self.full.reset()
         self.cf.reset()
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Both streams follow the beams."""
+        """Let both streams follow the beams."""
         self.full.reorder_cache(beam_idx)
         self.cf.reorder_cache(beam_idx)
 
 
 def full_layer(layer: Any) -> Any:
-    """The layer that holds the full stream: the model's own, with or without a CF stream beside it."""
+    """Return the model's own layer, which holds the full stream, with or without a CF stream beside it."""
     return layer.full if isinstance(layer, StaticLateLayer) else layer
 
 
 def share_layers(cache: StaticCache, boundary: int) -> None:
-    """Give an empty cache's first layers back what an earlier fork with a larger K took: to hold one stream."""
+    """Make the first layers of an empty cache ordinary again, where an earlier fork with a larger K used them."""
     cache.layers[:boundary] = map(full_layer, cache.layers[:boundary])
 
 
 def open_slots(cache: StaticCache, boundary: int, layers: int, streams: Streams) -> None:
-    """Make layers b..L-1 of an empty static cache ready for both streams of a new prompt, in place if they can be.
+    """Prepare layers b..L-1 of an empty static cache for both streams of a new prompt; reuse what is large enough.
 
     Raises:
-        UnsupportedModelError: the layers are not plain static ones, or leave open how long the text may become.
+        UnsupportedModelError: a layer is not a plain static one, or the cache does not say how long a text may become.
     """
     own = [full_layer(layer) for layer in cache.layers]
     kinds = {type(layer) for layer in own} - {StaticLayer, StaticSlidingWindowLayer}

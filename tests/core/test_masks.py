@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sira_cli.core.cache import Streams
 from sira_cli.core.masks import cf_mask, text_rows
+from sira_cli.core.streams import Streams
 
 IMAGE = torch.tensor([[0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0, 1, 0]]).bool()
 VALID = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1, 1]]).bool()
