@@ -2,7 +2,11 @@
 
 
 class SiraError(Exception):
-    """Base of all errors that tell the user something and stop. `exit_code` is the command line's."""
+    """Base of all errors that tell the user something and stop.
+
+    Attributes:
+        exit_code: with which the command line ends.
+    """
 
     exit_code = 1
 
@@ -14,7 +18,7 @@ class SettingsError(SiraError, ValueError):
 
 
 class UnsupportedModelError(SiraError):
-    """The model, its attention, its cache or a way to generate is one the fork cannot follow exactly."""
+    """The fork cannot follow the model, its attention, its cache or a way to generate exactly."""
 
     exit_code = 2
 
@@ -24,11 +28,17 @@ class ImageTokenError(SiraError):
 
 
 class AttachError(SiraError):
-    """`attach` was used out of order: twice on one model, or with a cache from outside the context."""
+    """`attach` was used in a wrong way: twice on one model, or with a cache from outside the context."""
 
 
 class ModelNotFoundError(SiraError):
     """The weights are not on this machine and cannot be fetched."""
+
+
+class DataError(SiraError, ValueError):
+    """A data file cannot be read, or is not what it should be: questions, annotations, answers, records."""
+
+    exit_code = 2
 
 
 class PictureError(SiraError):
@@ -36,4 +46,4 @@ class PictureError(SiraError):
 
 
 class UntestedModelWarning(UserWarning):
-    """The model has the right shape, but its family is not among those that pass the conformance test."""
+    """The model has the right structure, but its family is not among those that pass the conformance test."""

@@ -16,7 +16,7 @@ _numbers = itertools.count()
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` when the block ends without an error.
+    """Yield a new file that takes the place of `path` when the block ends without an error.
 
     Readers see the old file or the new one, never a part of it, even if the process is killed.
 
@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A block that writes to `path`.
+    """Turn errors of a block that writes to `path` into messages.
 
     Raises:
         SiraError: the system has something against it.
@@ -58,7 +58,7 @@ def make_folder(folder: Path) -> None:
 
 
 def relative(path: Path, folder: Path) -> str:
-    """A path as seen from a folder; absolute if it is on another drive."""
+    """Return a path as seen from a folder; absolute if it is on another drive."""
     try:
         return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
     except ValueError:
@@ -66,7 +66,7 @@ def relative(path: Path, folder: Path) -> str:
 
 
 def cannot_write(path: Path, error: OSError) -> SiraError:
-    """The message of a full disk and the like."""
+    """Return the message about a full disk and the like."""
     return SiraError(
         f"{path}: cannot be written: {error.strerror}: what is finished is kept; "
         "put that right and run the same command again to go on"

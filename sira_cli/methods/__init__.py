@@ -1,12 +1,14 @@
-"""The decoders that one compares with SIRA, on the same model, prompt, picture and code path.
+"""The decoders: SIRA, and those that one compares with it on the same model, prompt, picture and code path.
 
-Nothing here imports torch: what needs it is imported when a method is used.
+A file per decoder; `base` says what a method is, `settings` how its settings are declared, `second_pass` runs a
+contrast stream with inputs of its own, `sid_fork` is SID's variant of the fork. Importing this package does not import
+torch: a method imports it when it is used.
 """
 
 from __future__ import annotations
 
 from sira_cli.errors import SettingsError
-from sira_cli.methods.base import Method
+from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.dola import Dola
 from sira_cli.methods.greedy import Greedy
 from sira_cli.methods.greedy_apc import GreedyApc
@@ -20,12 +22,10 @@ from sira_cli.methods.vcd import Vcd
 METHODS: dict[str, Method] = {
     method.name: method for method in (Sira(), Greedy(), GreedyApc(), TextOnly(), Vcd(), Icd(), M3id(), Sid(), Dola())
 }
-COMPILED = ("sira", "greedy")  # those whose decoding steps can be compiled
-TWO_STREAMS = ("sira", "greedy")  # those under which both streams of the fork can be looked at
 
 
 def find(name: str) -> Method:
-    """The method of that name, with its defaults.
+    """Return the method of that name, with its defaults.
 
     Raises:
         SettingsError: there is none.
@@ -35,25 +35,48 @@ def find(name: str) -> Method:
     return METHODS[name]
 
 
-def check_two_streams(method: str, what: str) -> None:
-    """Whether `what` can be done under `method`.
+def require(method: Method, ability: Ability, what: str, instead: str = "") -> None:
+    """Check that a method can do something.
+
+    Args:
+        method: the decoder.
+        ability: what it has to be able to do.
+        what: what needs it, for the message.
+        instead: what to do, for the message.
 
     Raises:
-        SettingsError: the method has no CF stream of SIRA's.
+        SettingsError: it cannot; the message names the methods that can.
     """
-    if method not in TWO_STREAMS:
-        raise SettingsError(f"{what} needs method {' or '.join(TWO_STREAMS)}, not {method}")
+    if ability not in method.abilities:
+        able = [name for name, other in METHODS.items() if ability in other.abilities]
+        raise SettingsError(
+            f"{what} needs method {' or '.join(able)}, not {method.name}" + f": {instead}" * bool(instead)
+        )
 
 
-def check_compile(method: str, num_beams: int, what: str = "") -> None:
-    """Whether decoding steps can be compiled, with `what` besides.
+def check_beams(method: Method, num_beams: int) -> None:
+    """Check that a method can decode with so many beams.
+
+    Raises:
+        SettingsError: it follows one text per picture.
+    """
+    if num_beams > 1 and Ability.BEAMS not in method.abilities:
+        raise SettingsError(f"method {method.name} follows one text per picture: leave out num_beams")
+
+
+def check_compile(method: Method, num_beams: int, watched_by: str = "") -> None:
+    """Check that decoding steps can be compiled.
+
+    Args:
+        method: the decoder.
+        num_beams: beams of the search.
+        watched_by: what looks at every step, if anything does.
 
     Raises:
         SettingsError: they cannot.
     """
-    if method not in COMPILED:
-        raise SettingsError(f"compiled steps need method {' or '.join(COMPILED)}, not {method}: leave out compile")
+    require(method, Ability.COMPILED_STEPS, "a compiled step", "leave out compile")
     if num_beams > 1:
-        raise SettingsError("compiled steps follow one text a picture: leave out compile, or the beams")
-    if what:
-        raise SettingsError(f"{what} cannot look into compiled steps: leave out compile")
+        raise SettingsError("compiled steps follow one text per picture: leave out compile, or num_beams")
+    if watched_by:
+        raise SettingsError(f"{watched_by} cannot look into compiled steps: leave out compile")

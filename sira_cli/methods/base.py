@@ -1,23 +1,53 @@
-"""What a decoding method is: settings with defaults, and a context in which `generate` follows its rule."""
+"""What a decoding method is: settings with defaults, what it can do, and a way to generate by its rule."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from sira_cli.core.config import SiraConfig, check_range
+from sira_cli.core.config import SiraConfig
 from sira_cli.errors import SettingsError
+from sira_cli.methods.settings import FORK_SETTINGS, Setting, setting_of
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.presets import Preset
+    from sira_cli.core.fork import OnStep
 
-FORK_SETTINGS = ("k", "k_fraction", "alpha", "beta")
+
+class Ability(StrEnum):
+    """What a method may be able to do beside picking the next token of one text."""
+
+    BATCHES = "batches"  # several pictures at once, each text as if it were alone
+    SAMPLING = "sampling"
+    BEAMS = "beams"
+    TRACES = "traces"  # both streams of SIRA's fork can be looked at
+    COMPILED_STEPS = "compiled steps"
+
+
+class PromptMaker(Protocol):
+    """What a method may ask of a loaded model to make the inputs of a contrast stream. `Lvlm` is one."""
+
+    model: Any
+
+    @property
+    def seed(self) -> int:
+        """The seed of the generation settings."""
+        ...
+
+    def find_image(self, input_ids: Tensor) -> Tensor:
+        """Find P_img: `[B, S]` ids -> bool `[B, S]`."""
+        ...
+
+    def chat_inputs(
+        self, images: Sequence[Image.Image], prompts: Sequence[str], *, system: str = ""
+    ) -> Mapping[str, Tensor]:
+        """Return B pictures and prompts in the checkpoint's chat format, left-padded, on the CPU."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -26,67 +56,95 @@ class Method:
 
     Attributes:
         name: as `--method` has it.
+        abilities: what it can do; whatever is missing is refused.
         from_preset: settings that it takes from the preset's `sira` part instead of having them itself.
-        one_text: whether it follows one text a prompt, so that beams are refused.
-        seeded: whether the seed matters at temperature 0.
+        deciding: those of `from_preset` that change a text.
+        uses_seed: whether the seed changes a text at temperature 0.
     """
 
     name: ClassVar[str]
+    abilities: ClassVar[frozenset[Ability]] = frozenset({Ability.BATCHES, Ability.SAMPLING, Ability.BEAMS})
     from_preset: ClassVar[tuple[str, ...]] = ()
-    one_text: ClassVar[bool] = False
-    seeded: ClassVar[bool] = False
+    deciding: ClassVar[tuple[str, ...]] = ()
+    uses_seed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name, value in self.settings().items():
-            if name == "alpha":
-                check_range(f"alpha of method {self.name}", value, 0.0)
-            elif name in ("beta", "relative_top"):
-                check_range(f"{name} of method {self.name}", value, 0.0, 1.0)
-                if value == 0:
-                    raise SettingsError(f"{name} of method {self.name} must be above 0")
+        for name, declared in self.own_settings().items():
+            declared.check(f"{name} of method {self.name}", getattr(self, name))
+
+    @classmethod
+    def own_settings(cls) -> dict[str, Setting]:
+        """Return the declarations of its own settings, by name."""
+        return {declared.name: setting_of(declared) for declared in fields(cls)}
+
+    @classmethod
+    def all_settings(cls) -> dict[str, Setting]:
+        """Return the declarations of everything that can be set for it, by name; the preset's come first."""
+        return {name: FORK_SETTINGS[name] for name in cls.from_preset} | cls.own_settings()
 
     def settings(self) -> dict[str, Any]:
-        """Its own settings, as JSON holds them."""
+        """Return the values of its own settings, as JSON holds them."""
         return asdict(self)
 
     def owns(self, name: str) -> bool:
-        """Whether a setting of that name is meant for the method, be it to refuse it, and not for the preset."""
-        known = name in FORK_SETTINGS or any(field.name == name for field in fields(self))
-        return known and name not in self.from_preset
+        """Return whether a setting of that name is for the method, be it to refuse it, and not for the preset."""
+        return (name in FORK_SETTINGS or name in self.own_settings()) and name not in self.from_preset
 
-    def decisive(self, preset: Preset) -> dict[str, Any]:
-        """What of the preset and of the method decides a text, beside the prompt, as JSON holds it."""
-        settings = preset.decisive()
-        if not self.from_preset:
-            del settings["sira"]
-            settings[self.name] = self.settings()
-        return settings
+    def decisive(self, preset: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what decides a text beside the prompt, as JSON holds it.
+
+        Args:
+            preset: what of the preset decides a text (`Preset.decisive`).
+        """
+        if self.from_preset:
+            return dict(preset)
+        return {name: value for name, value in preset.items() if name != "sira"} | {self.name: self.settings()}
+
+    def strength(self, config: SiraConfig) -> float:
+        """Return the contrast strength alpha; 0 for a method without one."""
+        return float(getattr(self, "alpha", 0.0))
 
     def with_settings(self, **given: Any) -> Self:
-        """The same method with values replaced; None leaves a value as it is, the preset's are passed over.
+        """Return the same method with values replaced. None leaves a value as it is; the preset's are passed over.
 
         Raises:
-            SettingsError: it has no such setting, or not such a value.
+            SettingsError: it has no such setting, or a value is out of range.
         """
         own = {name: value for name, value in given.items() if value is not None and name not in self.from_preset}
-        known = [field.name for field in fields(self)]
         for name in own:
-            if name not in known:
-                has = ", ".join([*self.from_preset, *known]) or "none"
-                raise SettingsError(f"method {self.name!r} has no setting {name!r} (its settings: {has})")
+            self._check_known(name, self.own_settings())
         return replace(self, **own)
 
+    def parse_settings(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Turn what `--set NAME=VALUE` gave for the method into values of the right types.
+
+        Raises:
+            SettingsError: it has no such setting, or a value has another type.
+        """
+        for name in given:
+            self._check_known(name, self.all_settings())
+        return {name: self.all_settings()[name].parse(name, text) for name, text in given.items()}
+
+    def _check_known(self, name: str, known: Mapping[str, Any]) -> None:
+        if name not in known:
+            has = ", ".join(self.all_settings()) or "none"
+            raise SettingsError(f"method {self.name!r} has no setting {name!r} (its settings: {has})")
+
     def for_task(self, task: str) -> Self:
-        """The same method with what it does differently for `caption` or `ask`."""
+        """Return the same method with what it does differently for `caption` or `ask`."""
         return self
 
     def branch_inputs(
-        self, lvlm: Lvlm, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
+        self,
+        maker: PromptMaker,
+        images: Sequence[Image.Image],
+        prompts: Sequence[str],
+        inputs: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """What the contrast stream gets instead of `inputs`, for methods whose stream is a pass of its own.
+        """Return what the contrast stream gets instead of `inputs`, if its stream is a pass of its own.
 
         Args:
-            lvlm: the model, its processor and its preset.
+            maker: the loaded model.
             images, prompts: B of each.
             inputs: what the processor made of them, left-padded, on the CPU.
         """
@@ -105,15 +163,64 @@ class Method:
         """
         raise NotImplementedError
 
+    def fork_config(self, config: SiraConfig) -> SiraConfig:
+        """Return the settings under which both streams are looked at, for methods with `Ability.TRACES`."""
+        raise NotImplementedError
+
+    def check_model(self, model: Any, config: SiraConfig) -> None:
+        """Check that the method can follow a model, before the first picture.
+
+        Raises:
+            SiraError: it cannot; the message says why.
+        """
+        import torch
+
+        with self.attach(model, config, torch.empty(0), {}):
+            pass
+
+    def generate(
+        self,
+        model: Any,
+        inputs: Mapping[str, Tensor],
+        config: SiraConfig,
+        branch: Mapping[str, Tensor],
+        *,
+        on_step: OnStep | None = None,
+        on_attach: Callable[[Any], None] = lambda decoding: None,
+        **arguments: Any,
+    ) -> Tensor:
+        """Decode B prompts. By default the model's own `generate`, attached; a method with its own search overrides it.
+
+        Args:
+            model, config, branch: as for `attach`.
+            inputs: of the prompts, on the model's device.
+            on_step: called with both streams' logits at every step; for methods with `Ability.TRACES`.
+            on_attach: called with what the context of `attach` yields, before decoding begins.
+            **arguments: of `generate`: limits, sampling, streamer, cache.
+
+        Returns:
+            `[B, S + N]` ids, prompts included, as `generate` returns them.
+        """
+        if on_step is None:
+            context = self.attach(model, config, inputs["input_ids"], branch)
+        else:
+            from sira_cli.core.fork import attach
+
+            context = attach(model, self.fork_config(config), on_step=on_step)
+        with context as decoding:
+            on_attach(decoding)
+            output: Tensor = model.generate(**inputs, **arguments)
+        return output
+
 
 @dataclass(frozen=True)
 class TwoPasses(Method):
     """A method whose contrast stream is a second pass with inputs of its own; a subclass gives these and the rule."""
 
-    one_text = True
+    abilities = frozenset({Ability.BATCHES, Ability.SAMPLING})
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """The scores that processors and sampling get.
+        """Return the scores that processors and sampling get.
 
         Args:
             z, z_contrast: `[B, V]` float32, of the full and of the contrast stream.
@@ -124,7 +231,13 @@ class TwoPasses(Method):
     def attach(
         self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
     ) -> AbstractContextManager[Any]:
-        """A hook behind the model (`sira_cli.methods.second_pass`)."""
+        """Put a hook behind the model (`sira_cli.methods.second_pass`)."""
         from sira_cli.methods.second_pass import second_pass
 
         return second_pass(model, prompts, branch, self.rule)
+
+    def check_model(self, model: Any, config: SiraConfig) -> None:
+        """Check the model's structure; without prompts there is no second pass."""
+        from sira_cli.core.families import find_backbone
+
+        find_backbone(model)

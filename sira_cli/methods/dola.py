@@ -12,6 +12,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import plausible
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
+from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,10 +22,11 @@ BUCKETS = ("low", "high")
 
 @dataclass(frozen=True)
 class Dola(Method):
-    """log P - log Q, then a cut-off; Q is the output head on the input h_l of that layer which differs most from P.
+    """log P - log Q, then a cut-off. Q comes from the layer whose distribution differs most from P.
 
-    As in the version that came with transformers: no final norm before the head (the paper has it). The layer is
-    chosen for each row of a batch by itself. A repetition penalty of 1.2 is advised.
+    Q is the output head applied to a layer's input h_l. As in the version that came with transformers, there is no
+    final norm before the head (the paper has it). The layer is chosen for each row of a batch by itself. A repetition
+    penalty of 1.2 is advised.
 
     Args:
         bucket: `low` picks among early layers (long texts), `high` among later ones (short answers).
@@ -32,17 +34,12 @@ class Dola(Method):
     """
 
     name = "dola"
-    bucket: str = "low"
-    relative_top: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bucket not in BUCKETS:
-            raise SettingsError(f"bucket of method dola must be {' or '.join(BUCKETS)}; got {self.bucket!r}")
+    bucket: str = setting("low", "layers to pick from: low for long texts, high for short answers", choices=BUCKETS)
+    relative_top: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
 
     @contextmanager
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
-        """Hooks on the candidate layers and on the model."""
+        """Put hooks on the candidate layers and behind the model."""
         import torch
 
         from sira_cli.core.families import find_backbone
@@ -63,18 +60,22 @@ class Dola(Method):
             return output
 
         with attached_hooks(backbone.norm) as handles:
-            for number in self.candidates(len(backbone.layers), tied):
-                handles.append(backbone.layers[number].register_forward_pre_hook(partial(keep, number)))
+            for number in self.candidates(len(backbone.decoder_layers), tied):
+                handles.append(backbone.decoder_layers[number].register_forward_pre_hook(partial(keep, number)))
             handles.append(model.register_forward_hook(contrast))
             yield
 
     def candidates(self, layers: int, tied: bool) -> list[int]:
-        """Which layers' inputs are candidates in a model of L layers; `tied`: embeddings and head are one matrix.
+        """Return the layers whose inputs are candidates.
+
+        Args:
+            layers: L.
+            tied: whether embeddings and head are one matrix.
 
         Raises:
             SettingsError: the model has too few layers.
         """
-        start, middle = 2 * tied, layers // 2  # h_0 under a tied head predicts the token that it is
+        start, middle = 2 * tied, layers // 2  # under a tied head h_0 predicts its own token
         if layers > 40:
             found = range(start, 20, 2) if self.bucket == "low" else range(layers - 20, layers, 2)
         else:
@@ -84,7 +85,7 @@ class Dola(Method):
         return list(found)
 
     def rule(self, log_p: Tensor, log_q: Tensor) -> Tensor:
-        """`[B, V]` and `[C, B, V]` -> `[B, V]`: the candidate with the largest Jensen-Shannon divergence counts."""
+        """Contrast with the candidate of the largest Jensen-Shannon divergence: `[B, V]`, `[C, B, V]` -> `[B, V]`."""
         p, q = log_p.exp(), log_q.exp()
         m = (p + q) / 2  # [C, B, V]
         log_m = m.log()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.methods.base import Method
+from sira_cli.methods.base import Ability, Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,13 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Greedy(Method):
-    """z. With word scores the preset's K says where the CF stream forks, which has no part in the choice."""
+    """z. In traces and word scores the preset's K says where the CF stream forks; it has no part in the choice."""
 
     name = "greedy"
+    abilities = frozenset(Ability)
     from_preset = ("k", "k_fraction")
+
+    def fork_config(self, config: SiraConfig) -> SiraConfig:
+        """Return the preset's settings without a contrast."""
+        return replace(config, alpha=0.0)
 
     def attach(
         self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
     ) -> AbstractContextManager[Any]:
-        """Nothing is attached."""
+        """Attach nothing."""
         return nullcontext()

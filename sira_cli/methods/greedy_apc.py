@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import plausible
 from sira_cli.methods.base import Method
+from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GreedyApc(Method):
-    """z without implausible tokens: only sampling, beams and logits processors can tell it from `greedy`."""
+    """z without implausible tokens. It differs from `greedy` only with sampling, beams or logits processors."""
 
     name = "greedy+apc"
-    beta: float = 0.1
+    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
 
     @contextmanager
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
-        """An output hook."""
+        """Put a hook behind the model."""
         from sira_cli.core.families import find_backbone
         from sira_cli.core.hooks import attached_hooks
 

@@ -7,42 +7,39 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sira_cli.core.rules import contrast, plausible
-from sira_cli.methods.base import TwoPasses
+from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from sira_cli.models.lvlm import Lvlm
-
-# One of the five that were published.
+# One of the five disturbances that the authors published.
 ROLE = "You are a confused objects detector to provide a fuzzy overview or impression of the image."
 
 
 @dataclass(frozen=True)
 class Icd(TwoPasses):
-    """(1 + alpha) z - alpha z' with APC; z' of the same picture and question, asked of a confused model.
+    """(1 + alpha) z - alpha z' with APC; z' from the same picture and question, asked of a confused model.
 
     Args:
         alpha: contrast strength.
         beta: plausibility cut-off.
-        role: what the contrast stream is told to be: as the system's message where the chat template has
-            such, in place of its default one, else in front of the prompt.
+        role: what the contrast stream is told to be. It is the system message, instead of the template's own; where a
+            chat template has no system message, it stands in front of the prompt.
     """
 
     name = "icd"
-    alpha: float = 1.0
-    beta: float = 0.1
-    role: str = ROLE
+    alpha: float = setting(1.0, "contrast strength", low=0)
+    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
+    role: str = setting(ROLE, "what the contrast stream is told to be")
 
     def branch_inputs(
-        self, lvlm: Lvlm, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
+        self, maker: PromptMaker, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """The same pictures and prompts with the role."""
-        from sira_cli.models.processors import chat_inputs
-
-        return dict(chat_inputs(lvlm.processor, lvlm.model.config.model_type, images, prompts, system=self.role))
+        """Return the same pictures and prompts with the role."""
+        return dict(maker.chat_inputs(images, prompts, system=self.role))
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """The rule of VCD."""
+        """Apply VCD's rule."""
         return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)

@@ -29,7 +29,7 @@ Rule = Callable[[Tensor, Tensor, int], Tensor]
 
 @contextmanager
 def second_pass(model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule) -> Iterator[SecondPass]:
-    """Inside this context the model's logits are `rule(z, z', t)`, `[B, V]` float32, t = 1 for the first token.
+    """Replace the model's logits inside this context by `rule(z, z', t)`, `[B, V]` float32, t = 1 for the first token.
 
     Args:
         model: a Hugging Face LVLM.
@@ -51,7 +51,7 @@ def second_pass(model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule:
 
 
 class SecondPass:
-    """The branch of B prompts under way. Made by `second_pass`.
+    """The contrast branch of B prompts under way. `second_pass` makes it.
 
     Attributes:
         cache: keys and values of the branch, never those of the full stream.
@@ -70,7 +70,7 @@ class SecondPass:
         self._own = False  # while the second pass runs, its hook is the first's too
 
     def _after(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """After the first pass: run the second, and put the rule's logits in place of the first's."""
+        """After the first pass: run the second, and replace the first one's logits with the rule's."""
         if self._own:
             return output
         if not hasattr(output, "logits"):
@@ -108,7 +108,7 @@ class SecondPass:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """The model for the branch: not hooked, and its state of positions put back afterwards."""
+        """Run the model for the branch: our hook ignores this run, and positions are put back afterwards."""
         kept = [(module, name, getattr(module, name)) for module, name in self._position_state]
         self._own = True
         try:
@@ -119,7 +119,7 @@ class SecondPass:
                 setattr(module, name, value)
 
     def _prompt(self) -> Tensor:
-        """The branch's prompts into a new cache: z' `[B, V]`."""
+        """Run the branch's prompts into a new cache, and return z' `[B, V]`."""
         model = self._model
         self.cache, self.steps = DynamicCache(config=model.config), 0
         more: dict[str, Any] = {name: value for name, value in self._branch.items() if name != "input_ids"}
@@ -134,7 +134,7 @@ class SecondPass:
         return self._forward(first=True)
 
     def _step(self, tokens: Tensor) -> Tensor:
-        """The same new tokens `[B, 1]` for the branch: z' `[B, V]`."""
+        """Run the same new tokens `[B, 1]` through the branch, and return z' `[B, V]`."""
         self._ids = torch.cat([self._ids, tokens.to(self._ids.device)], dim=1)
         return self._forward(first=False)
 

@@ -1,4 +1,4 @@
-"""`sira`: late layers that see no image beside those that do (`sira_cli.core.fork`), the default."""
+"""`sira`: a contrast with late layers that cannot see the image (`sira_cli.core.fork`), the default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.methods.base import Method
+from sira_cli.methods.base import Ability, Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,15 +16,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sira(Method):
-    """(1 + alpha) z - alpha z', z' of late layers that see no image. Its settings are the preset's."""
+    """(1 + alpha) z - alpha z', z' from late layers that see no image. Its settings are the preset's."""
 
     name = "sira"
+    abilities = frozenset(Ability)
     from_preset = ("k", "k_fraction", "alpha", "beta")
+    deciding = from_preset
+
+    def strength(self, config: SiraConfig) -> float:
+        """Return the preset's alpha."""
+        return config.alpha
+
+    def fork_config(self, config: SiraConfig) -> SiraConfig:
+        """Return the preset's settings."""
+        return config
 
     def attach(
         self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
     ) -> AbstractContextManager[Any]:
-        """As `sira_cli.attach`."""
+        """Fork as `sira_cli.attach` does."""
         from sira_cli.core.fork import attach
 
         return attach(model, config)

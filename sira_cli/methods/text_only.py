@@ -7,39 +7,38 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sira_cli.core.rules import contrast
-from sira_cli.methods.base import TwoPasses
+from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from sira_cli.models.lvlm import Lvlm
-
 
 @dataclass(frozen=True)
 class TextOnly(TwoPasses):
-    """SIRA's rule, (1 + alpha) z - alpha z', with z' of a model that never saw the image.
+    """SIRA's rule, (1 + alpha) z - alpha z', with z' from a prompt without the image.
 
-    The image's placeholders are deleted and the positions behind them close up. Markers around them are
-    text, as for SIRA, and stay.
+    The image's placeholders are deleted and the positions behind them close up. Markers around them are text, as for
+    SIRA, and stay.
     """
 
     name = "text-only"
-    alpha: float = 0.5
+    alpha: float = setting(0.5, "contrast strength", low=0)
 
     def branch_inputs(
-        self, lvlm: Lvlm, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
+        self, maker: PromptMaker, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """The prompts without image tokens."""
-        return without_image(inputs, lvlm.find_image(inputs["input_ids"]))
+        """Delete the image tokens from the prompts."""
+        return without_image(inputs, maker.find_image(inputs["input_ids"]))
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """SIRA's, without a cut-off."""
+        """Return SIRA's contrast, without a cut-off."""
         return contrast(z, z_contrast, self.alpha)
 
 
 def without_image(inputs: Mapping[str, Tensor], image: Tensor) -> dict[str, Tensor]:
-    """The prompts without the positions `image [B, S]`, left-padded anew; what belongs to the picture is left out."""
+    """Return the prompts without the positions `image [B, S]`, left-padded anew, and without the picture itself."""
     from sira_cli.core.masks import text_rows
 
     ids = inputs["input_ids"]  # [B, S]

@@ -8,56 +8,48 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.rules import contrast, plausible
-from sira_cli.errors import SettingsError, UnsupportedModelError
-from sira_cli.methods.base import TwoPasses
+from sira_cli.errors import UnsupportedModelError
+from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
-
-    from sira_cli.models.lvlm import Lvlm
 
 STEPS = 1000
 
 
 @dataclass(frozen=True)
 class Vcd(TwoPasses):
-    """(1 + alpha) z - alpha z' with APC; z' of the picture behind `noise_step` steps of diffusion noise.
+    """(1 + alpha) z - alpha z' with APC; z' from the picture under `noise_step` steps of diffusion noise.
 
     Args:
         alpha: contrast strength.
         beta: plausibility cut-off; the authors' script for POPE uses 0.2.
-        noise_step: 0..999.
+        noise_step: how much noise, 0 to 999.
     """
 
     name = "vcd"
-    seeded = True
-    alpha: float = 1.0
-    beta: float = 0.1
-    noise_step: int = 500
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        step = self.noise_step
-        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < STEPS:
-            raise SettingsError(f"noise_step of method vcd must be a whole number, 0..{STEPS - 1}; got {step!r}")
+    uses_seed = True
+    alpha: float = setting(1.0, "contrast strength", low=0)
+    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
+    noise_step: int = setting(500, "steps of diffusion noise on the picture", low=0, high=STEPS - 1)
 
     def branch_inputs(
-        self, lvlm: Lvlm, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
+        self, maker: PromptMaker, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """The same prompts with noised pictures."""
-        tokens = lvlm.find_image(inputs["input_ids"]).sum(dim=1)
-        copies = getattr(lvlm.model.config.vision_config, "temporal_patch_size", 1)
-        seed = lvlm.preset.generation.seed
-        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, seed)}
+        """Return the same prompts with noised pictures."""
+        tokens = maker.find_image(inputs["input_ids"]).sum(dim=1)
+        copies = getattr(maker.model.config.vision_config, "temporal_patch_size", 1)
+        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, maker.seed)}
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """VCD's: contrast, then the cut-off."""
+        """Contrast, then cut off."""
         return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)
 
 
 def signal_share(step: int) -> float:
-    """The cumulative product of 1 - beta_i for i = 0..step, beta_i rising like a sigmoid from 1e-5 to 5e-3."""
+    """Return the product of 1 - beta_i over i = 0..step; beta_i rises like a sigmoid from 1e-5 to 5e-3."""
     share = 1.0
     for i in range(step + 1):
         beta = (5e-3 - 1e-5) / (1 + math.exp(6 - 12 * i / (STEPS - 1))) + 1e-5
@@ -66,17 +58,16 @@ def signal_share(step: int) -> float:
 
 
 def noised(inputs: Mapping[str, Tensor], image_tokens: Tensor, copies: int, step: int, seed: int) -> Tensor:
-    """x' = sqrt(a) x + sqrt(1 - a) e on normalised pixels, in float32; a = `signal_share(step)`.
+    """Return x' = sqrt(a) x + sqrt(1 - a) e of normalised pixels x, in float32; a = `signal_share(step)`.
 
-    Each picture draws its e from the seed alone, whatever else is in the batch. What only fills up a batch stays
-    as it is.
+    Each picture draws its noise e from the seed alone, whatever else is in the batch. Padding stays as it is.
 
     Args:
         inputs: what the processor made of B prompts with one picture each.
         image_tokens: `[B]` how many each prompt has.
-        copies: how often a patch of `pixel_values` holds the same moment (Qwen: temporal_patch_size); they agree.
-        step: 0..999.
-        seed: of e.
+        copies: how often a patch of `pixel_values` holds the same frame (Qwen: temporal_patch_size); all get one e.
+        step: 0 to 999.
+        seed: of the noise.
     """
     import torch
 
@@ -96,7 +87,7 @@ def noised(inputs: Mapping[str, Tensor], image_tokens: Tensor, copies: int, step
 
 
 def _pictures(inputs: Mapping[str, Tensor], pixels: Tensor, image_tokens: list[int]) -> Iterator[list[Any]]:
-    """Where each prompt's picture lies in `pixels`: indices of its parts, without what fills up the batch."""
+    """Yield where each prompt's picture lies in `pixels`: indices of its parts, without padding of the batch."""
     if "image_grid_thw" in inputs:  # rows of patches, one picture after the other
         start = 0
         for count in inputs["image_grid_thw"].prod(dim=-1).tolist():

@@ -21,9 +21,9 @@ from sira_cli.methods.icd import ROLE
 from sira_cli.methods.vcd import Vcd, noised, signal_share
 from sira_cli.models import presets
 from sira_cli.models.choices import choose
-from sira_cli.models.lvlm import BRANCH
+from sira_cli.models.decoding import BRANCH
 from sira_cli.models.processors import chat_inputs
-from sira_cli.pictures.opening import open_picture
+from sira_cli.pictures.picture import open_picture
 from tests.support.checkpoints_other import WRITERS
 from tests.support.reference_methods import diffusion_share
 
@@ -244,7 +244,7 @@ def test_own_settings_and_configured_methods():
         ("icd", {"noise_step": 3}, "no setting named 'noise_step'"),
         ("vcd", {"noise_step": 1000}, "noise_step of method vcd must be a whole number"),
         ("dola", {"bucket": "middle"}, "bucket of method dola must be low or high"),
-        ("vcd", {"num_beams": 2}, "method vcd follows one text a picture: leave out num_beams"),
+        ("vcd", {"num_beams": 2}, "method vcd follows one text per picture: leave out num_beams"),
         ("nothing", {}, "no method named 'nothing'; available: sira, greedy, greedy\\+apc, text-only, vcd, icd"),
     ],
 )
@@ -269,7 +269,7 @@ def test_a_model_that_a_method_cannot_follow_is_refused_when_it_is_loaded(tmp_pa
         (["trace", EXAMPLES[0], "--method", "dola"], "sira trace needs method sira or greedy, not dola"),
         (["caption", EXAMPLES[0], "--method", "vcd", "--k", "3"], "method 'vcd' has no setting 'k'"),
         (["caption", EXAMPLES[0], "--method", "m3id", "--alpha", "1"], "method 'm3id' has no setting 'alpha'"),
-        (["caption", EXAMPLES[0], "--method", "m3id", "--num-beams", "2"], "leave out --num-beams"),
+        (["caption", EXAMPLES[0], "--method", "m3id", "--num-beams", "2"], "leave out num_beams"),
     ],
 )
 def test_command_lines_that_are_refused(sira, arguments, message):

@@ -48,8 +48,7 @@ def case_of(name: str) -> Tiny:
 
 def stub(case: Tiny, seed: int = 0) -> SimpleNamespace:
     """The part of an `Lvlm` that branches need, but for icd's processor."""
-    preset = SimpleNamespace(generation=SimpleNamespace(seed=seed))
-    return SimpleNamespace(find_image=lambda ids: ids == tiny.IMAGE, preset=preset, model=case.model)
+    return SimpleNamespace(find_image=lambda ids: ids == tiny.IMAGE, seed=seed, model=case.model)
 
 
 def branch_of(method: Method, case: Tiny) -> dict[str, torch.Tensor]:
