@@ -1,106 +1,45 @@
-"""Opening pictures safely: what comes out is what a viewer would show, upright and in RGB."""
+"""From the bytes of a picture file to what a viewer would show: upright, in RGB."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
-import os
-import stat
-import warnings
-from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sira_cli.errors import PictureError
-from sira_cli.pictures import stores as remote
+from sira_cli.pictures.names import one_line
 
 DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, MemoryError)  # what Pillow's decoders raise
 
 
-@dataclass(frozen=True)
-class Picture:
-    """An opened picture.
-
-    Attributes:
-        name: where it came from, for messages and records.
-        image: upright RGB.
-        sha256: of the file's bytes.
-    """
-
-    name: str
-    image: Image.Image
-    sha256: str
-
-
-def open_picture(source: str | os.PathLike[str] | BinaryIO | Image.Image) -> Picture:
-    """Open a file, a binary stream or a PIL image.
-
-    EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled
-    to 8 bits, of an animation the first frame is taken.
-
-    Raises:
-        PictureError: one line that names the picture and says what is wrong with it.
-    """
-    if isinstance(source, Image.Image):
-        rgb = _as_rgb(source)
-        return Picture("<image>", rgb, hashlib.sha256(rgb.tobytes()).hexdigest())
-    if isinstance(source, str | os.PathLike):
-        name = os.fspath(source)
-        data = read_picture(name)
-    else:
-        name, data = "-", source.read()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-        image = decode_picture(name, data)
-    return Picture(name, image, hashlib.sha256(data).hexdigest())
-
-
-def read_picture(path: str) -> bytes:
-    """A picture file's bytes, from a disk or an object store.
-
-    Raises:
-        PictureError: there is no such file, or it cannot be read.
-    """
-    name = one_line(path)
-    try:
-        if remote.is_uri(path):
-            return remote.read(path)
-        mode = Path(path).stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise PictureError(f"{name}: is a folder, expected a picture")
-        if not stat.S_ISREG(mode):
-            raise PictureError(f"{name}: is not a regular file")
-        return Path(path).read_bytes()
-    except FileNotFoundError:
-        raise PictureError(f"{name}: no such file") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise PictureError(f"{name}: cannot be read: {reason}") from None
-
-
 def decode_picture(name: str, data: bytes) -> Image.Image:
-    """Upright RGB from a picture file's bytes; `name` is for messages. Safe in threads.
+    """Return upright RGB from a picture file's bytes. Safe in threads.
+
+    EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
+    animation the first frame is taken.
+
+    Args:
+        name: of the picture, for messages.
+        data: of its file.
 
     Raises:
-        PictureError: as `open_picture`.
+        PictureError: they are no picture, or a damaged one; one line that names it.
     """
     with _opened(name, data) as image:
         try:
             image.load()
-            return _as_rgb(image)
+            return to_rgb(image)
         except DECODING_ERRORS as error:
             raise _damaged(name, error) from None
 
 
 def picture_size(name: str, data: bytes) -> tuple[int, int]:
-    """Width and height as stored, from the header alone.
+    """Return width and height as stored, from the header alone.
 
     Raises:
-        PictureError: as `open_picture`.
+        PictureError: as `decode_picture`.
     """
     with _opened(name, data) as image:
         return image.size
@@ -108,26 +47,20 @@ def picture_size(name: str, data: bytes) -> tuple[int, int]:
 
 @functools.cache
 def endings() -> frozenset[str]:
-    """How the names of files end that are taken for pictures, in lower case: `.jpg`, ..."""
+    """Return the endings of file names that count as pictures, in lower case: `.jpg`, ..."""
     readable = _formats()
     return frozenset(ending for ending, name in Image.registered_extensions().items() if name in readable)
 
 
 @functools.cache
 def _formats() -> list[str]:
-    """All that Pillow reads, but for PostScript, which it would hand to an interpreter."""
+    """Return all formats that Pillow reads, without PostScript, which it would hand to an interpreter."""
     Image.init()
     return [name for name in Image.OPEN if name != "EPS"]
 
 
-def one_line(name: str) -> str:
-    """A file name for a message: newlines and bytes that are no text are escaped, credentials left out."""
-    name = remote.public(name) if remote.is_uri(name) else name
-    return name if name.isprintable() else ascii(name)
-
-
 def _opened(name: str, data: bytes) -> Image.Image:
-    """The header is read, the samples are not."""
+    """Read the header, not the samples."""
     shown = one_line(name)
     if not data:
         raise PictureError(f"{shown}: is empty (0 bytes)")
@@ -137,7 +70,9 @@ def _opened(name: str, data: bytes) -> Image.Image:
         raise PictureError(f"{shown}: is not a picture that Pillow can read; convert it to PNG or JPEG") from None
     except Image.DecompressionBombError:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise PictureError(f"{shown}: has more than {limit:,} pixels, a decompression bomb?; scale it down") from None
+        raise PictureError(
+            f"{shown}: has more than {limit:,} pixels, which may be a decompression bomb: scale it down"
+        ) from None
     except DECODING_ERRORS as error:
         raise _damaged(name, error) from None
 
@@ -146,7 +81,8 @@ def _damaged(name: str, error: BaseException) -> PictureError:
     return PictureError(f"{one_line(name)}: is damaged: {str(error) or type(error).__name__}")
 
 
-def _as_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return what a viewer would show of a decoded image; see `decode_picture`."""
     image = ImageOps.exif_transpose(image)
     if image.mode == "F" or image.mode.startswith("I"):
         image = _to_8_bit(image)
@@ -158,7 +94,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_8_bit(image: Image.Image) -> Image.Image:
-    """Grey samples of 16 or 32 bits or floats: the smallest usual full scale that holds them is white."""
+    """Scale grey samples of 16 or 32 bits or floats: the smallest usual full scale that holds them becomes white."""
     samples = np.nan_to_num(np.asarray(image, dtype=np.float64))
     if image.mode.startswith("I;16"):
         scale = 65535.0

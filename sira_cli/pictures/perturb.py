@@ -1,4 +1,4 @@
-"""Spoilt pictures of the same size, so that they take the same number of image tokens: blurred, or shuffled."""
+"""Pictures spoilt on purpose, blurred or shuffled. Their size stays, and so does the number of image tokens."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sira_cli.errors import SettingsError
 
 @dataclass(frozen=True)
 class Perturbations:
-    """How strongly pictures are spoilt. The paper names both ways, but not how strong they were.
+    """How strongly pictures are spoilt. The paper names both ways, but no strengths.
 
     Args:
-        blur: standard deviation of the Gaussian, as a share of the picture's shorter side (so that it
-            means the same at every resolution); 0 is no blur.
+        blur: standard deviation of the Gaussian, as a share of the picture's shorter side, so that it means the same
+            at every resolution; 0 is no blur.
         patches: the picture is cut into a grid of `patches` x `patches`; 1 is no shuffle.
-        seed: of the permutation of the patches, the same for every picture.
+        seed: of the permutation of the patches, which is the same for every picture.
 
     Raises:
         SettingsError: a value is out of range.
@@ -38,22 +38,22 @@ class Perturbations:
 
 
 def blur(image: Image.Image, share: float) -> Image.Image:
-    """A Gaussian blur whose standard deviation is `share` of the shorter side (Pillow's approximation)."""
+    """Blur with a Gaussian whose standard deviation is `share` of the shorter side (Pillow's approximation)."""
     return image.filter(ImageFilter.GaussianBlur(share * min(image.size)))
 
 
 def shuffle_patches(image: Image.Image, patches: int, seed: int) -> Image.Image:
-    """The patches of a grid in random order.
+    """Put the patches of a grid in random order.
 
     Args:
         image: RGB, H x W.
-        patches: P, the grid is P x P patches of (H // P) x (W // P) pixels, from the top left corner.
-            What is left over at the right and at the bottom stays where it is.
+        patches: P: a grid of P x P patches of (H // P) x (W // P) pixels, from the top left corner. The rest at the
+            right and at the bottom stays where it is.
         seed: of the permutation.
     """
     pixels = np.array(image)  # [H, W, 3]
-    height, width = pixels.shape[0] // patches, pixels.shape[1] // patches  # of a patch
-    grid = pixels[: patches * height, : patches * width]  # a view
+    height, width = pixels.shape[0] // patches, pixels.shape[1] // patches  # pixels of a patch
+    grid = pixels[: patches * height, : patches * width]  # shares memory with the result
     cut = grid.reshape(patches, height, patches, width, 3).swapaxes(1, 2)  # [P, P, h, w, 3]
     order = np.random.default_rng(seed).permutation(patches**2)
     shuffled = cut.reshape(patches**2, height, width, 3)[order]  # [P P, h, w, 3]

@@ -14,22 +14,22 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def is_uri(path: str) -> bool:
-    """Whether a path names something in an object store."""
+    """Return whether a path names something in an object store."""
     return _URI.match(path) is not None
 
 
 def public(uri: str) -> str:
-    """A URI without what it may hold of credentials and options: for records and messages."""
+    """Return a URI without credentials and options: for records and messages."""
     parts = urlsplit(uri)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def read(uri: str) -> bytes:
-    """All bytes of an object.
+    """Return all bytes of an object.
 
     Raises:
         OSError: there is none, or it cannot be read.
-        SettingsError: no such kind of store.
+        SettingsError: there is no such kind of store.
     """
     filesystem, path = _located(uri)
     with filesystem.open_input_stream(path) as stream:
@@ -38,12 +38,12 @@ def read(uri: str) -> bytes:
 
 
 def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
-    """What a URI stands for: of a folder every file in it (URI, path below), hidden ones left out; else itself.
+    """Yield URI and path below for every file in a folder but hidden ones; for anything else the URI itself.
 
-    In the order of a local folder: a folder's files by name, then its subfolders.
+    The order is that of a local folder: a folder's files by name, then its subfolders.
 
     Raises:
-        SettingsError: no such kind of store, or it does not answer.
+        SettingsError: there is no such kind of store, or it does not answer.
     """
     from pyarrow.fs import FileSelector, FileType
 
@@ -69,7 +69,7 @@ def _located(uri: str) -> tuple[Any, str]:
     return filesystem, root.rstrip("/") + unquote(parts.path).rstrip("/")
 
 
-@functools.cache  # a client of a store serves all pictures, in all threads
+@functools.cache  # one client per store serves all pictures, in all threads
 def _filesystem(root: str) -> tuple[Any, str]:
     try:
         from pyarrow.fs import FileSystem

@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from sira_cli.errors import PictureError, SettingsError
-from sira_cli.pictures.opening import one_line, read_picture
-from sira_cli.pictures.sources import Shard, Source, find_sources, read_list
+from sira_cli.pictures.find import Shard, find_pictures, read_list
+from sira_cli.pictures.names import one_line
+from sira_cli.pictures.picture import FilePicture
 from sira_cli.pictures.stores import public
 
 
@@ -34,7 +35,7 @@ def tree(tmp_path, monkeypatch):
 
 
 def paths(*given: str, **options) -> list[str]:
-    return [source.path for source in find_sources(given, **options)]
+    return [picture.location for picture in find_pictures(given, **options)]
 
 
 def test_a_folder_is_its_pictures_by_name(tree):
@@ -58,9 +59,9 @@ def test_every_picture_once(tree):
 
 
 def test_the_path_below_the_folder_that_was_given(tree):
-    assert find_sources([f"{tree}/sub"], recursive=True) == [
-        Source(f"{tree}/sub/c.webp", "c.webp"),
-        Source(f"{tree}/sub/deep/d.jpg", "deep/d.jpg"),
+    assert find_pictures([f"{tree}/sub"], recursive=True) == [
+        FilePicture(f"{tree}/sub/c.webp", "c.webp"),
+        FilePicture(f"{tree}/sub/deep/d.jpg", "deep/d.jpg"),
     ]
 
 
@@ -98,8 +99,8 @@ def test_shards_are_disjoint_complete_and_stable():
 
 
 def test_shards_do_not_depend_on_where_the_folder_is(tree):
-    one = {source.relative for source in find_sources(["."], recursive=True, shard=Shard(1, 2))}
-    other = {source.relative for source in find_sources([str(tree)], recursive=True, shard=Shard(1, 2))}
+    one = {picture.relative for picture in find_pictures(["."], recursive=True, shard=Shard(1, 2))}
+    other = {picture.relative for picture in find_pictures([str(tree)], recursive=True, shard=Shard(1, 2))}
     assert one == other
 
 
@@ -131,11 +132,11 @@ def test_lists(data, expected):
 def test_nothing_to_do(tree):
     (tree / "empty").mkdir()
     with pytest.raises(SettingsError, match=r"empty: no pictures in this folder \(subfolders count with -r\)"):
-        find_sources(["empty"])
+        find_pictures(["empty"])
     with pytest.raises(SettingsError, match="a picture's path is empty"):
-        find_sources(["a.PNG", ""])
+        find_pictures(["a.PNG", ""])
     with pytest.raises(SettingsError, match=r"'-' \(stdin\) can be given once"):
-        find_sources(["-", "-"])
+        find_pictures(["-", "-"])
     assert paths("x" * 5000) == ["x" * 5000]
 
 
@@ -145,16 +146,16 @@ def test_a_store_is_listed_as_a_folder_is(tmp_path):
         tmp_path.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (2, 3)).save(tmp_path / name, "png")
     for recursive in (False, True):
-        local = find_sources([str(tmp_path)], recursive=recursive)
-        store = find_sources([tmp_path.as_uri()], recursive=recursive)
-        assert [source.relative for source in store] == [source.relative for source in local]
+        local = find_pictures([str(tmp_path)], recursive=recursive)
+        store = find_pictures([tmp_path.as_uri()], recursive=recursive)
+        assert [picture.relative for picture in store] == [picture.relative for picture in local]
         for there, here in zip(store, local, strict=True):
-            assert read_picture(there.path) == Path(here.path).read_bytes()
-    assert find_sources([f"{tmp_path.as_uri()}/b.png"])[0].path == f"{tmp_path.as_uri()}/b.png"
+            assert there.read() == Path(here.location).read_bytes()
+    assert find_pictures([f"{tmp_path.as_uri()}/b.png"])[0].location == f"{tmp_path.as_uri()}/b.png"
     with pytest.raises(PictureError, match=r"none\.png: no such file"):
-        read_picture(find_sources([f"{tmp_path.as_uri()}/none.png"])[0].path)
+        find_pictures([f"{tmp_path.as_uri()}/none.png"])[0].read()
     with pytest.raises(SettingsError, match="expected a store such as s3://"):
-        find_sources(["gopher://example.org/a.png"])
+        find_pictures(["gopher://example.org/a.png"])
 
 
 def test_credentials_are_not_shown():

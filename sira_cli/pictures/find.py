@@ -1,4 +1,4 @@
-"""Which pictures a run is about: files, folders, globs, lists, stores -> `Source`s in a stable order."""
+"""Which pictures a run is about: files, folders, globs, lists, stores -> pictures in a stable order."""
 
 from __future__ import annotations
 
@@ -11,89 +11,86 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sira_cli.errors import PictureError, SettingsError
-from sira_cli.pictures import stores as remote
-from sira_cli.pictures.opening import endings, one_line
-
-STDIN = "-"
-
-
-@dataclass(frozen=True)
-class Source:
-    """A picture to be opened.
-
-    Attributes:
-        path: where it is; `-` is stdin; may be the URI of an object store.
-        relative: the path below the folder that was given, or as it was given: for shards and mirrored trees.
-    """
-
-    path: str
-    relative: str
+from sira_cli.pictures import stores
+from sira_cli.pictures.names import one_line
+from sira_cli.pictures.opening import endings
+from sira_cli.pictures.picture import STDIN, FilePicture, Picture, StdinPicture, StorePicture
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Part `index` of `count`, 1-based: pictures are dealt out by a hash of their path, not by their number."""
+    """Part `index` of `count`, counted from 1. Pictures are dealt out by a hash of their path, not by their number."""
 
     index: int
     count: int
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """From `I/N`.
+        """Read `I/N`.
 
         Raises:
-            SettingsError: not of this form, or I is not in 1..N.
+            SettingsError: it is not of this form, or I is not in 1..N.
         """
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise SettingsError(f"shard {text!r}: expected I/N with I from 1 to N, such as 1/8")
         return cls(int(match[1]), int(match[2]))
 
-    def holds(self, source: Source) -> bool:
-        """Whether this part does that picture. Every picture is in exactly one part, whatever others there are."""
-        digest = hashlib.sha256(os.fsencode(source.relative)).digest()
+    def holds(self, relative: str) -> bool:
+        """Return whether a path belongs to this part. Each belongs to exactly one, whatever other paths there are."""
+        digest = hashlib.sha256(os.fsencode(relative)).digest()
         return int.from_bytes(digest[:8], "big") % self.count == self.index - 1
 
 
-def find_sources(
+def find_pictures(
     paths: Iterable[str], *, recursive: bool = False, shard: Shard | None = None, limit: int | None = None
-) -> list[Source]:
-    """Every picture once, in the order of `paths`; what is in a folder sorted by name.
+) -> list[Picture]:
+    """Return every picture once, in the order of `paths`; those in a folder are sorted by name.
 
     Args:
-        paths: files, folders, globs (where no such file exists), URIs of stores, `-`. What does not
-            exist is listed too: it becomes an error of its own when it is opened.
-        recursive: with subfolders, after the files beside them; links to folders are not followed.
+        paths: files, folders, globs (where no such file exists), URIs of stores, `-` for stdin. What does not exist is
+            listed, too: it becomes an error of its own when it is opened.
+        recursive: include subfolders, after the files beside them; links to folders are not followed.
         shard: keep this part only.
-        limit: keep so many at most.
+        limit: keep this many at most.
 
     Raises:
-        SettingsError: an empty path, `-` twice, a store that does not answer, or nothing is left.
+        SettingsError: a path is empty, `-` is given twice, a store does not answer, or there are no pictures.
     """
     paths = list(paths)
     if "" in paths:
         raise SettingsError("a picture's path is empty")
     if paths.count(STDIN) > 1:
         raise SettingsError("'-' (stdin) can be given once")
-    found: dict[str, Source] = {}
+    found: dict[str, Picture] = {}
     for path in paths:
-        for source in _expand(path, recursive):
-            same = source.path if remote.is_uri(source.path) else os.path.normpath(source.path)
-            found.setdefault(same, source)
+        for picture in _expand(path, recursive):
+            found.setdefault(picture.identity, picture)
     if not found:
-        # Only folders can hold nothing: all else is listed as it is.
+        # Only folders can be empty: everything else is listed as it is.
         subfolders = "" if recursive else " (subfolders count with -r)"
         raise SettingsError(f"{_shown(paths)}: no pictures in this folder{subfolders}")
-    sources = [source for source in found.values() if shard is None or shard.holds(source)]
-    return sources[:limit]
+    pictures = [picture for picture in found.values() if shard is None or shard.holds(picture.relative)]
+    return pictures[:limit]
+
+
+def check_any_exists(pictures: Sequence[Picture]) -> None:
+    """Check that not all of some pictures are missing, before a model is loaded.
+
+    Raises:
+        PictureError: they are; the message names the first.
+    """
+    if pictures and all(picture.is_missing() for picture in pictures):
+        others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
+        raise PictureError(f"{pictures[0].shown}: no such file{others}")
 
 
 def check_images(folder: Path, names: Sequence[str]) -> None:
-    """Whether a folder is there and holds any of a benchmark's pictures, before a model is loaded.
+    """Check that a folder holds any of a benchmark's pictures, before a model is loaded.
 
     Args:
         folder: of the option --images.
-        names: of the pictures, each once, at least one.
+        names: the pictures' names, each once, at least one.
 
     Raises:
         SettingsError: it is no folder.
@@ -107,7 +104,7 @@ def check_images(folder: Path, names: Sequence[str]) -> None:
 
 
 def read_list(data: bytes) -> list[str]:
-    """Paths from a file: one a line, or each ended by a NUL byte if there is one (`find -print0`)."""
+    """Return the paths of a list: one per line, or ended by NUL bytes if there is one (`find -print0`)."""
     separator = b"\0" if b"\0" in data else b"\n"
     lines = data.split(separator)
     if separator == b"\n":
@@ -116,25 +113,25 @@ def read_list(data: bytes) -> list[str]:
 
 
 def _is_folder(path: str) -> bool:
-    """Whether there is a folder; not an error for names that no file can have."""
+    """Return whether there is such a folder; False for names that no file can have."""
     try:
         return Path(path).is_dir()
     except OSError:
         return False
 
 
-def _expand(path: str, recursive: bool) -> Iterator[Source]:
+def _expand(path: str, recursive: bool) -> Iterator[Picture]:
     if path == STDIN:
-        yield Source(STDIN, STDIN)
-    elif remote.is_uri(path):
-        for uri, relative in remote.walk(path, recursive):
+        yield StdinPicture()
+    elif stores.is_uri(path):
+        for uri, relative in stores.walk(path, recursive):
             if uri == path or Path(relative).suffix.lower() in endings():
-                yield Source(uri, relative)
+                yield StorePicture(uri, relative)
     elif _is_folder(path):
         for picture in _walk(path, recursive):
-            yield Source(picture, os.path.relpath(picture, path))
+            yield FilePicture(picture, os.path.relpath(picture, path))
     elif os.path.lexists(path) or not (matches := _matches(path)):
-        yield Source(path, path)
+        yield FilePicture(path, path)
     else:
         for match in matches:
             yield from _expand(match, recursive)
@@ -147,7 +144,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _walk(folder: str, recursive: bool) -> Iterator[str]:
-    """Files whose names end as those of pictures do, hidden ones left out; a folder that cannot be read itself."""
+    """Yield the files of a folder that are named like pictures, without hidden ones; an unreadable folder itself."""
     try:
         with os.scandir(folder) as entries:
             inside = sorted(

@@ -1,0 +1,304 @@
+"""A picture, from the moment it is named until its record is written.
+
+Where pictures are kept differs: in files, in object stores, on stdin, in memory. Each place is a subclass of `Picture`,
+and nobody else asks which one it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import stat
+import sys
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from PIL import Image
+
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.files import relative
+from sira_cli.pictures import stores
+from sira_cli.pictures.names import as_text, one_line
+from sira_cli.pictures.opening import decode_picture, to_rgb
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class OpenedPicture:
+    """A picture whose samples have been decoded.
+
+    Attributes:
+        name: where it came from, for messages and records.
+        image: upright RGB.
+        sha256: of the file's bytes, in hexadecimal.
+    """
+
+    name: str
+    image: Image.Image
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Picture(ABC):
+    """A picture that has been named.
+
+    Attributes:
+        location: where it is, as it was named: a path, a URI, `-`.
+        relative: its path below the folder that was given, or `location`; decides shards and mirrored trees.
+    """
+
+    location: str
+    relative: str
+
+    @property
+    def shown(self) -> str:
+        """Its location in a message: one line, without credentials."""
+        return one_line(self.location)
+
+    @property
+    def identity(self) -> str:
+        """What two names of the same picture have in common."""
+        return self.location
+
+    @property
+    def address(self) -> str:
+        """Where it can be found from anywhere; empty if nowhere. For records."""
+        return ""
+
+    @property
+    def depends_on_folder(self) -> bool:
+        """Whether `location` means something else in another current folder."""
+        return False
+
+    def is_missing(self) -> bool:
+        """Return whether it can be told without reading that there is no such picture."""
+        return False
+
+    def is_here(self) -> bool:
+        """Return whether it is on this machine and can be opened without asking anyone."""
+        return False
+
+    def name_in(self, folder: Path | None) -> str:
+        """Return its public name in a record.
+
+        Args:
+            folder: the folder of the record's file, without symbolic links; None: the record is not in a file.
+        """
+        return as_text(self.location)
+
+    def text_file(self, extension: str) -> Path:
+        """Return the text file beside it, with an extension such as `.txt`.
+
+        Raises:
+            SettingsError: there is no place beside it.
+        """
+        raise SettingsError(f"{self.shown}: there is no place for a text file beside it")
+
+    def mirrored(self, extension: str) -> Path:
+        """Return the relative path of its text file in a tree that mirrors the pictures' folders.
+
+        Raises:
+            SettingsError: it has no path.
+        """
+        path = Path(self.relative)
+        inside = [part for part in path.parts if part not in (path.anchor, os.pardir)]
+        return Path(*inside).with_suffix(extension)
+
+    def make_ready(self) -> None:  # noqa: B027 (most kinds have nothing to do)
+        """Get ready for `read`. Called in the main thread, before `read` is called in another one."""
+
+    @abstractmethod
+    def read(self) -> bytes:
+        """Return the bytes of its file. Safe in threads.
+
+        Raises:
+            PictureError: there is none, or it cannot be read.
+        """
+
+    def open(self) -> OpenedPicture:
+        """Read and decode it.
+
+        Raises:
+            PictureError: it cannot be read, or is no picture; one line that names it.
+        """
+        data = self.read()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
+            image = decode_picture(self.location, data)
+        return OpenedPicture(self.location, image, hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True)
+class FilePicture(Picture):
+    """A picture in a file."""
+
+    @property
+    def identity(self) -> str:
+        """The path without detours."""
+        return os.path.normpath(self.location)
+
+    @property
+    def address(self) -> str:
+        """The absolute path."""
+        return as_text(str(Path(self.location).absolute()))
+
+    @property
+    def depends_on_folder(self) -> bool:
+        """Whether the path is relative."""
+        return not Path(self.location).is_absolute()
+
+    def is_missing(self) -> bool:
+        """Return whether there is no such file, nor a link of that name."""
+        return not os.path.lexists(self.location)
+
+    def is_here(self) -> bool:
+        """Return whether there is such a file."""
+        try:
+            return Path(self.location).is_file()
+        except OSError:  # the name is too long, or the folder may not be looked into
+            return False
+
+    def name_in(self, folder: Path | None) -> str:
+        """Return the path as seen from `folder`; without one, as it was named."""
+        if folder is None:
+            return as_text(self.location)
+        own, file = os.path.split(self.location)
+        return as_text(Path(_seen_from(folder, os.path.abspath(own)), file).as_posix())  # noqa: PTH100 (many pictures)
+
+    def text_file(self, extension: str) -> Path:
+        """Return the file of the same name with another extension."""
+        return Path(self.location).with_suffix(extension)
+
+    def read(self) -> bytes:
+        """Read the file."""
+        try:
+            mode = Path(self.location).stat().st_mode
+            if stat.S_ISDIR(mode):
+                raise PictureError(f"{self.shown}: is a folder, expected a picture")
+            if not stat.S_ISREG(mode):
+                raise PictureError(f"{self.shown}: is not a regular file")
+            return Path(self.location).read_bytes()
+        except FileNotFoundError:
+            raise PictureError(f"{self.shown}: no such file") from None
+        except (OSError, ValueError) as error:
+            raise _unreadable(self, error) from None
+
+
+@dataclass(frozen=True)
+class StorePicture(Picture):
+    """A picture in an object store (`s3://`, `gs://`, ...)."""
+
+    @property
+    def address(self) -> str:
+        """The URI without credentials."""
+        return stores.public(self.location)
+
+    def name_in(self, folder: Path | None) -> str:
+        """Return the URI without credentials, wherever the record is."""
+        return stores.public(self.location)
+
+    def text_file(self, extension: str) -> Path:
+        """Refuse: nothing is written to a store."""
+        raise SettingsError(f"{self.shown}: texts are not written to a store: give --output-dir")
+
+    def read(self) -> bytes:
+        """Fetch the object."""
+        try:
+            return stores.read(self.location)
+        except FileNotFoundError:
+            raise PictureError(f"{self.shown}: no such file") from None
+        except (OSError, ValueError) as error:
+            raise _unreadable(self, error) from None
+
+
+@dataclass(frozen=True)
+class StdinPicture(Picture):
+    """The picture that is piped into the process."""
+
+    location: str = STDIN
+    relative: str = STDIN
+
+    def text_file(self, extension: str) -> Path:
+        """Refuse: there is no file to be beside."""
+        raise SettingsError("'-' (stdin) has no place for a text file: leave out --sidecar")
+
+    def mirrored(self, extension: str) -> Path:
+        """Refuse: there is no name to take over."""
+        return self.text_file(extension)
+
+    def make_ready(self) -> None:
+        """Wait for all of stdin here: in another thread, Ctrl-C would have to wait for it."""
+        self.read()
+
+    def read(self) -> bytes:
+        """Return all of stdin, which can be read once only."""
+        return self._bytes
+
+    @functools.cached_property
+    def _bytes(self) -> bytes:
+        return sys.stdin.buffer.read()
+
+
+@dataclass(frozen=True)
+class MemoryPicture(Picture):
+    """A picture that a program hands over: a binary stream that has been read, or a PIL image."""
+
+    content: bytes | Image.Image = b""
+
+    def read(self) -> bytes:
+        """Return the stream's bytes, or the image's samples."""
+        return self.content if isinstance(self.content, bytes) else to_rgb(self.content).tobytes()
+
+    def open(self) -> OpenedPicture:
+        """Decode the bytes; an image is decoded already."""
+        if isinstance(self.content, bytes):
+            return super().open()
+        rgb = to_rgb(self.content)
+        return OpenedPicture(self.location, rgb, hashlib.sha256(rgb.tobytes()).hexdigest())
+
+
+PictureSource = str | os.PathLike[str] | BinaryIO | Image.Image | Picture
+
+
+def as_picture(source: PictureSource) -> Picture:
+    """Return a picture for what a program names: a path, a URI, a binary stream, a PIL image, or a picture."""
+    if isinstance(source, Picture):
+        return source
+    if isinstance(source, Image.Image):
+        return MemoryPicture("<image>", "<image>", source)
+    if isinstance(source, str | os.PathLike):
+        return located(os.fspath(source))
+    return MemoryPicture(STDIN, STDIN, source.read())
+
+
+def located(location: str, below: str | None = None) -> Picture:
+    """Return the picture at a path or URI; `below` is its path below the folder that was given."""
+    kind = StorePicture if stores.is_uri(location) else FilePicture
+    return kind(location, location if below is None else below)
+
+
+def open_picture(source: PictureSource) -> OpenedPicture:
+    """Open a path, a URI, a binary stream, a PIL image or a picture.
+
+    EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
+    animation the first frame is taken.
+
+    Raises:
+        PictureError: one line that names the picture and says what is wrong with it.
+    """
+    return as_picture(source).open()
+
+
+def _unreadable(picture: Picture, error: Exception) -> PictureError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return PictureError(f"{picture.shown}: cannot be read: {reason}")
+
+
+@functools.lru_cache(maxsize=1024)  # many pictures share few folders
+def _seen_from(folder: Path, own: str) -> str:
+    return relative(Path(own), folder)
