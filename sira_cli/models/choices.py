@@ -1,4 +1,4 @@
-"""Which of some given answers: their probabilities in all three views, by teacher forcing."""
+"""Choosing among given answers: their probabilities in all three views, by teacher forcing."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 
-from sira_cli.analysis.trace.rows import VIEWS
 from sira_cli.core.forcing import score
+from sira_cli.core.fork import VIEWS
 from sira_cli.errors import SettingsError
-from sira_cli.methods import check_two_streams
-from sira_cli.models.lvlm import Answer, Lvlm
+from sira_cli.methods import require
+from sira_cli.methods.base import Ability
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.records import Answer
 
 
 def choose(lvlm: Lvlm, inputs: Any, choices: Sequence[str]) -> list[Answer]:
-    """The likeliest of given answers to each row of prepared inputs, under the contrast (greedy: the full stream).
+    """Pick the likeliest of given answers to each row of prepared inputs, under the contrast (greedy: the full stream).
 
     Args:
         lvlm: the model.
@@ -23,14 +25,14 @@ def choose(lvlm: Lvlm, inputs: Any, choices: Sequence[str]) -> list[Answer]:
         choices: as the model would spell them.
 
     Returns:
-        Answers whose `choices` hold for each, in every view: `logprob`, that of its tokens together, and
-        `probability`, its share among the given ones.
+        Answers whose `choices` hold for each choice, in every view, `logprob` (of its tokens together) and
+        `probability` (its share among the given ones).
 
     Raises:
-        SettingsError: fewer than two, or one without tokens; or a method without both streams.
+        SettingsError: there are fewer than two, or one has no tokens; or the method has no CF stream.
     """
-    check_two_streams(lvlm.method, "choosing among given answers")
-    inputs = inputs.to(lvlm.model.device, dtype=lvlm.model.dtype)
+    require(lvlm.decoder, Ability.TRACES, "choosing among given answers")
+    inputs = lvlm.to_device(inputs)
     image_tokens, prompt_tokens = lvlm.lengths(inputs)
     tokens = [lvlm.vocabulary.encode_after(inputs["input_ids"][0].tolist(), choice) for choice in choices]
     if len(choices) < 2 or not all(tokens):
@@ -59,7 +61,7 @@ def choose(lvlm: Lvlm, inputs: Any, choices: Sequence[str]) -> list[Answer]:
 
 
 def _logprobs(lvlm: Lvlm, inputs: Any, tokens: list[int]) -> list[torch.Tensor]:
-    """Of one text after each of B prompts, in each of the three views: `[B]`."""
+    """Return the log probability of one text after each of B prompts, `[B]` in each of the three views."""
     steps = list(
         zip(tokens, score(lvlm.model, lvlm.both_streams, inputs, [tokens] * len(inputs["input_ids"])), strict=True)
     )

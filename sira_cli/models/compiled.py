@@ -1,14 +1,14 @@
 """Decoding steps as one compiled graph: `load(..., compile=True)`.
 
-Transformers compiles the decoding step of a static cache, hooks included; the prompt's pass stays as it is. What is
-left to do is to give it the same cache again and again, for a cache of another size is a new graph.
+Transformers compiles the decoding step of a static cache, hooks included; the pass over the prompt stays as it is. What
+is left to do is to hand it the same cache again and again: a cache of another size would need a new graph.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,17 +18,20 @@ from sira_cli.core.families import check_static_cache
 from sira_cli.core.static_cache import ReusedCache
 from sira_cli.errors import SettingsError
 
-CACHE_ROWS = 256  # caches have a multiple of as many rows, so that prompts share a graph
+CACHE_ROWS = 256  # the rows of caches come in multiples of this, so that prompts share a graph
 
 
 class CompiledSteps:
     """What `generate` needs so that its decoding steps are compiled.
 
+    Attributes:
+        cache: the cache of the latest request; None before the first.
+
     Args:
         model: a Hugging Face LVLM.
 
     Raises:
-        SettingsError: it cannot be compiled on its device or with its quantization.
+        SettingsError: steps cannot be compiled on its device or with its quantization.
         UnsupportedModelError: transformers has no static caches for it.
     """
 
@@ -45,32 +48,35 @@ class CompiledSteps:
         kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
         self._config = CompileConfig(mode="default") if "sliding_attention" in kinds else CompileConfig()
         self._config._compile_all_devices = True  # type: ignore[assignment] # annotated as None upstream
-        self._cache: ReusedCache | None = None
+        self.cache: ReusedCache | None = None
         self._batch = self._rows = 0
 
     def arguments(self, batch: int, prompt: int, new_tokens: int) -> dict[str, Any]:
-        """For `generate`: an empty cache with room for a batch of prompts and texts, and that it is to be compiled.
+        """Return arguments of `generate`: an empty cache with room for prompts and texts, and how to compile.
 
-        The cache is kept while the batch size is, and may only grow: a longer one serves shorter prompts too.
+        The cache is kept as long as the batch size stays, and may only grow: a long one serves short prompts, too.
         """
         needed = prompt + new_tokens
-        if self._cache is None or self._batch != batch or self._rows < needed or self._cache.new_tokens < new_tokens:
-            self._cache = None  # its memory first
+        if self.cache is None or self._batch != batch or self._rows < needed or self.cache.new_tokens < new_tokens:
+            self.cache = None  # free its memory first
             self._batch, self._rows = batch, math.ceil(needed / CACHE_ROWS) * CACHE_ROWS
-            self._cache = ReusedCache(self._model.config, self._rows, new_tokens)
-        self._cache.reset()  # type: ignore[no-untyped-call] # not annotated upstream
-        return {"past_key_values": self._cache, "compile_config": self._config}
+            self.cache = ReusedCache(self._model.config, self._rows, new_tokens)
+        self.cache.reset()  # type: ignore[no-untyped-call] # not annotated upstream
+        return {"past_key_values": self.cache, "compile_config": self._config}
 
 
 @contextmanager
-def compiler_errors(decoder: AbstractContextManager[Any]) -> Iterator[Any]:
-    """The context `decoder`, with what the compiler has against this machine or model as an error in the settings."""
+def compiler_errors() -> Iterator[None]:
+    """Turn what the compiler raises inside the block into an error that says what to do.
+
+    Raises:
+        SettingsError: the decoding step cannot be compiled on this machine, or for this model.
+    """
     from torch._dynamo.exc import TorchDynamoException
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
     try:
-        with decoder as decoding:
-            yield decoding
+        yield
     except TorchDynamoException as error:
         cause = getattr(error, "inner_exception", error)
         if isinstance(cause, torch.OutOfMemoryError):

@@ -70,7 +70,7 @@ def find_checkpoint(
     expected_gb: float | None = None,
     on_download: Callable[[Download], None] | None = None,
 ) -> Checkpoint:
-    """The files of `model`: a folder, or a hub id in the cache, or fetched from the hub.
+    """Find the files of `model`: a folder, a hub id in the cache, or one that is fetched from the hub.
 
     Args:
         model: folder or hub id.
@@ -110,7 +110,7 @@ def find_checkpoint(
 
 
 def find_config(model: str, revision: str = "main", *, offline: bool = False) -> Path:
-    """A folder that holds at least the model's config.json.
+    """Return a folder that holds at least the model's config.json.
 
     Raises:
         ModelNotFoundError: as `find_checkpoint`.
@@ -126,7 +126,7 @@ def find_config(model: str, revision: str = "main", *, offline: bool = False) ->
 
 
 def _as_folder(model: str) -> Path | None:
-    """The folder that `model` names, None for a hub id."""
+    """Return the folder that `model` names; None for a hub id."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -143,7 +143,7 @@ def _as_folder(model: str) -> Path | None:
 
 @contextlib.contextmanager
 def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator[None]:
-    """Every way in which the hub can fail, as one line with a way out."""
+    """Turn every failure of the hub into one line with a way out."""
     ways_out = (
         f"Either fetch it where there is a network (`hf download {model}`) and pass its folder with --model, "
         "or use --preset demo, which needs no download."
@@ -171,7 +171,7 @@ def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator
 
 
 def what_is_lacking(folder: Path) -> str | None:
-    """What a checkpoint folder lacks, or None."""
+    """Return what a checkpoint folder lacks; None: nothing."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:

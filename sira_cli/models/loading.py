@@ -36,13 +36,14 @@ def load(
     Args:
         source: a preset (name, YAML file or `Preset`), a checkpoint folder, or a hub model id.
         method: `sira`, `greedy` for the model as it is, or another one of `sira_cli.methods.METHODS` to compare with.
+            A name takes the preset's settings for that method.
         device: `auto` (cuda, else mps, else cpu), `cpu`, `cuda`, `cuda:1`, `mps`.
         quantization: `4bit` or `8bit` (extra `quant`).
         offline: never ask the hub; what is cached still works.
         trust_remote_code: run Python code that the checkpoint brings.
-        compile: decode with a static cache and a compiled step (sira and greedy, no beams): slow to begin with, then
-            faster, with the same texts up to rounding. Needs a C++ compiler.
-        on_download: told what will be fetched, and how large it is, before anything is.
+        compile: decode with a static cache and a compiled step (sira and greedy, no beams): slow at first, then faster,
+            with the same texts up to rounding. Needs a C++ compiler.
+        on_download: called before anything is fetched, with what it is and how large.
         **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
             top_p, seed, num_beams, dtype, attn_implementation, max_pixels, revision, prompt. A method's own
             settings (alpha and beta of most, noise_step of vcd, ...) override its defaults.
@@ -52,14 +53,16 @@ def load(
         ModelNotFoundError: the weights are not here, incomplete, or cannot be fetched.
         UnsupportedModelError: the model is one that SIRA cannot follow exactly.
     """
-    method = methods.find(method) if isinstance(method, str) else method
+    preset = source if isinstance(source, Preset) else presets.resolve(os.fspath(source))
+    if isinstance(method, str):
+        method = methods.find(method).with_settings(**preset.methods.get(method, {}))
     own = {name: settings.pop(name) for name in tuple(settings) if method.owns(name)}
     method = method.with_settings(**own)
-    preset = (source if isinstance(source, Preset) else presets.resolve(os.fspath(source))).with_settings(**settings)
+    preset = preset.with_settings(**settings)
     if preset.revision != "main" and (model_folder := Path(preset.model).expanduser()).is_dir():
         raise SettingsError(f"revision {preset.revision!r} means nothing to a folder ({model_folder})")
     if compile:
-        methods.check_compile(method.name, preset.generation.num_beams)
+        methods.check_compile(method, preset.generation.num_beams)
     placement = pick_device(device)
     quantized = quantization_config(quantization)
     model_name = preset.model

@@ -1,5 +1,7 @@
-"""Presets: a model with its settings, as YAML -> validated `Preset`. DESIGN: unknown keys, wrong types
-and out-of-range values are errors that name the file, the key and the nearest valid name."""
+"""Presets: a model with its settings, read from YAML and checked.
+
+Unknown keys, wrong types and out-of-range values are errors that name the file, the key and the nearest valid name.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,12 @@ from typing import Any, Literal
 
 import yaml
 from platformdirs import user_cache_path, user_config_path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SettingsError
+from sira_cli.methods import find as find_method
 
 # In the wheel the presets lie inside the package, in a checkout beside it.
 _PACKAGE = Path(__file__).parents[1]
@@ -30,7 +33,7 @@ class _Strict(BaseModel):
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a key that is given twice is a mistake, not a choice of the last."""
+    """YAML in which a key that is given twice is an error; plain YAML would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Called by PyYAML for each mapping."""
@@ -58,13 +61,13 @@ class SiraSettings(_Strict):
 
 
 class Prompts(_Strict):
-    """What is said to the model. `ask` holds `{question}`."""
+    """What is said to the model; `ask` contains `{question}`."""
 
     caption: str = Field(default="Please describe this image in detail.", min_length=1)
     ask: str = "{question}"
 
     def asking(self, question: str) -> str:
-        """The prompt of a question."""
+        """Return the prompt for a question."""
         return self.ask.replace("{question}", question)
 
     @field_validator("ask")
@@ -86,7 +89,7 @@ class Generation(_Strict):
 
 
 class Load(_Strict):
-    """How weights are loaded. `attn_implementation: auto` is sdpa where the model has it, else eager."""
+    """How weights are loaded. `attn_implementation: auto` means sdpa where the model has it, else eager."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
@@ -99,7 +102,12 @@ class ImageSettings(_Strict):
 
 
 class Preset(_Strict):
-    """A model and everything that decides its answers. `download_gb` is only used in messages."""
+    """A model and everything that decides its answers.
+
+    Attributes:
+        download_gb: size of the weights; only for messages.
+        methods: settings of other methods than `sira` that differ from their defaults, by method and name.
+    """
 
     name: str = ""
     description: str = ""
@@ -107,11 +115,23 @@ class Preset(_Strict):
     revision: str = "main"
     download_gb: float | None = Field(default=None, gt=0)
     sira: SiraSettings = SiraSettings()
+    methods: dict[str, dict[str, JsonValue]] = {}
     image_tokens: ImageTokens = ImageTokens()
     prompts: Prompts = Prompts()
     generation: Generation = Generation()
     load: Load = Load()
     image: ImageSettings = ImageSettings()
+
+    @field_validator("methods")
+    @classmethod
+    def _check_methods(cls, given: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
+        for name, settings in given.items():
+            method = find_method(name)
+            for key in settings:
+                if key in method.from_preset:
+                    raise SettingsError(f"{key} of method {name} belongs in `sira`")
+            method.with_settings(**settings)
+        return given
 
     @property
     def sira_config(self) -> SiraConfig:
@@ -119,11 +139,12 @@ class Preset(_Strict):
         return SiraConfig(**self.sira.model_dump(), image_tokens=self.image_tokens)
 
     def decisive(self) -> dict[str, Any]:
-        """What of the preset decides a text, beside the prompt, as JSON holds it."""
-        return self.model_dump(mode="json", exclude={"name", "description", "download_gb", "prompts"})
+        """Return what of the preset decides a text under SIRA, beside the prompt, as JSON holds it."""
+        left_out = {"name", "description", "download_gb", "prompts", "methods"}
+        return self.model_dump(mode="json", exclude=left_out)
 
     def with_settings(self, **settings: Any) -> Preset:
-        """The same preset with single values replaced; None leaves a value as it is.
+        """Return the same preset with single values replaced; None leaves a value as it is.
 
         Args:
             **settings: keys of `sira`, `generation` and `load`, `revision`, `max_pixels`, or `prompt`
@@ -155,15 +176,15 @@ class Preset(_Strict):
 
 
 def for_model(model: str) -> Preset:
-    """What a model id or folder gets without a preset: K = L/2, alpha = 0.5, image tokens from its config."""
+    """Return the preset of a model id or folder that has none: K = L/2, alpha = 0.5, image tokens from its config."""
     return Preset(model=model)
 
 
 def read(path: Path) -> Preset:
-    """The preset in a YAML file.
+    """Read the preset in a YAML file.
 
     Raises:
-        SettingsError: with the file, the key and the nearest valid name.
+        SettingsError: the file is no preset; the message names the key and the nearest valid name.
     """
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # a SafeLoader
@@ -184,7 +205,7 @@ def read(path: Path) -> Preset:
 
 
 def find(name: str) -> Preset:
-    """The preset of that name or path: a path, the user's presets, the shipped ones.
+    """Return the preset of a name or path, looked up as a path, among the user's presets, among the shipped ones.
 
     Raises:
         SettingsError: there is none; the message names the nearest.
@@ -204,7 +225,7 @@ def find(name: str) -> Preset:
 
 
 def resolve(source: str) -> Preset:
-    """What `load` was given: a preset's name or file, a checkpoint folder, or a hub model id.
+    """Return the preset for what `load` was given: a preset's name or file, a checkpoint folder, or a hub model id.
 
     Raises:
         SettingsError: it is none of them.
@@ -217,7 +238,7 @@ def resolve(source: str) -> Preset:
 
 
 def available() -> dict[str, Path]:
-    """Every preset by name; the user's own come before shipped ones of the same name."""
+    """Return every preset file by name; the user's own replace shipped ones of the same name."""
     return {
         path.stem: path
         for folder in (SHIPPED, home() / "presets")
@@ -227,17 +248,17 @@ def available() -> dict[str, Path]:
 
 
 def home() -> Path:
-    """The user's folder for presets: `$SIRA_HOME`, else the system's place for settings."""
+    """Return the user's folder for presets: `$SIRA_HOME`, else the system's place for settings."""
     return Path(os.environ.get("SIRA_HOME") or user_config_path("sira"))
 
 
 def cache() -> Path:
-    """The folder for what `sira` makes itself and can make again."""
+    """Return the folder for what `sira` makes itself and can make again."""
     return Path(os.environ["SIRA_HOME"]) / "cache" if os.environ.get("SIRA_HOME") else user_cache_path("sira")
 
 
 def to_yaml(preset: Preset) -> str:
-    """The preset as a file would say it, without the defaults."""
+    """Return the preset as a file would say it, without the defaults."""
     values = preset.model_dump(mode="json", exclude_defaults=True)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
 
@@ -264,7 +285,7 @@ def _explain(problem: Any) -> str:
 
 
 def _keys_at(parents: list[Any]) -> list[str]:
-    """Valid keys below `parents`, from the schema."""
+    """Return the valid keys below `parents`, from the schema."""
     schema = Preset.model_json_schema()
     node = schema
     for parent in parents:

@@ -20,7 +20,8 @@ from transformers import AutoConfig, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 from transformers.processing_utils import ProcessorMixin
 
-from sira_cli.errors import SettingsError, UnsupportedModelError
+from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
+from sira_cli.pictures.names import one_line
 
 # Checkpoints that carry no chat template, and the prompt that their family was trained with.
 PROMPTS_WITHOUT_TEMPLATE = {
@@ -30,7 +31,7 @@ PROMPTS_WITHOUT_TEMPLATE = {
 
 
 def load_processor(folder: Path, *, max_pixels: int | None = None, trust_remote_code: bool = False) -> Any:
-    """The processor that the checkpoint in `folder` names, without its video part.
+    """Load the processor that the checkpoint in `folder` names, without its video part.
 
     Args:
         folder: a checkpoint's files.
@@ -57,7 +58,7 @@ def load_processor(folder: Path, *, max_pixels: int | None = None, trust_remote_
 def chat_inputs(
     processor: Any, model_type: str, images: Sequence[Any], prompts: Sequence[str], *, system: str = ""
 ) -> Any:
-    """Pictures, each with a text, as the model's inputs, in the checkpoint's chat format.
+    """Turn pictures, each with a text, into the model's inputs, in the checkpoint's chat format.
 
     Args:
         processor, model_type: the checkpoint's.
@@ -97,8 +98,14 @@ def chat_inputs(
     )
 
 
+def refused(name: str, error: Exception) -> PictureError:
+    """Turn whatever an image processor raises about a picture into the picture's error."""
+    reason = str(error).strip().splitlines() or [type(error).__name__]
+    return PictureError(f"{one_line(name)}: the image processor refused it: {reason[0]}")
+
+
 def _takes_system_message(processor: Any, template: str, system: str) -> bool:
-    """Whether a chat template renders a system's message; some leave it out, some refuse it."""
+    """Return whether a chat template renders a system's message; some leave it out, some refuse it."""
     chat = [
         {"role": "system", "content": [{"type": "text", "text": system}]},
         {"role": "user", "content": [{"type": "text", "text": "?"}]},
@@ -110,7 +117,7 @@ def _takes_system_message(processor: Any, template: str, system: str) -> bool:
 
 
 def _processor_class(folder: Path) -> Any:
-    """The class that the files name, in AutoProcessor's order; else the one of the model type."""
+    """Return the class that the files name, in AutoProcessor's order; else the one of the model type."""
     for file in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
         path = folder / file
         name = json.loads(path.read_text(encoding="utf-8")).get("processor_class") if path.is_file() else None
@@ -130,7 +137,7 @@ def _processor_class(folder: Path) -> Any:
 
 
 def _importable(named: Any) -> Any:
-    """`named`, or what it stands for where transformers puts a dummy because torchvision is missing.
+    """Return `named`, or what it stands for where transformers puts a dummy because torchvision is missing.
 
     PixtralProcessor's module takes one function, which is not needed here, from the image processor that
     uses torchvision. The one that uses Pillow has the same function, and stands in during the import.
@@ -153,7 +160,7 @@ def _importable(named: Any) -> Any:
 
 
 def _without_video(base: Any) -> Any:
-    """A subclass of a processor class that asks for no video processor."""
+    """Return a subclass of a processor class that asks for no video processor."""
     if "video_processor" not in inspect.signature(base.__init__).parameters:
         return base
 

@@ -1,12 +1,39 @@
-"""What one picture gave: the record of CLI.md, the same keys and types for good and failed pictures."""
+"""What one picture gave: the record that is written, with the same keys and types for good and failed pictures."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
+
+FinishReason = Literal["stop", "length", "error"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What decoding gave for one picture; with `error`, that it failed.
+
+    Attributes:
+        text: without the white space around it.
+        finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `error`.
+        image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
+        error: what went wrong.
+        words, choices: only if they were asked for.
+    """
+
+    text: str = ""
+    finish_reason: FinishReason = "error"
+    image_tokens: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    error: str = ""
+    words: list[dict[str, Any]] | None = None
+    choices: list[dict[str, Any]] | None = None
+
+
+# Marks the fields that are equal in all records of a file: a file holds the texts of one configuration.
+SAME_IN_A_FILE = {"same in a file": True}
 
 
 @dataclass(frozen=True)
@@ -20,52 +47,59 @@ class Result:
         text: the answer; empty if the picture failed.
         finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
-        duration_ms: wall time of this picture, preprocessing included.
-        words, choices: only if they were asked for (`Lvlm.answer`, `Lvlm.choose`); else not in the record.
+        duration_ms: wall time of this picture in milliseconds, preprocessing included.
+        method_settings: settings of the method that have no key of their own; None, and not in the record, if there
+            are none.
+        words, choices: None, and not in the record, unless they were asked for (`Lvlm.answer`, `choose`).
     """
 
-    schema: str
+    schema: str = field(metadata=SAME_IN_A_FILE)
     key: str
     file_name: str
     status: Literal["ok", "error"]
     text: str
     error: str
-    prompt: str
-    preset: str
-    model: str
-    revision: str
-    method: str
-    k: int
-    layers: int
-    alpha: float
-    max_new_tokens: int
-    temperature: float
-    seed: int
-    finish_reason: Literal["stop", "length", "error"]
+    prompt: str = field(metadata=SAME_IN_A_FILE)
+    preset: str = field(metadata=SAME_IN_A_FILE)
+    model: str = field(metadata=SAME_IN_A_FILE)
+    revision: str = field(metadata=SAME_IN_A_FILE)
+    method: str = field(metadata=SAME_IN_A_FILE)
+    k: int = field(metadata=SAME_IN_A_FILE)
+    layers: int = field(metadata=SAME_IN_A_FILE)
+    alpha: float = field(metadata=SAME_IN_A_FILE)
+    max_new_tokens: int = field(metadata=SAME_IN_A_FILE)
+    temperature: float = field(metadata=SAME_IN_A_FILE)
+    seed: int = field(metadata=SAME_IN_A_FILE)
+    finish_reason: FinishReason
     image_tokens: int
     prompt_tokens: int
     output_tokens: int
     duration_ms: float
     image_sha256: str
     sira_version: str
+    method_settings: dict[str, Any] | None = field(default=None, metadata=SAME_IN_A_FILE)
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """The record as CLI.md lays it down, ready for JSON."""
+        """Return the record, ready for JSON."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def to_json(self) -> str:
-        """The record as one line of JSON."""
+        """Return the record as one line of JSON."""
         return json.dumps(self.to_record(), ensure_ascii=False, allow_nan=False)
 
+    def configuration(self) -> dict[str, Any]:
+        """Return what is equal in all records of a file."""
+        return {name: value for name, value in self.to_record().items() if name in CONFIGURATION}
 
-def as_text(file_name: str) -> str:
-    """A file name as a record holds it: bytes that are not UTF-8 as `\\xff`, which every JSON reader takes."""
-    return os.fsencode(file_name).decode("utf-8", "backslashreplace")
+
+CONFIGURATION = tuple(each.name for each in fields(Result) if each.metadata == SAME_IN_A_FILE)
+# Records of earlier versions do not have these.
+OPTIONAL = tuple(each.name for each in fields(Result) if each.default is None)
 
 
 def hash_of(**decisive: Any) -> str:
-    """sha256 over a canonical JSON of everything that decides a text."""
+    """Return the sha256, in hexadecimal, over a canonical JSON of everything that decides something."""
     canonical = json.dumps(decisive, sort_keys=True, ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -30,17 +30,17 @@ class Vocabulary:
         self._byte_level = space is not None and space != tokenizer.unk_token_id
 
     def is_special(self, token: int) -> bool:
-        """Whether a token is no text: an end token and the like."""
+        """Return whether a token is no text: an end token and the like."""
         return token in self._special
 
     @functools.cache  # noqa: B019 (one object a run; the same tokens come back at every step)
     def describe(self, token: int) -> dict[str, Any]:
-        """`token_id`, `token` (its text) and `bytes` of a token line."""
+        """Return `token_id`, `token` (its text) and `bytes` of a token line."""
         data = self.data(token)
         return {"token_id": token, "token": data.decode("utf-8", "replace"), "bytes": list(data)}
 
     def data(self, token: int) -> bytes:
-        """The bytes that a token stands for; of a token beyond the tokenizer's vocabulary none."""
+        """Return the bytes that a token stands for; none for a token beyond the tokenizer's vocabulary."""
         if token in self._added:
             return self._added[token].encode()
         piece = self._tokenizer.convert_ids_to_tokens(token)
@@ -53,13 +53,13 @@ class Vocabulary:
         return str(piece).replace("▁", " ").encode()
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text that starts an answer."""
+        """Return the tokens of a text that starts an answer."""
         with self.lock:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def encode_after(self, prompt: Sequence[int], text: str) -> list[int]:
-        """The tokens of a text that follows a prompt: behind a prompt that ends in text it starts with a space."""
+        """Return the tokens of a text that follows a prompt; if the prompt ends in text, it starts with a space."""
         ids = self.encode(text)
         last = b"\n" if self.is_special(prompt[-1]) else self.data(prompt[-1])
         if ids and not last[-1:].isspace() and not self.data(ids[0])[:1].isspace():
@@ -67,18 +67,18 @@ class Vocabulary:
         return ids
 
     def encode_inside(self, word: str) -> list[int]:
-        """The tokens of a word inside of a text, that is, behind a space."""
+        """Return the tokens of a word inside of a text, that is, behind a space."""
         before, both = self.encode("a"), self.encode(f"a {word}")
         return both[len(before) :] if both[: len(before)] == before else self.encode(word)
 
     def text(self, tokens: Sequence[int]) -> str:
-        """What they read together, without special ones."""
+        """Return what tokens read together, without special ones."""
         with self.lock:
             text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
     def words(self, tokens: Sequence[int]) -> list[Word]:
-        """The words of the stripped text, each with the tokens that have a part in it."""
+        """Return the words of the stripped text, each with the tokens that have a part in it."""
         text = self.text(tokens)
         margin = len(text) - len(text.lstrip())
         spans = self._spans(tokens)
@@ -91,7 +91,7 @@ class Vocabulary:
         return words
 
     def _spans(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
-        """Where in the text each token is; a part of a character is where the whole one will be."""
+        """Return where in the text each token is; a part of a character is where the whole one will be."""
         ends = [len(self.text(tokens[: count + 1]).rstrip("�")) for count in range(len(tokens))]
         starts = [0, *ends[:-1]]
         for step in range(len(tokens) - 2, -1, -1):
@@ -118,5 +118,5 @@ class Word:
 
 @functools.cache
 def _characters() -> dict[str, int]:
-    """The printable characters that stand for bytes in byte-level vocabularies."""
+    """Return the printable characters that stand for bytes in byte-level vocabularies."""
     return {character: byte for byte, character in bytes_to_unicode().items()}

@@ -21,7 +21,7 @@ LOAD_ERRORS = (
 
 
 def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """The config of a model for pictures and text.
+    """Read the config of a model for pictures and text.
 
     Raises:
         UnsupportedModelError: it is of another kind.
@@ -34,7 +34,7 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
-    """The model in a checkpoint folder, every one of its tensors from the files.
+    """Load the model in a checkpoint folder, every one of its tensors from the files.
 
     Args:
         folder: a checkpoint's files.
@@ -64,7 +64,7 @@ def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
 
 
 def pick_device(name: str) -> str:
-    """`auto`, or a device by name, as torch calls it.
+    """Return the device that `auto`, or a name of torch's, stands for.
 
     Raises:
         SettingsError: there is no such device here.
@@ -87,7 +87,7 @@ def pick_device(name: str) -> str:
 
 
 def quantization_config(name: str | None) -> BitsAndBytesConfig | None:
-    """What `4bit` and `8bit` mean to transformers.
+    """Return what `4bit` and `8bit` mean to transformers.
 
     Raises:
         SettingsError: another name, or bitsandbytes is not installed.

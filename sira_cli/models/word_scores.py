@@ -29,7 +29,7 @@ class WordScores:
         self._logprobs: list[list[float]] = []
 
     def add(self, tokens: Sequence[int], step: Step) -> None:
-        """The next token of each text, and the logits `[B, V]` that it was picked from."""
+        """Take the next token of each text, and the logits `[B, V]` that it was picked from."""
         picked = torch.tensor(list(tokens), device=step.full.device)[:, None]
         z_cd = contrast(step.full, step.cf, self._alpha)  # whatever method picked the token
         delta = (step.full.gather(1, picked) - step.cf.gather(1, picked)).nan_to_num()
@@ -39,7 +39,7 @@ class WordScores:
         self._logprobs.append(logprob[:, 0].tolist())
 
     def words(self, row: int, length: int) -> list[dict[str, Any]]:
-        """The words of one text of so many tokens.
+        """Return the words of one text of so many tokens.
 
         Returns:
             For each: `word`, `start` and `end` (characters of the stripped text), `steps` [first, last + 1], `delta`

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ from sira_cli.models import compiled
 from sira_cli.models.compiled import CACHE_ROWS, CompiledSteps, compiler_errors
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.pictures.opening import open_picture
+from sira_cli.pictures.picture import open_picture
 from tests.support import tiny
 from tests.support.helpers import generate, generate_sira
 
@@ -129,7 +128,7 @@ def test_no_compiler_is_an_error_that_says_so(monkeypatch, tmp_path):
     with (
         fresh_cache(dir=str(tmp_path)),
         pytest.raises(SettingsError, match=r"cannot be compiled here \(.*\): torch.compile needs a C\+\+ compiler"),
-        compiler_errors(contextlib.nullcontext()),
+        compiler_errors(),
     ):
         generate(case.model, case.inputs, **steps.arguments(1, 30, 6))
     torch.compiler.reset()
@@ -138,11 +137,11 @@ def test_no_compiler_is_an_error_that_says_so(monkeypatch, tmp_path):
 def test_memory_that_runs_out_while_compiling_stays_what_it_is():
     """So that a batch is halved; made up, for there is no such memory here."""
     inner = torch.OutOfMemoryError("CUDA out of memory")
-    with pytest.raises(torch.OutOfMemoryError), compiler_errors(contextlib.nullcontext()):
+    with pytest.raises(torch.OutOfMemoryError), compiler_errors():
         raise InductorError(inner, None)
     with (
         pytest.raises(SettingsError, match=r"cannot be compiled here \(.*no triton.*\): leave out compile$"),
-        compiler_errors(contextlib.nullcontext()),
+        compiler_errors(),
     ):
         raise InductorError(RuntimeError("no triton"), None)
 
@@ -154,12 +153,12 @@ def test_sliding_windows_get_no_cuda_graphs(make, mode):
 
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {"sira", "greedy"}))
 def test_other_methods(llava_folder, method):
-    with pytest.raises(SettingsError, match=rf"need method sira or greedy, not {method.replace('+', '.')}"):
+    with pytest.raises(SettingsError, match=rf"needs method sira or greedy, not {method.replace('+', '.')}"):
         load(llava_folder, method=method, compile=True)
 
 
 def test_beams_and_looks_inside(llava_folder, photos):
-    with pytest.raises(SettingsError, match="or the beams"):
+    with pytest.raises(SettingsError, match="or num_beams"):
         load(llava_folder, compile=True, num_beams=2)
     lvlm = load(llava_folder, compile=True)
     inputs = lvlm.prepare([open_picture(photos["coffee"]).image], ["What is it?"])
@@ -180,8 +179,8 @@ def test_models_that_cannot_be_compiled(llava: tiny.Tiny):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--method", "vcd"], "compiled steps need method sira or greedy, not vcd"),
-        (["--num-beams", "2"], "leave out compile, or the beams"),
+        (["--method", "vcd"], "a compiled step needs method sira or greedy, not vcd: leave out compile"),
+        (["--num-beams", "2"], "leave out compile, or num_beams"),
         (["--words"], "--words cannot look into compiled steps: leave out compile"),
     ],
 )

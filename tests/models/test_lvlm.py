@@ -19,14 +19,15 @@ import sira_cli
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
 from sira_cli.models.choices import choose
 from sira_cli.models.loading import load
-from sira_cli.models.lvlm import Answer, Lvlm
+from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.presets import Preset
-from sira_cli.pictures.opening import open_picture
+from sira_cli.models.records import Answer
+from sira_cli.pictures.picture import open_picture
 from tests.support.checkpoints import write_qwen
 from tests.support.helpers import SlowContrast
 from tests.support.tiny import Tiny
 
-# CLI.md, "Records".
+# The keys of a record and their types: a contract with programs that read records.
 RECORD = {
     "schema": str,
     "key": str,

@@ -1,0 +1,271 @@
+"""A loaded model under a decoding method: from pictures and prompts in memory to tokens and answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+from transformers import GenerationConfig
+from transformers.generation.streamers import BaseStreamer
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.fork import Fork, Step
+from sira_cli.errors import SettingsError
+from sira_cli.methods import check_beams, check_compile, require
+from sira_cli.methods.base import Ability, Method
+from sira_cli.models.compiled import CompiledSteps, compiler_errors
+from sira_cli.models.end_tokens import EndTokens
+from sira_cli.models.presets import Preset
+from sira_cli.models.processors import chat_inputs
+from sira_cli.models.records import Answer
+from sira_cli.models.streamers import NewTokens, TextPieces
+from sira_cli.models.vocabulary import Vocabulary
+from sira_cli.models.word_scores import WordScores
+
+BRANCH = "contrast_"  # begins the names of the inputs that a contrast stream of its own gets
+
+
+class DecodingModel:
+    """A loaded large vision-language model under one decoding method.
+
+    Attributes:
+        model, processor: the Hugging Face objects.
+        preset: every setting in force.
+        method, decoder: the method's name, and the method with its settings.
+        k, layers: K and L; K is 0 under a method that has none.
+        alpha: the method's contrast strength; 0 for one without.
+        sira: the settings of the fork, with the model's image tokens.
+        find_image: `[B, S]` input ids -> bool, P_img.
+        vocabulary: the tokenizer, token by token.
+        ends: the tokens that end a text.
+        compiled: what compiles the decoding steps; None: they are not compiled.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        preset: Preset,
+        method: Method,
+        revision: str,
+        quantization: str | None,
+        compiled: CompiledSteps | None = None,
+    ) -> None:
+        check_beams(method, preset.generation.num_beams)
+        if preset.generation.temperature > 0:
+            require(method, Ability.SAMPLING, "sampling", "set temperature to 0")
+        self.model = model
+        self.processor = processor
+        self.preset = preset
+        self.decoder = method
+        self.method = method.name
+        self.revision = revision
+        self.quantization = quantization
+        image_tokens = preset.image_tokens.with_ids(processor.tokenizer)
+        self.find_image = image_tokens.resolve(model.config).find
+        self.sira = dataclasses.replace(preset.sira_config, image_tokens=image_tokens)
+        fork = Fork(model, self.sira)  # refuses a model that cannot be forked now, not at the first picture
+        self.k, self.layers = fork.k if "k" in method.from_preset else 0, fork.layers
+        self.alpha = method.strength(self.sira)
+        method.check_model(model, self.sira)
+        self.compiled = compiled
+        self.vocabulary = Vocabulary(processor.tokenizer)
+        self.ends = EndTokens.of(model, processor.tokenizer)
+        # Algorithm 1 picks from z_cd alone. So nothing else that a checkpoint's generation_config.json may hold takes
+        # part (Qwen2.5-VL has a repetition penalty).
+        model.generation_config = GenerationConfig(
+            eos_token_id=list(self.ends.ids) or None, pad_token_id=self.ends.padding
+        )
+
+    @property
+    def dtype(self) -> str:
+        """Precision of the weights: `bfloat16`, ..."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def seed(self) -> int:
+        """The seed of the generation settings."""
+        return self.preset.generation.seed
+
+    @property
+    def both_streams(self) -> SiraConfig:
+        """The settings under which both streams are looked at; for methods with `Ability.TRACES`."""
+        return self.decoder.fork_config(self.sira)
+
+    def check_prompt(self, prompt: str) -> None:
+        """Check that a prompt can be asked.
+
+        Raises:
+            SettingsError: it holds the model's placeholder for a picture.
+        """
+        for kind in ("image_token", "video_token"):
+            placeholder = getattr(self.processor, kind, None)
+            if placeholder and placeholder in prompt:
+                raise SettingsError(f"the prompt holds {placeholder}, this model's placeholder; leave it out")
+
+    def check_prompts(self, prompts: Iterable[tuple[str, str]]) -> None:
+        """Check that many prompts can be asked, before any picture is read.
+
+        Args:
+            prompts: each with the name of the picture that it is about.
+
+        Raises:
+            SettingsError: one holds the model's placeholder for a picture.
+        """
+        for prompt, picture in prompts:
+            try:
+                self.check_prompt(prompt)
+            except SettingsError as error:
+                raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
+
+    def chat_inputs(
+        self, images: Sequence[Image.Image], prompts: Sequence[str], *, system: str = ""
+    ) -> Mapping[str, torch.Tensor]:
+        """Return B pictures and prompts in the checkpoint's chat format; see `processors.chat_inputs`."""
+        inputs: Mapping[str, torch.Tensor] = chat_inputs(
+            self.processor, self.model.config.model_type, images, prompts, system=system
+        )
+        return inputs
+
+    def prepare(self, images: Sequence[Image.Image], prompts: Sequence[str]) -> Any:
+        """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU. Safe in another thread.
+
+        The inputs of a contrast stream that is a pass of its own are among them, under names that begin with `BRANCH`.
+        """
+        with self.vocabulary.lock:
+            inputs: Any = self.chat_inputs(images, prompts)
+            for name, value in self.decoder.branch_inputs(self, images, prompts, inputs).items():
+                inputs[BRANCH + name] = value
+        return inputs
+
+    def answer(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        words: bool = False,
+        task: str = "caption",
+    ) -> list[Answer]:
+        """Decode each row of prepared inputs.
+
+        Args:
+            inputs: from `prepare`.
+            on_text: as in `generate`.
+            words: score the words (`WordScores`), instead of calling `on_text`.
+            task: `caption` or `ask`, which some methods treat differently.
+
+        Raises:
+            SettingsError: `words` with beams, with compiled steps, or with a method without both streams.
+        """
+        inputs = self.to_device(inputs)
+        image_tokens, prompt_tokens = self.lengths(inputs)
+        scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
+        tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None, task=task)
+        rows = [self.ends.until_end(row) for row in tokens.tolist()]
+        return [
+            Answer(
+                text=self.vocabulary.text(row).strip(),
+                finish_reason=self.ends.finish_reason(row),
+                image_tokens=image,
+                prompt_tokens=prompt,
+                output_tokens=len(row),
+                words=scores.words(number, len(row)) if scores else None,
+            )
+            for number, (row, image, prompt) in enumerate(zip(rows, image_tokens, prompt_tokens, strict=True))
+        ]
+
+    def to_device(self, inputs: Any) -> Any:
+        """Move prepared inputs to the model's device, and pixels to its precision."""
+        return inputs.to(self.model.device, dtype=self.model.dtype)
+
+    def lengths(self, inputs: Any) -> tuple[list[int], list[int]]:
+        """Count image tokens and prompt tokens of each row."""
+        image_tokens: list[int] = self.find_image(inputs["input_ids"]).sum(dim=1).tolist()
+        return image_tokens, inputs["attention_mask"].sum(dim=1).tolist()
+
+    def generate(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        on_tokens: Callable[[list[int], Step], None] | None = None,
+        task: str = "caption",
+    ) -> torch.Tensor:
+        """Decode prepared inputs by the method and the settings in force; the global random state stays as it was.
+
+        Args:
+            inputs: what `prepare` makes of B pictures and prompts, on the model's device.
+            on_text: called with pieces of text as they are decoded (B = 1, not with beams).
+            on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
+                `on_text`. With `greedy` the CF stream is computed, too, and has no part in the choice.
+            task: as in `answer`.
+
+        Raises:
+            SettingsError: `on_tokens` with beams (a step belongs to no single text), with compiled steps, or with a
+                method that has no CF stream; or the decoding step cannot be compiled on this machine.
+
+        Returns:
+            Ids of the new tokens `[B, N]`, with the end token, shorter answers padded.
+        """
+        settings = self.preset.generation
+        sampling: dict[str, Any] = {"do_sample": False}
+        if settings.temperature > 0:
+            sampling = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+        streamer: BaseStreamer | None = None
+        steps: list[Step] = []
+        if on_tokens is not None:
+            self._check_watching()
+            streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop(0)))  # on mps tokens come a step late
+        elif on_text is not None and settings.num_beams == 1:
+            streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
+        cuda = [self.model.device] if self.model.device.type == "cuda" else []
+        with torch.random.fork_rng(cuda):
+            torch.manual_seed(settings.seed)
+            output = self.decode(
+                inputs,
+                settings.max_new_tokens,
+                task,
+                on_step=None if on_tokens is None else steps.append,
+                num_beams=settings.num_beams,
+                streamer=streamer,
+                **sampling,
+            )
+        new: torch.Tensor = output[:, inputs["input_ids"].shape[1] :]
+        return new
+
+    def decode(
+        self, inputs: Any, new_tokens: int, task: str = "caption", *, room: int | None = None, **arguments: Any
+    ) -> torch.Tensor:
+        """Let the method decode prepared inputs.
+
+        Args:
+            inputs: as for `generate`.
+            new_tokens: at most so many.
+            task: as in `answer`.
+            room: new tokens that a static cache has room for, if more: another room would be another compiled graph.
+            **arguments: of `Method.generate`.
+
+        Returns:
+            Ids `[B, S + N]`, prompts included.
+        """
+        own = {name: value for name, value in inputs.items() if not name.startswith(BRANCH)}
+        branch = {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
+        decoder = self.decoder.for_task(task)
+        arguments["max_new_tokens"] = new_tokens
+        if self.compiled is None:
+            return decoder.generate(self.model, own, self.sira, branch, **arguments)
+        batch, prompt = own["input_ids"].shape
+        arguments |= self.compiled.arguments(batch, prompt, room or new_tokens)
+        with compiler_errors():
+            return decoder.generate(self.model, own, self.sira, branch, **arguments)
+
+    def _check_watching(self) -> None:
+        """Check that both streams can be looked at step by step."""
+        require(self.decoder, Ability.TRACES, "looking at both streams")
+        if self.compiled is not None:
+            check_compile(self.decoder, self.preset.generation.num_beams, "a trace or a score of words")
+        if self.preset.generation.num_beams > 1:
+            raise SettingsError("with several beams a step belongs to no single text: leave out --num-beams")
