@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -23,50 +22,24 @@ from typing import Any, TypeVar
 import torch
 from PIL import Image
 
-from sira_cli.errors import PictureError, SettingsError, SiraError
+from sira_cli.errors import PictureError, SiraError
+from sira_cli.methods.base import Ability
 from sira_cli.models.choices import choose
-from sira_cli.models.lvlm import Answer, Lvlm, refused
-from sira_cli.models.records import Result
-from sira_cli.pictures.opening import decode_picture, one_line, picture_size, read_picture
-from sira_cli.pictures.sources import STDIN
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.processors import refused
+from sira_cli.models.records import Answer, Result
+from sira_cli.pictures.opening import decode_picture, picture_size
+from sira_cli.pictures.picture import Picture
+from sira_cli.runs.events import Halved, PictureEvent
+from sira_cli.runs.item import Item
 from sira_cli.runs.memory import out_of_memory, peak_memory
 
 READERS = 4
-WINDOW = 4  # batches, among which pictures are sorted by size
+WINDOW = 4  # batches, within which pictures are sorted by size
 
 T = TypeVar("T")
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class Item:
-    """A picture on its way through a run.
-
-    Attributes:
-        path: where it is; `-` is stdin.
-        name: of the picture in its record.
-        prompt: word by word as given to the model.
-        id: what tells it apart from others; the name, unless a picture comes with several prompts.
-        data: the file's bytes, until they are decoded.
-        sha256: of these bytes, in hexadecimal.
-        size: width and height in pixels.
-        skipped: done in an earlier run.
-        result: the record, once there is one; None for a picture that was skipped.
-    """
-
-    path: str
-    name: str
-    prompt: str
-    id: str = ""
-    data: bytes = b""
-    sha256: str = ""
-    size: tuple[int, int] = (0, 0)
-    skipped: bool = False
-    result: Result | None = None
-
-    def __post_init__(self) -> None:
-        self.id = self.id or self.name
 
 
 @dataclass
@@ -80,10 +53,10 @@ class _Batch:
 
 
 class BatchRun:
-    """Many pictures, and a prompt about each.
+    """Many pictures, and a prompt about each, on this machine.
 
     Attributes:
-        batch_size: how many are decoded together; halved when memory does not suffice.
+        batch_size: how many pictures are decoded together; halved when memory does not suffice.
     """
 
     def __init__(
@@ -96,18 +69,20 @@ class BatchRun:
         words: bool = False,
         choices: Sequence[str] = (),
         done: Callable[[str], str] = lambda name: "",
-        on_text: Callable[[Item, str], None] | None = None,
+        on_text: Callable[[Picture, str], None] | None = None,
     ) -> None:
         """Prepare a run.
 
         Args:
             lvlm: the model.
             task: `caption` or `ask`, for the records.
-            prompt: word by word as given to the model, about pictures that bring none.
-            batch_size: 1 is used for sampling: a seed must give the same text whatever the other pictures are.
+            prompt: given to the model word by word, for pictures that bring none.
+            batch_size: pictures decoded together. With sampling it is 1, because a seed must give the same text
+                whatever the other pictures are; so it is for methods without `Ability.BATCHES`.
             words: score the words of each text.
             choices: pick one of these answers, instead of decoding.
-            done: asked with an item's id for the key of the work on it that was done before; such is skipped.
+            done: called with an item's id, returns the key of the work that an earlier run did on it; equal work is
+                skipped.
             on_text: with batches of one, called with pieces of text as they are decoded.
 
         Raises:
@@ -115,19 +90,21 @@ class BatchRun:
         """
         lvlm.check_prompt(prompt)
         self._lvlm, self._task, self._prompt, self._done = lvlm, task, prompt, done
-        self.batch_size = 1 if lvlm.preset.generation.temperature > 0 else batch_size
+        together = lvlm.preset.generation.temperature == 0 and Ability.BATCHES in lvlm.decoder.abilities
+        self.batch_size = batch_size if together else 1
         self._on_text = on_text if self.batch_size == 1 and not words else None
         self._words, self._choices = words, choices
+        self._halvings: deque[Halved] = deque()
 
     def blank(self) -> Result:
-        """What all results of this run have in common, in one without a picture."""
+        """Return a result without a picture: what all results of this run have in common."""
         return self._lvlm.result(self._task, "", "", self._prompt, self._no_answer(""))
 
     def _no_answer(self, error: str) -> Answer:
         return Answer(error=error, words=[] if self._words else None, choices=[] if self._choices else None)
 
     def facts(self) -> dict[str, Any]:
-        """For the run's report: the model as loaded, where it runs, and what it took so far."""
+        """Return the model as loaded, where it runs, and the memory that it took so far, for the run's report."""
         lvlm = self._lvlm
         return {
             "model": {"revision": lvlm.revision, "k": lvlm.k, "layers": lvlm.layers},
@@ -137,58 +114,56 @@ class BatchRun:
             "peak_memory_bytes": peak_memory(),
         }
 
-    def failed(self, path: str, name: str, message: str) -> Item:
-        """A picture that is given up without being opened."""
-        item = Item(path, name, self._prompt)
-        self._settle(item, self._no_answer(f"{one_line(path)}: {message}"))
-        return item
+    def give_up(self, picture: Picture, name: str, message: str) -> PictureEvent:
+        """Fail a picture without opening it."""
+        item = Item(picture, name, self._prompt)
+        self._settle(item, self._no_answer(f"{picture.shown}: {message}"))
+        return item.event()
 
-    def results(self, pictures: Iterable[tuple[str, str]]) -> Generator[Item, None, None]:
-        """Every picture, in order, with its result, or skipped.
+    def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
+        """Yield what becomes of every picture, in order.
 
         Args:
-            pictures: where each is, and its name in the record.
+            pictures: each with its name in the record.
 
         Raises:
             SiraError: about the model or the settings: no picture would do better.
         """
-        return self.answers(
-            Item(path, name, self._prompt, data=sys.stdin.buffer.read() if path == STDIN else b"")
-            for path, name in pictures
-        )
+        return self.answers(Item(picture, name, self._prompt) for picture, name in pictures)
 
-    def answers(self, todo: Iterable[Item]) -> Generator[Item, None, None]:
-        """Every item, in order, with its result, or skipped.
+    def answers(self, todo: Iterable[Item]) -> Generator[PictureEvent | Halved, None, None]:
+        """Yield what becomes of every item, in order.
 
         Raises:
-            SiraError: as `results`.
+            SiraError: as `events`.
         """
         self._readers = ThreadPoolExecutor(READERS, "sira-reader")
         preparer = ThreadPoolExecutor(1, "sira-preparer")
         given_out: deque[Item] = deque()  # in order, waiting for their results
         try:
-            read = _ahead(self._readers, self._read, todo, depth=READERS + WINDOW * self.batch_size)
+            read = _ahead(self._readers, self._read, _ready(todo), depth=READERS + WINDOW * self.batch_size)
             batches = self._batches(read, given_out)
             for batch in _ahead(preparer, self._prepare, batches, depth=2):
                 self._decode(batch)
-                while given_out and (given_out[0].skipped or given_out[0].result is not None):
-                    yield given_out.popleft()
+                while self._halvings:
+                    yield self._halvings.popleft()
+                while given_out and given_out[0].settled:
+                    yield given_out.popleft().event()
         finally:
             for pool in (self._readers, preparer):
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, item: Item) -> Item:
-        """Bytes, key and size; the samples are decoded when their turn comes, so that few are in memory."""
+        """Get bytes, key and size. The samples are decoded when their turn comes, so that few are in memory."""
         try:
-            if item.path != STDIN:
-                item.data = read_picture(item.path)
+            item.data = item.picture.read()
             item.sha256 = hashlib.sha256(item.data).hexdigest()
             if not self._is_done(item):
-                item.size = picture_size(item.path, item.data)
+                item.size = picture_size(item.picture.location, item.data)
         except Exception as error:
             if not self._is_done(item):
                 self._fail(item, error)
-        if item.skipped or item.result is not None:
+        if item.settled:
             item.data = b""
         return item
 
@@ -202,7 +177,7 @@ class BatchRun:
             window: list[Item] = []
             for item in read:
                 given_out.append(item)
-                if not item.skipped and item.result is None:
+                if not item.settled:
                     window.append(item)
                 if len(window) == WINDOW * self.batch_size:
                     break
@@ -225,7 +200,7 @@ class BatchRun:
             batch.inputs = self._inputs(pictures)
         except SiraError:
             raise
-        except Exception:  # of one of them; which?
+        except Exception:  # the processor refused one of them, but which?
             pictures = [(item, image) for item, image in pictures if self._is_accepted(item, image)]
             batch.inputs = self._inputs(pictures)
         batch.items, batch.images = [item for item, _ in pictures], [image for _, image in pictures]
@@ -235,7 +210,7 @@ class BatchRun:
     def _samples(self, item: Item) -> Image.Image | None:
         data, item.data = item.data, b""
         try:
-            return decode_picture(item.path, data)
+            return decode_picture(item.picture.location, data)
         except Exception as error:
             self._fail(item, error)
             return None
@@ -251,7 +226,7 @@ class BatchRun:
         except SiraError:
             raise
         except Exception as error:
-            self._fail(item, refused(item.path, error))
+            self._fail(item, refused(item.picture.location, error))
             return False
         return True
 
@@ -280,8 +255,8 @@ class BatchRun:
             return
         if failure is not None:
             if out_of_memory(failure):
-                self.batch_size = len(batch.items) // 2
-                _log.warning("out of memory with %d pictures at once, now %d", len(batch.items), self.batch_size)
+                before, self.batch_size = len(batch.items), len(batch.items) // 2
+                self._halvings.append(Halved(before, self.batch_size))
             failure.__traceback__ = None  # it holds on to the memory of the failed try
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -295,12 +270,11 @@ class BatchRun:
         if self._choices:
             return choose(self._lvlm, batch.inputs, self._choices)
         on_text = self._on_text
-        stream = None if on_text is None else lambda text: on_text(batch.items[0], text)
+        stream = None if on_text is None else lambda text: on_text(batch.items[0].picture, text)
         return self._lvlm.answer(batch.inputs, stream, words=self._words, task=self._task)
 
     def _fail(self, item: Item, error: Exception) -> None:
-        name = one_line(item.path)
-        message = str(error)
+        name, message = item.picture.shown, str(error)
         if not isinstance(error, PictureError):
             message = f"{name}: {type(error).__name__}: {(message.strip().splitlines() or [''])[0]}"
             _log.debug("%s failed", name, exc_info=error)
@@ -310,25 +284,15 @@ class BatchRun:
         item.result = self._lvlm.result(self._task, item.name, item.sha256, item.prompt, answer, milliseconds)
 
 
-def check_prompts(lvlm: Lvlm, asked: Iterable[tuple[str, str]]) -> None:
-    """Whether prompts can be asked, before any picture is read.
-
-    Args:
-        lvlm: the model.
-        asked: prompts, and the picture that each is about.
-
-    Raises:
-        SettingsError: one holds the model's placeholder for a picture.
-    """
-    for prompt, picture in asked:
-        try:
-            lvlm.check_prompt(prompt)
-        except SettingsError as error:
-            raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
+def _ready(items: Iterable[Item]) -> Iterator[Item]:
+    """Make each picture ready for `read`; this runs in the main thread."""
+    for item in items:
+        item.picture.make_ready()
+        yield item
 
 
 def _ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], depth: int) -> Iterator[R]:
-    """`map` in order, with at most `depth` items taken and not yet handed on."""
+    """Map in order, with at most `depth` items taken and not yet handed on."""
     waiting: deque[Future[R]] = deque()
     for item in items:
         waiting.append(pool.submit(work, item))

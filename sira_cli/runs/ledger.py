@@ -1,6 +1,6 @@
-"""The file of records: one line of JSON a picture, appended and flushed as soon as it is known.
+"""The file of records: one line of JSON per picture, appended and flushed as soon as it is known.
 
-What a killed process leaves behind is complete but for its last line, which the next run cuts off.
+What a killed process leaves behind is complete, except perhaps for its last line, which the next run cuts off.
 """
 
 from __future__ import annotations
@@ -15,21 +15,16 @@ from typing import Any
 
 from filelock import lock_descriptor
 
-from sira_cli.errors import SettingsError, SiraError
+from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.files import cannot_write, replacing
-from sira_cli.models.records import Result
+from sira_cli.models.records import CONFIGURATION, OPTIONAL
 
-# What has to be equal in all records of a file: else a caption in it would not say how the next was made.
-CONFIGURATION = (
-    *("schema", "prompt", "preset", "model", "revision", "method", "k", "layers", "alpha"),
-    *("max_new_tokens", "temperature", "seed"),
-)
 _BEGINNING = b'{"schema": "sira.'
 
 
 @dataclass(frozen=True)
 class _Line:
-    """Where a record is in the file."""
+    """Where a record stands in the file."""
 
     key: str
     status: str
@@ -41,19 +36,20 @@ class Ledger:
     """An open, locked file of records.
 
     Attributes:
-        path: of the file.
+        path: the file.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False, by: str = "file_name") -> None:
         """Open or create the file, keep other processes out, and read what is in it.
 
         Args:
-            path: of the file.
-            overwrite: whatever is in it will be dropped by `begin`, so it is not looked at.
+            path: the file.
+            overwrite: do not look at what is in it; `begin` will drop it.
             by: the field that tells records apart: `file_name`, or `id` where prompts differ from record to record.
 
         Raises:
-            SettingsError: it is not a file of records, or in use.
+            DataError: it is not a file of records.
+            SettingsError: another process writes to it.
             SiraError: it cannot be opened.
         """
         self.path = path
@@ -76,11 +72,11 @@ class Ledger:
         return len(self._lines)
 
     def check(self, now: Mapping[str, Any], there: Mapping[str, Any] | None = None) -> None:
-        """Whether records of a configuration belong into the file.
+        """Check that records of a configuration belong in the file.
 
         Args:
             now: the configuration, or what is known of it.
-            there: that of the file, if it is not to be taken from the records; only what is in both is compared.
+            there: the file's configuration, if not that of its records; only what is in both is compared.
 
         Raises:
             SettingsError: they differ; the message says in what.
@@ -89,15 +85,15 @@ class Ledger:
         check_same(self.path, now, there)
 
     def begin(self) -> None:
-        """Make ready to append: drop a torn last line, or with `overwrite` everything."""
+        """Get ready to append: drop a torn last line, or with `overwrite` everything."""
         self._file.truncate(self._end)
 
     def key(self, file_name: str) -> str:
-        """The key of a picture's record; nothing if there is none."""
+        """Return the key of a picture's record, an empty one if there is none."""
         return self._lines[file_name].key if file_name in self._lines else ""
 
     def is_error(self, file_name: str) -> bool:
-        """Whether a picture is in the file as failed."""
+        """Return whether a picture is in the file as failed."""
         return file_name in self._lines and self._lines[file_name].status == "error"
 
     def append(self, record: dict[str, Any]) -> None:
@@ -112,23 +108,23 @@ class Ledger:
         self._end += len(line)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The newest record of each picture, in the order of the file."""
+        """Yield the newest record of each picture, in the order of the file."""
         for line in self._lines.values():
             yield json.loads(self._read(line))
 
     def text(self, file_name: str) -> str:
-        """The text of a picture that is in the file."""
+        """Return the text of a picture that is in the file."""
         text: str = json.loads(self._read(self._lines[file_name]))["text"]
         return text
 
     def finish(self, order: Iterable[str]) -> None:
-        """Bring the file into its final state: as if everything had been done at once.
+        """Bring the file into its final state: that of a run that was never interrupted.
 
-        Records that were done again are dropped, and the rest is put in order, by way of a new file that
-        replaces this one. Nothing is written if there is nothing to change.
+        Records that were made again are dropped, and the rest is put in order, by way of a new file that replaces this
+        one. Nothing is written if there is nothing to change.
 
         Args:
-            order: names of the pictures of this run. Records of others come first and stay in their order.
+            order: names of the pictures of this run. Records of other pictures come first, in their old order.
 
         Raises:
             SiraError: the new file cannot be written; this one is as it was.
@@ -146,16 +142,16 @@ class Ledger:
                 file.flush()
                 os.fsync(file.fileno())
             self._file.close()
-            self._file = self.path.open("r+b", buffering=0)  # only to be read from now on: no lock
+            self._file = self.path.open("r+b", buffering=0)  # from now on it is only read: no lock
             self._lines, self._superseded = moved, False
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file and release its lock."""
         self._file.close()
 
     def _scan(self) -> None:
-        """Note every record, its place and the configuration; everything after the last newline is torn."""
+        """Note every record, its place and the configuration. Whatever follows the last newline is torn."""
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
@@ -167,15 +163,17 @@ class Ledger:
                     if not record["schema"].startswith("sira."):
                         raise ValueError
                     self._note(record, self._end, len(line))
-                    configuration = {name: record[name] for name in self._same}
+                    configuration = {
+                        name: record[name] for name in self._same if name in record or name not in OPTIONAL
+                    }
                 except (ValueError, KeyError, TypeError, AttributeError):
                     raise self._foreign(number) from None
-                self._configuration = self._configuration or configuration
                 self.check(configuration)
+                self._configuration |= configuration
                 self._end += len(line)
 
-    def _foreign(self, number: int) -> SettingsError:
-        return SettingsError(
+    def _foreign(self, number: int) -> DataError:
+        return DataError(
             f"{self.path}: line {number} is no record of sira: give another --output, or --overwrite to replace it"
         )
 
@@ -190,13 +188,8 @@ class Ledger:
         return data
 
 
-def configuration_of(result: Result) -> dict[str, Any]:
-    """What has to be equal in all records of a file."""
-    return {name: value for name, value in result.to_record().items() if name in CONFIGURATION}
-
-
 def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:
-    """Whether what is made now belongs into a file; only settings that are in both are compared.
+    """Check that what is made now belongs in a file; only settings that are in both are compared.
 
     Raises:
         SettingsError: they differ; the message says in what.
@@ -214,7 +207,7 @@ def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> 
 
 
 def append_whole(path: Path, file: Any, end: int, data: bytes) -> None:
-    """Write behind `end`, all or nothing; the data are on their way to the disk when this returns.
+    """Write behind `end`, all or nothing. When this returns, the data are on their way to the disk.
 
     Raises:
         SiraError: it cannot be written (no space left); the file holds what it held before.
@@ -230,7 +223,7 @@ def append_whole(path: Path, file: Any, end: int, data: bytes) -> None:
 
 
 def open_locked(path: Path) -> Any:
-    """The file, opened for reading and writing without a buffer, and locked against other processes.
+    """Open a file for reading and writing without a buffer, and lock it against other processes.
 
     Raises:
         SettingsError: another process writes to it.
@@ -249,6 +242,6 @@ def open_locked(path: Path) -> Any:
                 current = None
             if current == os.fstat(file.fileno()).st_ino:
                 return file
-            file.close()  # another process put a new file in its place before we had the lock
+            file.close()  # another process replaced the file before we had the lock
     except OSError as error:
         raise SiraError(f"{path}: cannot be opened for writing: {error.strerror}: give another --output") from error

@@ -9,7 +9,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 
 
 def peak_memory() -> dict[str, int]:
-    """Bytes: `host`, the most that this process had, and `cuda`, what torch had on its GPU, where there is one."""
+    """Return bytes: `host`, the most that this process had, and `cuda`, what torch had on its GPU, if there is one."""
     peak = {}
     try:
         import resource
@@ -24,5 +24,5 @@ def peak_memory() -> dict[str, int]:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether fewer pictures at once might do."""
+    """Return whether an error says that memory did not suffice, so that fewer pictures at once might do."""
     return isinstance(error, torch.OutOfMemoryError) or bool(should_reduce_batch_size(error))

@@ -1,10 +1,10 @@
 """A run on many machines: Ray Data deals the pictures out to workers, each with the model loaded (extra `ray`).
 
-    this process              workers (an actor pool)
-    paths, names, keys  ->    read, hash, decode the picture, decode the text (`BatchRun`)
-    records             <-
+    this process                 workers (an actor pool)
+    pictures, names, keys  ->    read, hash, decode the picture, decode the text (`BatchRun`)
+    records                <-
 
-Workers open the pictures themselves, so that one that cannot be read is a record and not the end of the job. What is
+Workers open the pictures themselves, so one that cannot be read is a record and not the end of the job. What is
 finished is known from the keys in the file of records, as in runs on one machine.
 """
 
@@ -28,22 +28,23 @@ from sira_cli.errors import SettingsError, SiraError
 from sira_cli.models.loading import load
 from sira_cli.models.presets import Preset
 from sira_cli.models.records import Result
-from sira_cli.pictures.stores import is_uri
-from sira_cli.runs.batch import WINDOW, BatchRun, Item
+from sira_cli.pictures.picture import Picture
+from sira_cli.runs.batch import WINDOW, BatchRun
+from sira_cli.runs.events import Failed, Finished, Halved, PictureEvent, Skipped
 
-ROWS = 32  # pictures in a block, at least: a block's texts come back together
-RETRIES = 3  # of a block whose worker was killed
-LOST = 3  # blocks whose workers were all killed, in one run; with more it is not the pictures' fault
+ROWS = 32  # pictures in a block, at least; a block's texts come back together
+RETRIES = 3  # for a block whose worker was killed
+LOST = 3  # blocks that may lose all their workers in one run; if there are more, the pictures are not to blame
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a worker has to know; it is sent to all of them.
+    """What a worker has to know; it is sent to each.
 
     Attributes:
         preset, loading: the arguments of `load`.
         task, prompt, batch_size, words, choices: those of `BatchRun`.
-        folder: what relative paths are relative to.
+        folder: the current folder, which relative paths start from.
     """
 
     preset: Preset
@@ -57,7 +58,7 @@ class Work:
 
 
 class RayRun:
-    """One prompt about many pictures, as `BatchRun`, on the machines of a Ray cluster."""
+    """One prompt about many pictures, as with `BatchRun`, on the machines of a Ray cluster."""
 
     def __init__(
         self,
@@ -71,9 +72,9 @@ class RayRun:
 
         Args:
             work: what to do.
-            workers: how many models are loaded; None: one a GPU, or one.
+            workers: how many models are loaded; None: one per GPU, or one if there is none.
             done: as for `BatchRun`.
-            quiet: keep what Ray and the workers say to their log files.
+            quiet: leave what Ray and the workers say in their log files.
 
         Raises:
             SettingsError: Ray is not installed, or the cluster has not enough for so many workers.
@@ -84,32 +85,39 @@ class RayRun:
         self._needs = self._resources(workers)
 
     def blank(self) -> None:
-        """Nothing is known before the first result: the model is loaded by the workers."""
+        """Return None: the workers load the model, so nothing is known before the first result."""
         return
 
     def facts(self) -> dict[str, Any]:
-        """As `BatchRun.facts`: of the worker with the smallest batches, the largest peaks; nothing before the first."""
+        """Return facts as `BatchRun.facts` does: the smallest batch size and the largest peaks of all workers."""
         return {"workers": self._needs["workers"], **self._facts}
 
-    def results(self, pictures: Iterable[tuple[str, str]]) -> Generator[Item, None, None]:
-        """Every picture, in the order in which they become ready, with its result, or skipped.
+    def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
+        """Yield what becomes of every picture, in the order in which they become ready.
 
         Args:
-            pictures: where each is, and its name in the record.
+            pictures: each with its name in the record.
 
         Raises:
             SiraError: about the model or the settings, or Ray gave up.
         """
+        self._pictures = list(pictures)
         rows = {
-            path: {"path": os.fsencode(path), "name": name, "done": self._done(name), "error": ""}
-            for path, name in pictures
+            number: {
+                "number": number,
+                "picture": pickle.dumps(picture),
+                "name": name,
+                "done": self._done(name),
+                "error": "",
+            }
+            for number, (picture, name) in enumerate(self._pictures)
         }
         block = math.ceil(len(rows) / (4 * self._needs["workers"]))
         block = min(max(ROWS, WINDOW * self._work.batch_size), block)
         try:
             yield from self._all(rows, block)
             if block > 1:
-                yield from self._all(rows, 1)  # which of a block's pictures was it that its worker did not survive?
+                yield from self._all(rows, 1)  # to find the picture in a lost block that its worker did not survive
             for row in rows.values():
                 row["error"] = f"the worker that had it was killed {RETRIES + 1} times"
             yield from self._all(rows, ROWS)
@@ -119,8 +127,8 @@ class RayRun:
         finally:
             self._ray.shutdown()
 
-    def _all(self, rows: dict[str, dict[str, Any]], block: int) -> Iterator[Item]:
-        """The rows' pictures; those that come back are taken out of `rows`."""
+    def _all(self, rows: dict[int, dict[str, Any]], block: int) -> Iterator[PictureEvent]:
+        """Yield what becomes of the rows' pictures; rows that come back are taken out of `rows`."""
         if not rows:
             return
         from ray.data import ActorPoolStrategy, from_items
@@ -128,7 +136,7 @@ class RayRun:
         count = math.ceil(len(rows) / block)
         blocks = from_items(list(rows.values()), override_num_blocks=count)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Ray 2.64, which has no max_task_retries
+            warnings.simplefilter("ignore")  # Ray 2.64 has no max_task_retries
             dataset = blocks.map_batches(
                 Captioner,
                 batch_size=None,
@@ -141,12 +149,16 @@ class RayRun:
         for row in dataset.iter_rows():
             if row["failure"]:
                 raise pickle.loads(row["failure"])
-            path = os.fsdecode(row["path"])
-            if rows.pop(path, None) is None:
-                continue  # of a worker that was killed after it had answered
+            number = int(row["number"])
+            if rows.pop(number, None) is None:
+                continue  # from a worker that was killed after it had answered
             self._note(json.loads(row["facts"]))
-            result = Result(**json.loads(row["record"])) if row["record"] else None
-            yield Item(path, row["name"], self._work.prompt, skipped=result is None, result=result)
+            picture, name = self._pictures[number]
+            if not row["record"]:
+                yield Skipped(picture, name, name)
+                continue
+            record = Result(**json.loads(row["record"]))
+            yield (Finished if record.status == "ok" else Failed)(picture, name, name, record)
 
     def _note(self, facts: dict[str, Any]) -> None:
         before = self._facts or facts
@@ -156,7 +168,7 @@ class RayRun:
         self._facts = facts
 
     def _resources(self, workers: int | None) -> dict[str, Any]:
-        """What each worker asks Ray for: a GPU, or an equal part of the CPUs."""
+        """Return what each worker asks Ray for: a GPU, or an equal part of the CPUs."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         gpus = [int(node.get("GPU", 0)) for node in nodes]
         cpus = [int(node.get("CPU", 0)) for node in nodes]
@@ -176,7 +188,7 @@ class Captioner:
     """A worker: a loaded model and the blocks of pictures that come to it."""
 
     def __init__(self, work: Work) -> None:
-        with contextlib.suppress(OSError):  # said in `__call__` if it matters
+        with contextlib.suppress(OSError):  # `__call__` says so if it matters
             os.chdir(work.folder)
         self._folder = work.folder
         self._keys: dict[str, str] = {}
@@ -192,49 +204,49 @@ class Captioner:
                 choices=work.choices,
                 done=lambda name: self._keys[name],
             )
-        except SiraError as error:  # raised here, Ray would start workers again and again
+        except SiraError as error:  # if it were raised here, Ray would start workers again and again
             self._failure = pickle.dumps(error)
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[Any]]:
-        """Records of a block of pictures."""
+        """Return the records of a block of pictures."""
         if self._failure:
             return _columns([{"failure": self._failure}])
         self._keys = dict(zip(rows["name"], rows["done"], strict=True))
-        paths = [os.fsdecode(path) for path in rows["path"]]
-        pictures = list(zip(paths, rows["name"], strict=True))
+        given = [pickle.loads(picture) for picture in rows["picture"]]
+        pictures = list(zip(given, rows["name"], strict=True))
         try:
-            if not Path(self._folder).is_dir() and not all(is_uri(path) or Path(path).is_absolute() for path in paths):
+            if not Path(self._folder).is_dir() and any(picture.depends_on_folder for picture in given):
                 raise SettingsError(
                     f"{self._folder} is not there on {platform.node()}: all machines need the same files"
                 )
             if rows["error"][0]:
-                given_up = zip(pictures, rows["error"], strict=True)
-                items = [self._run.failed(path, name, error) for (path, name), error in given_up]
+                lost = zip(pictures, rows["error"], strict=True)
+                events = [self._run.give_up(picture, name, error) for (picture, name), error in lost]
             else:
-                items = list(self._run.results(pictures))
+                events = [event for event in self._run.events(pictures) if not isinstance(event, Halved)]
         except SiraError as error:
             return _columns([{"failure": pickle.dumps(error)}])
         facts = json.dumps(self._run.facts())
+        numbers = dict(zip((picture.identity for picture in given), rows["number"], strict=True))
         return _columns(
             [
                 {
-                    "path": os.fsencode(item.path),
-                    "name": item.name,
-                    "record": "" if item.result is None else item.result.to_json(),
+                    "number": numbers[event.picture.identity],
+                    "record": "" if isinstance(event, Skipped) else event.record.to_json(),
                     "facts": facts,
                 }
-                for item in items
+                for event in events
             ]
         )
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    empty = {"path": b"", "name": "", "record": "", "facts": "", "failure": b""}
+    empty = {"number": 0, "record": "", "facts": "", "failure": b""}
     return {name: [row.get(name, default) for row in rows] for name, default in empty.items()}
 
 
 def _connect(workers: int | None, quiet: bool) -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anyone
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send nothing to anyone
     if quiet:
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
@@ -262,7 +274,7 @@ def _connect(workers: int | None, quiet: bool) -> Any:
 
 @contextlib.contextmanager
 def _muted_stderr() -> Iterator[None]:
-    """Ray's C++ part says that it will say nothing."""
+    """Mute stderr: Ray's C++ part announces that it will stay silent."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

@@ -4,30 +4,69 @@ from __future__ import annotations
 
 import platform
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import transformers
 
 from sira_cli._version import __version__
+from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
 
 
-def run_report(
+@dataclass
+class Counts:
+    """How many pictures became what, in this run and before.
+
+    Attributes:
+        total: all pictures.
+        ok, error: done in this run.
+        ok_before, error_before: done in an earlier run.
+        tokens: generated in this run.
+    """
+
+    total: int = 0
+    ok: int = 0
+    error: int = 0
+    ok_before: int = 0
+    error_before: int = 0
+    tokens: int = 0
+
+    @property
+    def failed(self) -> int:
+        """Pictures without a text, those of earlier runs included."""
+        return self.error + self.error_before
+
+    @property
+    def worked(self) -> int:
+        """Pictures that this run worked on."""
+        return self.ok + self.error
+
+    def add(self, event: PictureEvent) -> None:
+        """Count what became of a picture."""
+        if isinstance(event, Skipped):
+            self.error_before += event.failed
+            self.ok_before += not event.failed
+        else:
+            self.error += isinstance(event, Failed)
+            self.ok += isinstance(event, Finished)
+            self.tokens += event.record.output_tokens
+
+
+def run_record(
     state: str,
     settings: dict[str, Any],
     facts: dict[str, Any],
-    pictures: dict[str, int],
-    tokens: int,
+    counts: Counts,
     began: float,
 ) -> dict[str, Any]:
-    """The report of a run, ready for JSON.
+    """Return the report of a run, ready for JSON.
 
     Args:
         state: running, finished, stopped (--fail-fast), interrupted or failed.
         settings: everything that decides the texts.
         facts: what the engine says about the model, the device and the memory.
-        pictures: how many there are, and became `ok` or `error`, in this run or before.
-        tokens: those that were generated in this run.
+        counts: how many pictures became what.
         began: when, in seconds since the epoch.
     """
     seconds = max(time.time() - began, 1e-9)
@@ -41,9 +80,15 @@ def run_report(
             "transformers": transformers.__version__,
             "python": platform.python_version(),
         },
-        "pictures": pictures,
+        "pictures": {
+            "all": counts.total,
+            "ok": counts.ok,
+            "error": counts.error,
+            "ok before": counts.ok_before,
+            "error before": counts.error_before,
+        },
         "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
         "seconds": round(seconds, 3),
-        "pictures_per_second": round((pictures["ok"] + pictures["error"]) / seconds, 3),
-        "tokens_per_second": round(tokens / seconds, 2),
+        "pictures_per_second": round(counts.worked / seconds, 3),
+        "tokens_per_second": round(counts.tokens / seconds, 2),
     }

@@ -14,25 +14,25 @@ from typing import Any
 
 from sira_cli.errors import SettingsError
 from sira_cli.files import replacing
-from sira_cli.models.records import Result
+from sira_cli.models.records import OPTIONAL, Result
 
 COLUMNS = [field.name for field in fields(Result)]
-NESTED = ("words", "choices")
-ROWS = 10_000  # of a Parquet row group
+NESTED = OPTIONAL  # lists and mappings, which not all records have
+ROWS = 10_000  # in a Parquet row group
 
 
 def check_format(path: Path) -> None:
-    """Whether a table can be written there.
+    """Check that a table can be written there.
 
     Raises:
-        SettingsError: of another ending than .csv or .parquet, or pyarrow is missing.
+        SettingsError: Parquet needs pyarrow, which is missing.
     """
     if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'sira-cli[parquet]', or write .csv")
 
 
 def write_table(records: Iterable[dict[str, Any]], path: Path) -> None:
-    """Write records to a .csv or .parquet file, a row each; `words` and `choices`, if there, as JSON.
+    """Write records to a .csv or .parquet file, one row each; what is nested (`words`, ...) is written as JSON.
 
     Raises:
         SiraError: it cannot be written.

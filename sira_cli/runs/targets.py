@@ -1,22 +1,21 @@
-"""Where a run's results go: stdout, a file of records, text files beside the pictures, tables."""
+"""Where a run's results go: a file of records, text files beside the pictures, tables; or nowhere."""
 
 from __future__ import annotations
 
 import functools
 import json
-import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from sira_cli.cli.options import OutputOptions
 from sira_cli.errors import SettingsError
-from sira_cli.files import make_folder, relative, replacing
+from sira_cli.files import make_folder, replacing
 from sira_cli.methods.base import Method
 from sira_cli.models.presets import Preset
-from sira_cli.models.records import Result, as_text
-from sira_cli.pictures.sources import Source
-from sira_cli.pictures.stores import is_uri, public
-from sira_cli.runs.ledger import Ledger, configuration_of
+from sira_cli.models.records import Result
+from sira_cli.pictures.picture import Picture
+from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.sidecars import Sidecars
 from sira_cli.runs.tables import check_format, write_table
 
@@ -24,72 +23,90 @@ FORMATS = (".jsonl", ".csv", ".parquet")
 
 
 class Targets:
-    """The files that a run writes, checked and locked.
+    """The files that a run writes, checked and locked. A context manager: at its end they are released.
 
     Attributes:
         ledger: the file of records, if there is one.
         sidecars: the text files, if there are to be some.
     """
 
-    def __init__(self, task: str, sources: list[Source], output: OutputOptions) -> None:
-        """Check and open. An --output without an ending is a folder, made if need be; `task` names the file in it.
+    def __init__(
+        self,
+        pictures: Sequence[Picture],
+        *,
+        task: str = "caption",
+        output: Path | None = None,
+        sidecar: bool = False,
+        caption_extension: str = ".txt",
+        output_dir: Path | None = None,
+        overwrite: bool = False,
+        retry_errors: bool = False,
+    ) -> None:
+        """Check and open the files.
+
+        Args:
+            pictures: all of the run.
+            task: `caption` or `ask`; names the file of records where `output` is a folder.
+            output: records (.jsonl), or a table (.csv, .parquet) that is made from records beside it. Without an
+                ending it is a folder, made if need be.
+            sidecar: write a text file beside each picture.
+            caption_extension: of the text files.
+            output_dir: a tree for the text files, instead of beside the pictures.
+            overwrite: start anew; replace text files.
+            retry_errors: do again what failed in an earlier run.
 
         Raises:
-            SettingsError: an option that cannot be followed, a file in use, or one that is not of sira.
+            SettingsError: a setting cannot be followed, or a file is in use.
+            DataError: a file of records is not one of sira's.
             SiraError: the file of records cannot be opened.
         """
-        self._output = output
+        self._retry_errors = retry_errors
         self.ledger: Ledger | None = None
         self.sidecars: Sidecars | None = None
         self._table: Path | None = None
-        if output.sidecar or output.output_dir is not None:
-            self.sidecars = Sidecars(
-                sources,
-                extension=output.caption_extension,
-                output_dir=output.output_dir,
-                overwrite=output.overwrite,
-            )
-        if output.output is None:
+        self._folder: Path | None = None
+        if sidecar or output_dir is not None:
+            self.sidecars = Sidecars(pictures, extension=caption_extension, output_dir=output_dir, overwrite=overwrite)
+        if output is None:
             return
-        path = output.output
-        if path.is_dir() or not path.suffix:
-            make_folder(path)
-            path /= "captions.jsonl" if task == "caption" else "answers.jsonl"
-        if path.suffix.lower() not in FORMATS:
-            raise SettingsError(f"--output {path}: expected a name that ends in {', '.join(FORMATS)}")
-        if path.suffix.lower() != ".jsonl":
-            check_format(path)
-            self._table, path = path, path.with_suffix(".jsonl")
-        if not path.parent.is_dir():
-            raise SettingsError(f"--output {path}: the folder {path.parent} does not exist: make it first")
-        self.ledger = Ledger(path, overwrite=output.overwrite)
-        self._folder = path.parent.resolve()
+        if output.is_dir() or not output.suffix:
+            make_folder(output)
+            output /= "captions.jsonl" if task == "caption" else "answers.jsonl"
+        if output.suffix.lower() not in FORMATS:
+            raise SettingsError(f"--output {output}: expected a name that ends in {', '.join(FORMATS)}")
+        if output.suffix.lower() != ".jsonl":
+            check_format(output)
+            self._table, output = output, output.with_suffix(".jsonl")
+        if not output.parent.is_dir():
+            raise SettingsError(f"--output {output}: the folder {output.parent} does not exist: make it first")
+        self.ledger = Ledger(output, overwrite=overwrite)
+        self._folder = output.parent.resolve()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.ledger is not None:
+            self.ledger.close()
 
     @property
-    def to_stdout(self) -> bool:
-        """Whether texts go to stdout, because they go nowhere else."""
-        return self.ledger is None and self.sidecars is None
+    def any(self) -> bool:
+        """Whether there are any: otherwise results go nowhere but to whoever listens."""
+        return self.ledger is not None or self.sidecars is not None
 
     @property
     def report(self) -> Path | None:
         """The file beside the records that says how they were made."""
         return self.ledger.path.with_suffix(".run.json") if self.ledger else None
 
-    def name(self, source: Source) -> str:
-        """A picture's name in its record: its path, relative to the file of records."""
-        if is_uri(source.path):
-            return public(source.path)
-        if self.ledger is None:
-            return as_text(source.path)
-        folder, file = os.path.split(source.path)
-        return as_text(Path(self._relative(folder), file).as_posix())
-
-    @functools.cache  # noqa: B019 (one object a run; pictures share few folders)
-    def _relative(self, folder: str) -> str:
-        return relative(Path(folder), self._folder)
+    def name(self, picture: Picture) -> str:
+        """Return a picture's name in its record: its path, relative to the file of records."""
+        return picture.name_in(self._folder)
 
     def check(self, settings: dict[str, Any]) -> None:
-        """Before the model is loaded: whether the records that are there were made with the same settings.
+        """Check, before the model is loaded, that existing records were made with the same settings.
 
         Raises:
             SettingsError: they were not; the message says what differs.
@@ -103,46 +120,51 @@ class Targets:
         self.ledger.check(_flat(settings), _flat(there))
 
     def done(self, name: str) -> str:
-        """The key of what an earlier run did about a picture and is not to be done again."""
-        if self.ledger is None or (self._output.retry_errors and self.ledger.is_error(name)):
+        """Return the key of what an earlier run did about a picture, if it is not to be done again."""
+        if self.ledger is None or (self._retry_errors and self.ledger.is_error(name)):
             return ""
         return self.ledger.key(name)
 
     def failed_before(self, name: str) -> bool:
-        """Of a skipped picture: whether it is in the file as failed."""
+        """Return whether a skipped picture is in the file as failed."""
         return self.ledger is not None and self.ledger.is_error(name)
 
-    def keeps(self, source: Source) -> bool:
-        """Whether a picture's text file is all that is asked for, and there already."""
-        return self.ledger is None and self.sidecars is not None and self.sidecars.keeps(source)
+    def keeps(self, picture: Picture) -> bool:
+        """Return whether a picture's text file is all that is asked for, and there already."""
+        return self.ledger is None and self.sidecars is not None and self.sidecars.keeps(picture)
 
     def begin(self, like: Result | None) -> None:
-        """Make ready to write results like this one.
+        """Get ready to write results like this one.
 
         Raises:
-            SettingsError: the records that are there have another configuration.
+            SettingsError: existing records have another configuration.
         """
         if self.ledger is not None:
             if like is not None:
-                self.ledger.check(configuration_of(like))
+                self.ledger.check(like.configuration())
             self.ledger.begin()
 
-    def write(self, source: Source, name: str, result: Result | None) -> None:
-        """Keep a result; with None, that of an earlier run, whose text file may be missing.
+    def write(self, picture: Picture, result: Result) -> None:
+        """Keep a result.
 
         Raises:
             SiraError: it cannot be written.
         """
-        if self.ledger is not None and result is not None:
+        if self.ledger is not None:
             self.ledger.append(result.to_record())
-        if self.sidecars is None:
-            return
-        if result is not None and result.status == "ok":
-            self.sidecars.write(source, result.text)
-        elif result is None and self.ledger is not None and not self.ledger.is_error(name):
-            self.sidecars.complete(source, functools.partial(self.ledger.text, name))
+        if self.sidecars is not None and result.status == "ok":
+            self.sidecars.write(picture, result.text)
 
-    def finish(self, sources: list[Source]) -> None:
+    def complete(self, picture: Picture, name: str) -> None:
+        """Write the text file of a picture that an earlier run has done, if it is missing.
+
+        Raises:
+            SiraError: it cannot be written.
+        """
+        if self.sidecars is not None and self.ledger is not None and not self.ledger.is_error(name):
+            self.sidecars.complete(picture, functools.partial(self.ledger.text, name))
+
+    def finish(self, pictures: Iterable[Picture]) -> None:
         """Put the records in order, and write the table.
 
         Raises:
@@ -150,7 +172,7 @@ class Targets:
         """
         if self.ledger is None:
             return
-        self.ledger.finish(self.name(source) for source in sources)
+        self.ledger.finish(self.name(picture) for picture in pictures)
         if self._table is not None:
             write_table(self.ledger.records(), self._table)
 
@@ -165,26 +187,21 @@ class Targets:
         with replacing(self.report) as file:
             file.write(json.dumps(report, indent=2, ensure_ascii=False).encode() + b"\n")
 
-    def close(self) -> None:
-        """Let go of the files."""
-        if self.ledger is not None:
-            self.ledger.close()
-
 
 def settings_of(task: str, prompt: str, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
-    """Everything that decides the texts of a run, as its report holds it."""
+    """Return everything that decides the texts of a run, as its report holds it."""
     return {
         "task": task,
         "prompt": prompt,
         "method": method.name,
         "quantization": quantization,
         "preset": preset.name,
-        **method.decisive(preset),
+        **method.decisive(preset.decisive()),
     }
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    """Turn `{"a": {"b": 1}}` into `{"a.b": 1}`."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):

@@ -12,8 +12,9 @@ import torch
 from PIL import Image
 
 from sira_cli import load
-from sira_cli.runs import batch
+from sira_cli.pictures.picture import FilePicture, Picture, located
 from sira_cli.runs.batch import BatchRun
+from sira_cli.runs.events import Halved, Skipped
 from tests.support.checkpoints_other import WRITERS
 
 PROMPT = "Is there a cat on the table?"
@@ -32,11 +33,16 @@ def folder(tmp_path, photos) -> Path:
 
 
 def records(lvlm, folder: Path, batch_size: int, prompt: str = "Describe this image.") -> list[dict]:
-    pictures = [(str(path), path.name) for path in sorted(folder.glob("*.jpg"))]
-    items = BatchRun(lvlm, "ask", prompt, batch_size=batch_size).results(pictures)
-    found = [item.result.to_record() for item in items]
+    pictures = named(folder)
+    events = BatchRun(lvlm, "ask", prompt, batch_size=batch_size).events(pictures)
+    found = [event.record.to_record() for event in events if not isinstance(event, Halved)]
     assert [record["file_name"] for record in found] == [name for _, name in pictures]
     return found
+
+
+def named(folder: Path) -> list[tuple[Picture, str]]:
+    """The pictures of a folder, each with its name in the record."""
+    return [(located(str(path)), path.name) for path in sorted(folder.glob("*.jpg"))]
 
 
 def hash_of_file(path: str) -> str:
@@ -135,6 +141,9 @@ def test_out_of_memory_halves_the_batch(demo, scenes, monkeypatch, error):
     assert without_time(records(demo, scenes, batch_size=8)) == without_time(expected)
     assert tried[:3] == [8, 4, 2]
     assert max(tried[3:]) == 2  # it does not run into the wall again
+    tried.clear()
+    events = list(BatchRun(demo, "ask", "Describe this image.", batch_size=8).events(named(scenes)))
+    assert [event for event in events if isinstance(event, Halved)] == [Halved(8, 4), Halved(4, 2)]
 
 
 def test_a_picture_that_the_model_chokes_on_fails_alone(demo, scenes, monkeypatch):
@@ -166,31 +175,31 @@ def test_a_picture_that_the_processor_refuses_fails_alone(qwen_folder, folder):
 
 def test_pictures_are_read_a_little_ahead_and_no_further(demo, scenes, monkeypatch):
     read = []
-    read_picture = batch.read_picture
-    monkeypatch.setattr(batch, "read_picture", lambda path: read.append(path) or read_picture(path))
+    read_picture = FilePicture.read
+    monkeypatch.setattr(FilePicture, "read", lambda picture: read.append(picture) or read_picture(picture))
     taken = []
 
     def endless():
         while True:
             taken.append(1)
-            yield str(scenes / "0.jpg"), "0.jpg"
+            yield located(str(scenes / "0.jpg")), "0.jpg"
 
-    items = BatchRun(demo, "ask", PROMPT, batch_size=2).results(endless())
+    events = BatchRun(demo, "ask", PROMPT, batch_size=2).events(endless())
     for _ in range(4):
-        next(items)
-    items.close()
+        next(events)
+    events.close()
     assert len(read) <= len(taken) < 60
 
 
 def test_what_is_skipped_is_neither_decoded_nor_lost(demo, scenes):
-    pictures = [(str(path), path.name) for path in sorted(scenes.glob("*.jpg"))]
-    keys = {name: demo.key("ask", name, hash_of_file(path), PROMPT) for path, name in pictures}
+    pictures = named(scenes)
+    keys = {name: demo.key("ask", name, hash_of_file(picture.location), PROMPT) for picture, name in pictures}
     keys |= {"2.jpg": "", "7.jpg": keys["6.jpg"]}
     run = BatchRun(demo, "ask", PROMPT, batch_size=3, done=keys.__getitem__)
-    items = list(run.results(pictures))
-    assert [item.name for item in items] == [name for _, name in pictures]
-    assert [item.name for item in items if item.result is not None] == ["2.jpg", "7.jpg"]
-    assert items[2].result.text == demo.ask(scenes / "2.jpg", PROMPT).text
+    events = list(run.events(pictures))
+    assert [event.name for event in events] == [name for _, name in pictures]
+    assert [event.name for event in events if not isinstance(event, Skipped)] == ["2.jpg", "7.jpg"]
+    assert events[2].record.text == demo.ask(scenes / "2.jpg", PROMPT).text
 
 
 def test_the_next_batch_is_prepared_while_the_model_works(demo, scenes, monkeypatch):

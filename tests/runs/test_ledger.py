@@ -7,7 +7,7 @@ import multiprocessing
 
 import pytest
 
-from sira_cli.errors import SettingsError, SiraError
+from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.runs.ledger import Ledger
 
 COMMON = {
@@ -94,7 +94,7 @@ def test_a_torn_last_line_is_cut_off_wherever_it_is_torn(path):
 )
 def test_other_peoples_files_are_refused_and_left_alone(path, content):
     path.write_text(content)
-    with pytest.raises(SettingsError, match="line 1 is no record of sira"):
+    with pytest.raises(DataError, match="line 1 is no record of sira"):
         Ledger(path)
     assert path.read_text() == content
     write(path.with_name("x.jsonl"), record("a.jpg"))
@@ -109,7 +109,7 @@ def test_a_damaged_line_in_the_middle_is_named(path):
     write(path, record("a.jpg"), record("b.jpg"))
     path.write_bytes(path.read_bytes().replace(b'"key of a.jpg"', b"oops"))
     write(path.with_name("x.jsonl"))
-    with pytest.raises(SettingsError, match="line 1 is no record"):
+    with pytest.raises(DataError, match="line 1 is no record"):
         Ledger(path)
 
 

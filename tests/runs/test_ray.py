@@ -15,6 +15,7 @@ import pytest
 
 from sira_cli.errors import ModelNotFoundError
 from sira_cli.models import presets
+from sira_cli.pictures.picture import located
 from sira_cli.runs import ray_run
 from sira_cli.runs.ray_run import Captioner, RayRun, Work
 from tests.support.helpers import SIRA
@@ -97,7 +98,8 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(t
 def results(preset: str, pictures: list[tuple[str, str]], **settings: object) -> dict:
     preset = presets.resolve(preset).with_settings(max_new_tokens=4, **settings)
     work = Work(preset, LOADING, "caption", "Describe it.", 1, os.getcwd())  # noqa: PTH109
-    return {item.name: item.result for item in RayRun(work, workers=2).results(pictures)}
+    named = [(located(path), name) for path, name in pictures]
+    return {event.name: event.record for event in RayRun(work, workers=2).events(named)}
 
 
 @pytest.mark.slow

@@ -1,0 +1,69 @@
+"""What happens in a run over many pictures. A run yields these; a terminal, a server or a test listens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sira_cli.models.records import Result
+from sira_cli.pictures.picture import Picture
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run begins, with so many pictures in all."""
+
+    total: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A picture has its text.
+
+    Attributes:
+        picture: the picture.
+        name: its name in the record.
+        id: what tells it apart from others: the name, unless a picture comes with several prompts.
+        record: what is written about it.
+    """
+
+    picture: Picture
+    name: str
+    id: str
+    record: Result
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A picture has no text; `record.error` says why. The attributes are those of `Finished`."""
+
+    picture: Picture
+    name: str
+    id: str
+    record: Result
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A picture was done in an earlier run.
+
+    Attributes:
+        picture, name, id: as in `Finished`.
+        failed: whether that run has it as failed.
+    """
+
+    picture: Picture
+    name: str
+    id: str
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Halved:
+    """Memory did not suffice for `before` pictures at once; from now on there are `batch_size`."""
+
+    before: int
+    batch_size: int
+
+
+PictureEvent = Finished | Failed | Skipped
+Event = Started | PictureEvent | Halved

@@ -1,0 +1,51 @@
+"""A picture on its way through a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sira_cli.models.records import Result
+from sira_cli.pictures.picture import Picture
+from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
+
+
+@dataclass
+class Item:
+    """A picture on its way through a run.
+
+    Attributes:
+        picture: where it is.
+        name: its name in the record.
+        prompt: given to the model word by word.
+        id: what tells it apart from others; the name, unless a picture comes with several prompts.
+        data: the file's bytes, until they are decoded.
+        sha256: of these bytes, in hexadecimal.
+        size: width and height in pixels.
+        skipped: whether it was done in an earlier run.
+        result: the record, once there is one; None for a picture that was skipped.
+    """
+
+    picture: Picture
+    name: str
+    prompt: str
+    id: str = ""
+    data: bytes = b""
+    sha256: str = ""
+    size: tuple[int, int] = (0, 0)
+    skipped: bool = False
+    result: Result | None = None
+
+    def __post_init__(self) -> None:
+        self.id = self.id or self.name
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do about it."""
+        return self.skipped or self.result is not None
+
+    def event(self) -> PictureEvent:
+        """Return what became of it, once it is settled."""
+        if self.result is None:
+            return Skipped(self.picture, self.name, self.id)
+        kind = Finished if self.result.status == "ok" else Failed
+        return kind(self.picture, self.name, self.id, self.result)
