@@ -6,6 +6,7 @@ import functools
 import io
 import os
 import sys
+import tarfile
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may look for a hub; those of the hub client start their own
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -70,6 +71,16 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, pixels in images.items():
         Image.fromarray(pixels).save(folder / f"{name}.jpg", quality=90)
     return {path.stem: path for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="session")
+def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The benchmarks' own files: pope/, amber/ and chair/ (see tests/data/README.md)."""
+    folder = tmp_path_factory.mktemp("benchmarks")
+    for archive in sorted((Path(__file__).parent / "data" / "benchmarks").glob("*.tar.xz")):
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+    return folder
 
 
 @pytest.fixture(scope="session")

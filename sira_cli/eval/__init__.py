@@ -1,8 +1,10 @@
 """The benchmarks of the paper, run and scored as their official scripts do: POPE, CHAIR, AMBER.
 
-base                              what a benchmark is: parts, asks, counts, figures
-pope, chair*, coco, amber*        the three: files, rules, ground truth
-language, fallback, similarity    words of captions, with NLTK's and spaCy's data or without
-run, answers, names, rows         where texts come from: a model, or files
-report, paired, formats, paper    figures side by side, tests, CSV and LaTeX, the paper's own
+base                    what a benchmark is: parts, asks, counts, figures
+pope, chair/, amber/    the three: files, rules, ground truth
+language/               words of captions, with NLTK's data or without
+stats/                  the one place where POPE's and CHAIR's figures, intervals and paired tests are made
+evaluation, asking      let a loaded model answer, resumable
+answers/, rows          answers from files, of sira or from elsewhere
+report, formats, paper  figures side by side, as JSON, CSV and LaTeX, and the paper's own
 """

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: what is asked, and answers counted by picture."""
+"""What the benchmarks have in common: what is asked, and how answers are counted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from sira_cli.eval.stats.tally import Tally
+
 ONE_WORD = " Please answer this question with one word."  # as in VCD's setting of POPE
 
 Texts = Mapping[str, str]  # answers, by the id of what was asked
-Counts = dict[str, float]  # what figures are ratios of
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,10 @@ class Ask:
     """Something that is asked about a picture.
 
     Attributes:
-        id: its own among all that a part asks.
+        id: tells it apart from all others of a part.
         picture: file name in the folder of images.
         prompt: the question or the request, before the preset's template.
-        unit: what is decoded once: all asks of a unit have the same answer. An ask of its own unless given.
+        unit: asks of the same unit are decoded once and have the same answer. Default: a unit of its own.
     """
 
     id: str
@@ -37,14 +38,14 @@ class Ask:
 
 @dataclass(frozen=True)
 class Part:
-    """What is asked under the same settings: all of POPE, CHAIR at one length, AMBER's captions or its questions.
+    """What is asked under the same settings: all of POPE, CHAIR at one length, AMBER's captions, AMBER's questions.
 
     Attributes:
-        name: its own in the benchmark; names files.
+        name: tells it apart in the benchmark; it is part of file names.
         task: `ask` puts the prompt into the preset's template of questions.
         asks: in the order of the benchmark's files.
-        groups: what figures are given for: POPE's splits, the dimensions of AMBER's questions.
-        settings: generation settings that take the place of the preset's, such as max_new_tokens.
+        groups: what has figures of its own: POPE's splits, the dimensions of AMBER's questions.
+        settings: generation settings that replace the preset's, such as max_new_tokens.
     """
 
     name: str
@@ -54,31 +55,13 @@ class Part:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class Tally:
-    """One method's answers in one group, counted.
-
-    Attributes:
-        counts: by picture, what figures are ratios of the sums of; every picture has the same keys.
-        right: by ask, whether the answer is right, or a caption free of hallucinations: for paired tests.
-    """
-
-    counts: dict[str, Counts] = field(default_factory=dict)
-    right: dict[str, bool] = field(default_factory=dict)
-
-    def total(self) -> Counts:
-        """Sums over all pictures."""
-        rows = list(self.counts.values())
-        return {name: sum(row[name] for row in rows) for name in rows[0]} if rows else {}
-
-
 class Benchmark(ABC):
     """A benchmark with its questions and its ground truth read.
 
     Attributes:
         name: `pope`, `chair` or `amber`.
         parts: what is asked.
-        averaged: whether the mean over a part's groups says something.
+        averaged: whether the mean over a part's groups is meaningful.
     """
 
     name: str
@@ -91,53 +74,48 @@ class Benchmark(ABC):
 
         Args:
             part: one of `parts`.
-            texts: by ask; what is missing (its picture failed) is left out of every count.
+            texts: by ask; what is missing, because its picture failed, is left out of every count.
         """
 
     @abstractmethod
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """The figures of a group from sums of counts, as the official script reckons them, shares in percent.
+        """Make the figures of a group from sums of counts, as the official script does; shares are in percent.
 
         A ratio with a zero denominator is 0.
         """
 
     @abstractmethod
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """One method's answers that were made elsewhere: by part and ask.
+        """Read one method's answers that were made elsewhere: by part and ask.
 
         Raises:
-            SettingsError: a file cannot be read, a row is not in one of the known forms, or answers and asks do not
-                match; the message names file and row.
+            DataError: a file cannot be read, a row has no known form, or answers and asks do not match; the message
+                names file and row.
         """
 
     @abstractmethod
     def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
-        """Write one method's answers, by part and ask, as the official script reads them, into a folder that is there.
+        """Write one method's answers, by part and ask, as the official script reads them, into an existing folder.
 
         Returns:
-            The files: one of each part, or of each split, that has answers.
+            The files: one per part, or per split, that has answers.
 
         Raises:
             SiraError: a file cannot be written.
         """
 
     def reduce(self, part: Part, text: str) -> str:
-        """What counts of an answer that sira made: the script's users would have cleaned it before scoring."""
+        """Return what counts of an answer that sira made; the script's users would have cleaned it before scoring."""
         return text
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """How each answer was counted, one JSON object each."""
+        """Yield how each answer was counted, one JSON object each."""
         yield from ()
 
     def stand_ins(self) -> dict[str, str]:
-        """By part, what makes its figures others than those of a published script; no part that has those."""
+        """Return, by part, why its figures are not those of a published script; parts that have those are left out."""
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """What decides the figures beside the answers: the rule, versions of language data."""
+        """Return what decides the figures beside the answers: the rule, versions of language data."""
         return {}
-
-
-def ratio(part: float, whole: float) -> float:
-    """Their quotient; 0 of nothing."""
-    return part / whole if whole else 0.0

@@ -13,7 +13,7 @@ _ESCAPES = str.maketrans(
 
 
 def to_csv(report: EvalReport) -> str:
-    """A line for each group and method, then those of the paper; a figure has columns for its 95 % interval."""
+    """Write a line per group and method, and one for the paper's figures; columns hold figures and 95 % intervals."""
     names = list(dict.fromkeys(name for row in report.rows for name in row.figures))
     head = ["benchmark", "part", "group", "method", "source", "official", "answered", "failed"]
     file = io.StringIO()
@@ -33,7 +33,7 @@ def to_csv(report: EvalReport) -> str:
 
 
 def to_latex(report: EvalReport) -> str:
-    r"""A tabular for each part (package `booktabs`), a block of rows a group, the best of a block in bold."""
+    r"""Write a tabular per part (package `booktabs`), a block of rows per group, the best of each block in bold."""
     tables = []
     for part in dict.fromkeys(row.part for row in report.rows):
         rows = [row for row in report.rows if row.part == part]

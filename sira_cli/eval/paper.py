@@ -1,8 +1,8 @@
-"""What the paper reports, to be printed beside what was measured: POPE with its decomposition, CHAIR and AMBER.
+"""What the paper reports, to be printed beside measured figures: POPE with its decomposition, CHAIR and AMBER.
 
-POPE's precision, recall, FPR and yes-rate tell no more than accuracy and F1 do: in every row of the paper they are
-what these two, as printed, imply for as many yes-questions as no-questions (recall = F1 (1 - accuracy) / (1 - F1)).
-Rounding makes recall uncertain by up to 0.12 points, and few are shares of POPE's 1,500 questions.
+POPE's precision, recall, FPR and yes-rate say no more than accuracy and F1: in every row of the paper they are what
+these two, as printed, imply for as many yes-questions as no-questions (recall = F1 (1 - accuracy) / (1 - F1)). Rounding
+makes recall uncertain by up to 0.12 points, and few of them are shares of POPE's 1,500 questions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Groups = dict[str, dict[str, dict[str, float]]]  # figures in percent, by group,
 
 
 def paper_row(preset_or_model: str, benchmark: str, group: str, method: str) -> dict[str, float] | None:
-    """The paper's figures in percent; None if it has none.
+    """Return the paper's figures in percent; None if it has none.
 
     Args:
         preset_or_model: a preset's name, or the Hugging Face id of its model.
         benchmark: `pope`, `chair` or `amber`.
         group: such as `coco random` (see `pope_group`), `64 tokens` or `generative`.
-        method: as in sira; those of the paper that sira does not have go by `opera`, `ict` and `maskcd`.
+        method: as in sira; the paper's methods that sira lacks are `opera`, `ict` and `maskcd`.
     """
     model = paper_models().get(preset_or_model, preset_or_model)
     figures = _results().get(model, {}).get(benchmark, {}).get(group, {}).get(method)
@@ -35,12 +35,12 @@ def paper_row(preset_or_model: str, benchmark: str, group: str, method: str) -> 
 
 @functools.cache
 def paper_models() -> dict[str, str]:
-    """The paper's models: the name of each one's preset, by its Hugging Face id."""
+    """Return the paper's models: the name of each one's preset, by its Hugging Face id."""
     return {presets.read(presets.SHIPPED / f"{name}.yaml").model: name for name in _results()}
 
 
 def pope_group(stem: str) -> str:
-    """What the paper calls the split in a question file of that name without its ending.
+    """Return what the paper calls the split in a question file of that name, without its ending.
 
     `coco_pope_random` is `coco random`; other names stay as they are.
     """
@@ -50,6 +50,6 @@ def pope_group(stem: str) -> str:
 
 @functools.cache
 def _results() -> dict[str, dict[str, Groups]]:
-    """By model and benchmark."""
+    """Read the figures, by model and benchmark."""
     results: dict[str, dict[str, Groups]] = yaml.safe_load(RESULTS.read_text(encoding="utf-8"))
     return results

@@ -1,22 +1,22 @@
-"""The figures of methods side by side: with intervals, differences to the first method, and paired tests."""
+"""The figures of methods side by side, with intervals, differences to the first method, and paired tests."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from sira_cli._version import __version__
-from sira_cli.eval.answers.answers import Answers, Failure
-from sira_cli.eval.base import Benchmark, Counts, Part, Tally
+from sira_cli.eval.answers.texts import Answers, FailedAnswer
+from sira_cli.eval.base import Benchmark, Part
 from sira_cli.eval.paper import paper_row
-from sira_cli.eval.stats.bootstrap import Figure, interval
-from sira_cli.eval.stats.paired import mcnemar, resample
+from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.eval.stats.compared import Compared
+from sira_cli.eval.stats.mcnemar import mcnemar
+from sira_cli.eval.stats.tally import Counts, Tally
 
 MEAN = "mean"
 LOWER_IS_BETTER = frozenset({"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog"})
@@ -30,12 +30,12 @@ class Row:
     Attributes:
         part, group: a split, a length, a dimension; `mean` is the mean over a part's groups.
         answered: how many asks count.
-        failed: how many do not, because their pictures failed, under this method or another: methods are compared on
-            the same pictures.
-        counts: sums over pictures that figures are ratios of; none for a mean.
+        failed: how many do not, because their pictures failed under this method or another: methods are compared on the
+            same pictures.
+        counts: sums over pictures, of which figures are ratios; none for a mean.
         figures: in percent but for `words` and `length`, with 95 % bootstrap intervals over pictures.
-        differences: of the figures to the first method's, in the same draws of pictures; none for the first method,
-            or where that has no answers.
+        differences: of the figures to those of the first method, on the same draws of pictures; none for the first
+            method, or where it has no answers.
         paper: the figures that the paper gives, if it was asked for them and has any.
     """
 
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """McNemar's exact test of two methods: on which answers only one of them is right."""
+    """McNemar's exact test of two methods, over answers that only one of them has right."""
 
     group: str
     first: str
@@ -68,11 +68,11 @@ class EvalReport:
 
     Attributes:
         benchmark: its name.
-        stand_ins: by part, what makes its figures others than those of a published script.
+        stand_ins: by part, why its figures are not those of a published script.
         facts: the rule, language data and their versions, files.
-        settings: of each method, as far as it is known; the first is what the others are compared with.
-        not_run: methods whose answers are another's, from which they cannot differ.
-        paper: the model whose figures in the paper are beside, if any are.
+        settings: of each method, as far as they are known; the others are compared with the first method.
+        not_run: methods whose answers are taken from another one, because they cannot differ.
+        paper: the model whose figures in the paper are put beside, if any.
     """
 
     benchmark: str
@@ -83,7 +83,7 @@ class EvalReport:
     paper: str
     rows: tuple[Row, ...]
     tests: tuple[Comparison, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[FailedAnswer, ...]
 
     @classmethod
     def of(
@@ -94,13 +94,12 @@ class EvalReport:
         not_run: Mapping[str, str] | None = None,
         paper: str = "",
     ) -> EvalReport:
-        """From answers, the first method's first.
+        """Make the report of some answers.
 
         Args:
             benchmark: with its ground truth.
-            answers: of each method.
-            not_run: see the class.
-            paper: a model of the paper, whose figures are put beside.
+            answers: of each method, the first method's first.
+            not_run, paper: as in the class.
         """
         rows: list[Row] = []
         tests: list[Comparison] = []
@@ -109,16 +108,16 @@ class EvalReport:
             tallies = {one.name: benchmark.score(part, one.texts[part.name]) for one in given}
             sizes = _sizes(benchmark, part)
             pictures = {ask.id: ask.picture for ask in part.asks}
-            scored = [
-                _Group(benchmark, group, _common({name: tallies[name][group] for name in tallies}, pictures))
-                for group in part.groups
-            ]
             first = answers[0].name
-            for group in scored:
-                rows += group.rows(part.name, sizes[group.name], first, paper)
-                tests += group.tests()
-            if benchmark.averaged and len(scored) > 1:
-                rows += _means([row for row in rows if row.part == part.name], scored, first)
+            groups: list[Compared] = []
+            for group in part.groups:
+                common = _common({name: tallies[name][group] for name in tallies}, pictures)
+                compared = Compared.of(common, functools.partial(benchmark.figures, group))
+                rows += _rows(benchmark.name, part.name, group, common, compared, sizes[group], first, paper)
+                tests += _tests(group, common, compared.exact)
+                groups.append(compared)
+            if benchmark.averaged and len(groups) > 1:
+                rows += _means([row for row in rows if row.part == part.name], Compared.mean(groups), first)
         return cls(
             benchmark=benchmark.name,
             stand_ins=benchmark.stand_ins(),
@@ -132,13 +131,13 @@ class EvalReport:
         )
 
     def to_json(self) -> str:
-        """One JSON object, `sira.eval/1`."""
+        """Return one JSON object, `sira.eval/1`."""
         record = {"schema": "sira.eval/1", "official": not self.stand_ins, **asdict(self), "sira_version": __version__}
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
 def _common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
-    """Without pictures that failed under one of the methods, but for methods that have no answers at all."""
+    """Leave out pictures that failed under any method; methods without any answers do not count here."""
     found = {name: tally for name, tally in tallies.items() if tally.right}
     asked = {ask for tally in found.values() for ask in tally.right}
     failed = {pictures[ask] for tally in found.values() for ask in asked - tally.right.keys()}
@@ -151,69 +150,35 @@ def _common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[s
     }
 
 
-class _Group:
-    """The tallies of all methods in one group, over the same pictures."""
-
-    def __init__(self, benchmark: Benchmark, name: str, tallies: Mapping[str, Tally]) -> None:
-        self.name = name
-        self.tallies = tallies
-        self._benchmark = benchmark.name
-        self._figures = functools.partial(benchmark.figures, name)
-        self._pictures = sorted({picture for tally in tallies.values() for picture in tally.counts})
-
-    @functools.cached_property
-    def exact(self) -> dict[str, dict[str, float]]:
-        """Of each method that has answers."""
-        return {name: self._figures(tally.total()) for name, tally in self.tallies.items() if tally.counts}
-
-    @functools.cached_property
-    def drawn(self) -> dict[str, dict[str, np.ndarray]]:
-        """The same of resampled pictures."""
-        return {
-            name: resample([self.tallies[name].counts[picture] for picture in self._pictures], self._figures)
-            for name in self.exact
-        }
-
-    def rows(self, part: str, size: int, first: str, paper: str) -> list[Row]:
-        """A row a method."""
-        return [
-            Row(
-                part=part,
-                group=self.name,
-                method=name,
-                answered=len(self.tallies[name].right),
-                failed=size - len(self.tallies[name].right),
-                counts=self.tallies[name].total(),
-                figures={key: interval(value, self.drawn[name][key]) for key, value in exact.items()},
-                differences=_differences(self.exact, self.drawn, name, first),
-                paper=paper_row(paper, self._benchmark, self.name, name) if paper else None,
-            )
-            for name, exact in self.exact.items()
-        ]
-
-    def tests(self) -> list[Comparison]:
-        """Of all pairs of methods."""
-        tests = []
-        for first, second in itertools.combinations(self.exact, 2):
-            one, other = self.tallies[first].right, self.tallies[second].right
-            only_first = sum(one[ask] and not other[ask] for ask in one)
-            only_second = sum(other[ask] and not one[ask] for ask in one)
-            p = mcnemar(only_first, only_second)
-            tests.append(Comparison(self.name, first, second, only_first, only_second, p))
-        return tests
+def _rows(
+    benchmark: str,
+    part: str,
+    group: str,
+    tallies: Mapping[str, Tally],
+    compared: Compared,
+    size: int,
+    first: str,
+    paper: str,
+) -> list[Row]:
+    """Return one row per method."""
+    return [
+        Row(
+            part=part,
+            group=group,
+            method=method,
+            answered=len(tallies[method].right),
+            failed=size - len(tallies[method].right),
+            counts=tallies[method].total(),
+            figures=compared.figures(method),
+            differences=compared.differences(method, first),
+            paper=paper_row(paper, benchmark, group, method) if paper else None,
+        )
+        for method in compared.exact
+    ]
 
 
-def _means(rows: Sequence[Row], groups: Sequence[_Group], first: str) -> list[Row]:
-    """Means of the groups' figures; a draw takes the same pictures in all groups that share them."""
-    names = [name for name in groups[0].exact if all(name in group.exact for group in groups)]
-    exact = {
-        name: {key: float(np.mean([group.exact[name][key] for group in groups])) for key in groups[0].exact[name]}
-        for name in names
-    }
-    drawn = {
-        name: {key: np.mean([group.drawn[name][key] for group in groups], axis=0) for key in exact[name]}
-        for name in names
-    }
+def _means(rows: Sequence[Row], compared: Compared, first: str) -> list[Row]:
+    """Return the rows of the means over a part's groups."""
     return [
         Row(
             part=rows[-1].part,
@@ -222,29 +187,25 @@ def _means(rows: Sequence[Row], groups: Sequence[_Group], first: str) -> list[Ro
             answered=sum(row.answered for row in rows if row.method == name),
             failed=sum(row.failed for row in rows if row.method == name),
             counts={},
-            figures={key: interval(value, drawn[name][key]) for key, value in exact[name].items()},
-            differences=_differences(exact, drawn, name, first),
+            figures=compared.figures(name),
+            differences=compared.differences(name, first),
         )
-        for name in names
+        for name in compared.exact
     ]
 
 
-def _differences(
-    exact: Mapping[str, Mapping[str, float]],
-    drawn: Mapping[str, Mapping[str, np.ndarray]],
-    name: str,
-    first: str,
-) -> dict[str, Figure]:
-    """Of a method's figures to those of the first."""
-    if name == first or first not in exact:
-        return {}
-    return {
-        key: interval(value - exact[first][key], drawn[name][key] - drawn[first][key])
-        for key, value in exact[name].items()
-    }
+def _tests(group: str, tallies: Mapping[str, Tally], names: Iterable[str]) -> list[Comparison]:
+    """Compare all pairs of methods."""
+    tests = []
+    for first, second in itertools.combinations(names, 2):
+        one, other = tallies[first].right, tallies[second].right
+        only_first = sum(one[ask] and not other[ask] for ask in one)
+        only_second = sum(other[ask] and not one[ask] for ask in one)
+        tests.append(Comparison(group, first, second, only_first, only_second, mcnemar(only_first, only_second)))
+    return tests
 
 
 def _sizes(benchmark: Benchmark, part: Part) -> dict[str, int]:
-    """How many asks a group has: all that can be answered."""
+    """Count the asks of each group: all that can be answered."""
     everything = benchmark.score(part, {ask.id: "" for ask in part.asks})
     return {group: len(tally.right) for group, tally in everything.items()}

@@ -1,4 +1,4 @@
-"""Rows of JSON from files: JSON lines, or one JSON array; each with where it stands."""
+"""Rows of JSON from data files, each with where it stands: JSON lines, or one JSON array."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every row, as `file: line 3` or `file: row 3`, and the object that stands there.
+    """Yield where every row stands, such as `file: line 3`, and the object that stands there.
 
     Raises:
-        SettingsError: the file cannot be read, or a row is no JSON object.
+        DataError: the file cannot be read, or a row is no JSON object.
     """
     content = read_text(path)
     if content.lstrip().startswith("["):
@@ -24,80 +24,80 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     for number, line in enumerate(content.split("\n"), start=1):
         if line.strip() == "{":
-            raise SettingsError(f"{path}: line {number}: expected an object a line, or one JSON array of objects")
+            raise DataError(f"{path}: line {number}: expected one object per line, or one JSON array of objects")
         if line.strip():
             yield _object(f"{path}: line {number}", parse_json(path, line, number))
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file.
+    """Return the content of a JSON file.
 
     Raises:
-        SettingsError: it cannot be read, or is no JSON.
+        DataError: it cannot be read, or is no JSON.
     """
     return parse_json(path, read_text(path))
 
 
 def parse_json(path: Path, text: str, line: int = 1) -> Any:
-    """What a file's text holds, from some line on.
+    """Parse JSON text of a file, from some line on.
 
     Raises:
-        SettingsError: it is no JSON; the message names the file and the line.
+        DataError: it is no JSON; the message names the file and the line.
     """
     try:
         return json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
-        raise SettingsError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}") from error
+        raise DataError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, thousands of brackets
-        raise SettingsError(f"{path}: line {line}: no JSON that can be read: {error}") from error
+        raise DataError(f"{path}: line {line}: no JSON that can be read: {error}") from error
 
 
 def read_text(path: Path) -> str:
-    """The content of a text file.
+    """Return the content of a text file.
 
     Raises:
-        SettingsError: it cannot be read.
+        DataError: it cannot be read.
     """
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def text_of(where: str, row: dict[str, Any], *names: str) -> str:
-    """The first of some fields that a row has.
+    """Return the text of the first of some fields that a row has.
 
     Raises:
-        SettingsError: it has none of them, or that is no text.
+        DataError: it has none of them, or that is no text.
     """
     for name in names:
         if name in row:
             if not isinstance(row[name], str):
-                raise SettingsError(f"{where}: {name} is no text: {row[name]!r}")
+                raise DataError(f"{where}: {name} is no text: {row[name]!r}")
             if any("\ud800" <= char <= "\udfff" for char in row[name]):
-                raise SettingsError(f"{where}: {name} holds half a character (a lone surrogate): {row[name]!r:.60}")
+                raise DataError(f"{where}: {name} holds half a character (a lone surrogate): {row[name]!r:.60}")
             return str(row[name])
-    raise SettingsError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
+    raise DataError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
 
 
 def id_of(where: str, row: dict[str, Any], *names: str) -> int:
-    """The first of some fields that a row has, as a number; `"7"` is one, too.
+    """Return the first of some fields that a row has, as a number; `"7"` is one, too.
 
     Raises:
-        SettingsError: it has none of them, or that is no whole number.
+        DataError: it has none of them, or that is no whole number.
     """
     for name in names:
         if name in row:
             value = row[name]
             if type(value) is int or (isinstance(value, str) and value.isdecimal() and len(value) < 20):
                 return int(value)
-            raise SettingsError(f"{where}: {name} is no whole number: {value!r:.60}")
-    raise SettingsError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
+            raise DataError(f"{where}: {name} is no whole number: {value!r:.60}")
+    raise DataError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
 
 
 def _object(where: str, row: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(row, dict):
-        raise SettingsError(f"{where}: expected a JSON object, got {row!r:.60}")
+        raise DataError(f"{where}: expected a JSON object, got {row!r:.60}")
     return where, row
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.demo.evaluate import Questions, held_out
 from sira_cli.demo.export import export
+from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS
 from sira_cli.eval.amber.benchmark import Amber
 from sira_cli.eval.chair.benchmark import Chair

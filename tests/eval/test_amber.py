@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.amber.similarity import Exact, Similarity
 from sira_cli.eval.amber.words import Judged, Lexicon
 from sira_cli.eval.base import Ask
@@ -35,7 +35,7 @@ def test_one_file_of_queries_does_for_both_parts(amber, data):
     for file in files:
         file.unlink()
     write(data / "query" / "query_all.json", edited[:3])
-    with pytest.raises(SettingsError, match=r"query_all.json: holds no queries of discriminative"):
+    with pytest.raises(DataError, match=r"query_all.json: holds no queries of discriminative"):
         benchmark(data)
     write(data / "query" / "query_all.json", edited)
     assert [[ask.picture for ask in part.asks][:2] for part in benchmark(data).parts] == [

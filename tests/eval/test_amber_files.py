@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.errors import SettingsError, SiraError
+from sira_cli.errors import DataError, SiraError
 from tests.support.eval.amber_data import ANSWERED, SAID, benchmark, write
 
 
@@ -65,17 +65,17 @@ def test_lines_are_read(amber, tmp_path):
     ],
 )
 def test_answers_that_do_not_fit_are_named(amber, tmp_path, bad, message):
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(DataError, match=message):
         amber.read([write(tmp_path / "answers.json", bad)])
 
 
 def test_files_together_answer_each_ask_once(amber, tmp_path):
     one, other = write(tmp_path / "one.json", rows(SAID)[:2]), write(tmp_path / "other.json", rows(SAID)[1:])
-    with pytest.raises(SettingsError, match=r"other.json: row 1: id 2 is answered already: .*one.json: row 2"):
+    with pytest.raises(DataError, match=r"other.json: row 1: id 2 is answered already: .*one.json: row 2"):
         amber.read([one, other])
     write(other, rows(SAID)[2:])
     assert amber.read([other, one]) == {"generative": SAID}
-    with pytest.raises(SettingsError, match=r"one.json: id 3 is not answered"):
+    with pytest.raises(DataError, match=r"one.json: id 3 is not answered"):
         amber.read([one])
 
 
@@ -83,7 +83,7 @@ def test_answers_of_what_is_not_asked_are_passed_over(data, tmp_path):
     captions = benchmark(data, parts=["generative"])
     both = write(tmp_path / "both.json", rows(SAID | ANSWERED))
     assert captions.read([both]) == {"generative": SAID}
-    with pytest.raises(SettingsError, match=r"answers\.json: no answers of generative: expected rows with id"):
+    with pytest.raises(DataError, match=r"answers\.json: no answers of generative: expected rows with id"):
         captions.read([write(tmp_path / "answers.json", rows(ANSWERED))])
 
 
@@ -110,7 +110,7 @@ def test_answers_of_what_is_not_asked_are_passed_over(data, tmp_path):
 )
 def test_data_that_are_not_ambers_are_named(data, file, place, changes, message):
     edit(data / f"{file}.json", place, **changes)
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(DataError, match=message):
         benchmark(data)
 
 
@@ -124,12 +124,12 @@ def test_data_that_are_not_ambers_are_named(data, file, place, changes, message)
 )
 def test_files_of_another_kind_are_named(data, file, content, message):
     write(data / file, content)
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(DataError, match=message):
         benchmark(data)
 
 
 @pytest.mark.parametrize("file", ["annotations.json", "relation.json", "safe_words.txt", "query/query_generative.json"])
 def test_missing_files_are_named(data, file):
     (data / file).unlink()
-    with pytest.raises(SettingsError, match=f"{file}: cannot be read: No such file"):
+    with pytest.raises(DataError, match=f"{file}: cannot be read: No such file"):
         benchmark(data)

@@ -5,15 +5,10 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
-
-import pytest
 
 from sira_cli.eval.amber.benchmark import Amber
 from sira_cli.eval.base import ONE_WORD, Ask
 from tests.support.eval.amber_data import Near, Nouns, benchmark, figures
-
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "amber"
 
 
 def restated(amber: Amber, nouns: list[str], id_: str) -> tuple[int, int, int, int]:
@@ -119,9 +114,8 @@ def test_made_up_data_under_the_rule_in_other_words(data):
     compare(benchmark(data, similarity=Near()), rounds=200)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="AMBER's files are not here")
-def test_ambers_data_under_the_rule_in_other_words():
-    amber = benchmark(SHARED, similarity=Near())
+def test_ambers_data_under_the_rule_in_other_words(benchmarks):
+    amber = benchmark(benchmarks / "amber", similarity=Near())
     assert [len(part.asks) for part in amber.parts] == [1_004, 14_216]
     assert len(amber.lexicon.vocabulary) == 418
     assert amber.parts[0].asks[-1] == Ask("1004", "AMBER_1004.jpg", "Describe this image.")

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.errors import SettingsError
-from sira_cli.eval.answers.answers import SAME, AnswerFiles, Failure, find_files, read_answers
+from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.names import named_after
+from sira_cli.eval.answers.read import AnswerFiles, find_files, read_answers
+from sira_cli.eval.answers.texts import FailedAnswer
 from sira_cli.eval.pope import Pope
+from sira_cli.eval.settings import SAME
 from tests.support.eval.made import Made
 
 
@@ -124,9 +126,9 @@ def test_the_newest_record_counts(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     answers = read_answers(Made(2), find_files([str(path)])[0])
     assert answers.texts == {"only": {"a/0": "1", "a/1": "1", "b/1": "1"}}
-    assert answers.failures == [Failure("vcd", "only", "0.jpg", "gone")]
+    assert answers.failures == [FailedAnswer("vcd", "only", "0.jpg", "gone")]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
-    with pytest.raises(SettingsError, match=r"no answer to 'b/1' and 0 more of 4: is it finished"):
+    with pytest.raises(DataError, match=r"no answer to 'b/1' and 0 more of 4: is it finished"):
         read_answers(Made(2), find_files([str(path)])[0])
 
 
@@ -144,7 +146,7 @@ def test_one_file_must_not_answer_the_same_differently(tmp_path):
     path = tmp_path / "vcd.jsonl"
     write_own(path)
     path.write_text(path.read_text() + json.dumps({**OWN, "id": "a/1", "text": "0"}) + "\n")
-    with pytest.raises(SettingsError, match=r"line 5: 'a/1' has another answer in .*line 2: keep one of the two"):
+    with pytest.raises(DataError, match=r"line 5: 'a/1' has another answer in .*line 2: keep one of the two"):
         read_answers(Made(2), find_files([str(path)])[0])
 
 
@@ -173,7 +175,7 @@ def test_only_what_sira_answered_is_reduced(tmp_path):
 @pytest.mark.parametrize("setting", [name for name in SAME if name != "method"])
 def test_records_of_one_method_have_the_same_settings(tmp_path, setting):
     files = write_own(tmp_path / "vcd.jsonl", b_1={setting: "another"})
-    with pytest.raises(SettingsError, match=f"line 4: {setting} is 'another' here and None before: .* LABEL=FILE"):
+    with pytest.raises(DataError, match=f"line 4: {setting} is 'another' here and None before: .* LABEL=FILE"):
         read_answers(Made(2), files)
 
 
@@ -182,7 +184,7 @@ def test_two_files_must_not_answer_the_same_differently(tmp_path):
     write_own(tmp_path / "two.jsonl")
     assert read_answers(Made(2), find_files([str(tmp_path)])[0]).texts["only"]["b/1"] == "1"
     write_own(tmp_path / "two.jsonl", b_1={"text": "0"})
-    with pytest.raises(SettingsError, match=r"two.jsonl: line 4: 'b/1' has another answer in .*one.jsonl: line 4"):
+    with pytest.raises(DataError, match=r"two.jsonl: line 4: 'b/1' has another answer in .*one.jsonl: line 4"):
         read_answers(Made(2), find_files([str(tmp_path)])[0])
 
 
@@ -198,7 +200,7 @@ def test_an_answer_stands_whatever_the_order_of_files(tmp_path, order):
 def test_records_of_another_benchmark_are_no_answers(tmp_path):
     path = tmp_path / "vcd.jsonl"
     path.write_text(json.dumps({**OWN, "id": "another"}) + "\n")
-    with pytest.raises(SettingsError, match=r"vcd.jsonl: no record there answers what made asks"):
+    with pytest.raises(DataError, match=r"vcd.jsonl: no record there answers what made asks"):
         read_answers(Made(2), find_files([str(path)])[0])
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.base import Ask
 from sira_cli.eval.chair.benchmark import PROMPT, Chair
 from tests.support.eval import language_data
@@ -126,5 +126,5 @@ def test_a_part_for_each_length(coco):
 def test_what_of_refuses(coco, tmp_path):
     with pytest.raises(SettingsError, match="--rule 'stem': expected lemma or singular"):
         Chair.of(coco, ids=[7], rule="stem", language="fallback")
-    with pytest.raises(SettingsError, match=r"nowhere: expected COCO's instances_val2014\.json and captions_val2014"):
+    with pytest.raises(DataError, match=r"nowhere: expected COCO's instances_val2014\.json and captions_val2014"):
         Chair.of(tmp_path / "nowhere", ids=[7], language="fallback")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError
 from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.eval.chair.coco import image_of
 from sira_cli.eval.chair.rows import read_ids
@@ -66,7 +66,7 @@ def test_read_takes_all_forms(chair, tmp_path):
     ],
 )
 def test_rows_that_are_wrong_are_named(chair, tmp_path, rows, message):
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(DataError, match=message):
         chair.read([write_lines(tmp_path / "a.jsonl", *rows)])
 
 
@@ -114,9 +114,9 @@ def test_ids_are_read_in_every_form(tmp_path):
 def test_lists_that_are_wrong_are_refused(tmp_path, text, message):
     path = tmp_path / "ids"
     path.write_text(text)
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(DataError, match=message):
         read_ids(path)
-    with pytest.raises(SettingsError, match="cannot be read"):
+    with pytest.raises(DataError, match="cannot be read"):
         read_ids(tmp_path / "none")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError
 from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.eval.chair.coco import Annotations
 from sira_cli.models import presets
@@ -44,7 +44,7 @@ def test_all_pairs_of_one_year_are_used(tmp_path):
     truth = truth_of(folder, [8, 7])
     assert truth.objects == {7: {"person", "dog", "bench"}, 8: {"car"}}
     assert truth.names[8] == "COCO_train2014_000000000008.jpg"
-    with pytest.raises(SettingsError, match="image 9 is not in ") as caught:
+    with pytest.raises(DataError, match="image 9 is not in ") as caught:
         truth_of(folder, [7, 9, 11])
     assert "instances_val2014.json" in str(caught.value)
     assert "2 are missing" in str(caught.value)
@@ -63,14 +63,14 @@ def test_files_need_not_list_their_images(tmp_path):
     truth = truth_of(folder, [7, 310196])
     assert truth.objects == {7: {"person", "dog", "bench"}, 310196: frozenset()}
     assert truth.names[310196] == "COCO_val2014_000000310196.jpg"
-    with pytest.raises(SettingsError, match=r"image 9 is not in .*instances_.*\(1 are missing\)"):
+    with pytest.raises(DataError, match=r"image 9 is not in .*instances_.*\(1 are missing\)"):
         truth_of(folder, [9])
 
 
 def test_a_pair_is_needed(tmp_path):
     folder = write_coco(tmp_path / "coco")
     (folder / "captions_val2014.json").rename(folder / "captions_train2014.json")
-    with pytest.raises(SettingsError, match="expected COCO's"):
+    with pytest.raises(DataError, match="expected COCO's"):
         Annotations.find(folder)
 
 
@@ -79,7 +79,7 @@ def test_train_is_not_read_when_val_has_all(tmp_path):
     for kind in ("instances", "captions"):
         (folder / f"{kind}_train2014.json").write_text("no JSON")
     assert truth_of(folder, [7]).objects[7] == {"person", "dog", "bench"}
-    with pytest.raises(SettingsError, match=r"instances_train2014\.json: line 1 is not JSON"):
+    with pytest.raises(DataError, match=r"instances_train2014\.json: line 1 is not JSON"):
         truth_of(folder, [7, 12])
 
 
@@ -122,7 +122,7 @@ def broken(folder: Path, kind: str, change) -> None:
 def test_what_is_not_as_in_coco_is_named(tmp_path, kind, change, message):
     folder = write_coco(tmp_path / "coco")
     broken(folder, kind, change)
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(DataError, match=message):
         truth_of(folder, [7])
 
 

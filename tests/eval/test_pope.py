@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.errors import SettingsError
-from sira_cli.eval import pope
-from sira_cli.eval.pope import RULES, Pope, read_questions
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.pope import Pope, read_questions
+from sira_cli.eval.stats import pope
+from sira_cli.eval.stats.pope import RULES
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "pope"
 ODD = (
     *("", "NO", "No!", "isn't", "Yes\nno", ".No", "Yes, it is", "No, there is no dog", "  no", "Yes.", "No.", "no"),
     *(
@@ -126,7 +126,7 @@ def test_neither_is_told_whatever_the_rule(file):
 def test_an_answer_may_bring_its_label_along_and_a_question_is_none(file, name):
     benchmark = Pope([file(rows("yes"))])
     assert read(benchmark, file([{"question_id": 1, "label": "yes", name: "No"}], "a.jsonl")) == texts("No")
-    with pytest.raises(SettingsError, match="line 1: is a question, expected an answer"):
+    with pytest.raises(DataError, match="line 1: is a question, expected an answer"):
         read(benchmark, file(rows("yes"), "a.jsonl"))
 
 
@@ -175,7 +175,7 @@ def test_a_question_that_two_splits_share_is_asked_once(file):
 def test_question_files_may_be_arrays_without_ids(file):
     content = [{name: row[name] for name in ("image", "text", "label")} for row in rows("yes", "No ")]
     found = read_questions(file(json.dumps(content, indent=1)))
-    assert [(asked.number, asked.there) for asked in found] == [(1, True), (2, False)]
+    assert [(asked.number, asked.expected) for asked in found] == [(1, True), (2, False)]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_question_files_may_be_arrays_without_ids(file):
     [
         ("", r"holds no questions"),
         ('{"image"', r"line 1 is not JSON"),
-        ('{\n"image": "a"\n}', r"line 1: expected an object a line, or one JSON array of objects"),
+        ('{\n"image": "a"\n}', r"line 1: expected one object per line, or one JSON array of objects"),
         ("9" * 5000, r"line 1: no JSON that can be read"),
         ('{"image": "a", "text": "b", "label": "yes"}\n7', r"line 2: expected a JSON object, got 7"),
         ('[{"image": "a", "text": "b"}]', r"row 1: expected label, found image, text"),
@@ -200,7 +200,7 @@ def test_question_files_may_be_arrays_without_ids(file):
     ],
 )
 def test_bad_question_files_name_the_row(file, content: str, message: str):
-    with pytest.raises(SettingsError, match=rf"coco_pope_random.json: {message}"):
+    with pytest.raises(DataError, match=rf"coco_pope_random.json: {message}"):
         Pope([file(content)])
 
 
@@ -251,7 +251,7 @@ def test_both_forms_of_answer_files(file):
 )
 def test_answers_that_do_not_match_name_the_row(file, answers: list[dict], message: str):
     benchmark = Pope([file(rows("yes", "no"))])
-    with pytest.raises(SettingsError, match=rf"a.jsonl: {message}"):
+    with pytest.raises(DataError, match=rf"a.jsonl: {message}"):
         read(benchmark, file(answers, "a.jsonl"))
 
 
@@ -305,13 +305,12 @@ def test_details_say_what_an_answer_was_taken_for(file):
 
 
 @pytest.fixture(scope="module")
-def nine() -> tuple[list[Path], Pope]:
-    paths = sorted(SHARED.glob("*/*.json"))
+def nine(benchmarks: Path) -> tuple[list[Path], Pope]:
+    paths = sorted((benchmarks / "pope").glob("*/*.json"))
     assert len(paths) == 9
     return paths, Pope(paths)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="POPE's files are not beside the checkout")
 @pytest.mark.parametrize("rule", ["official", "vcd", "opera"])
 def test_all_nine_files_by_exact_fractions(rule: str, nine: tuple[list[Path], Pope]):
     paths, benchmark = nine

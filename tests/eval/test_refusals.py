@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
 from sira_cli.cli import eval as cli
-from sira_cli.eval import pope as pope_eval
 from sira_cli.eval.amber import benchmark as amber
 from sira_cli.eval.amber import figures as amber_figures
-from sira_cli.eval.answers.answers import SAME
 from sira_cli.eval.chair import benchmark as chair
 from sira_cli.eval.language import language
-from sira_cli.eval.run import more_settings
+from sira_cli.eval.settings import SAME, EvalSettings
+from sira_cli.eval.stats import pope as pope_eval
 from tests.support.eval.helpers import SCENES
 
 
@@ -34,7 +34,7 @@ from tests.support.eval.helpers import SCENES
         (["--answers", "{q}", "-b", 8], "--batch-size is for runs"),
         (["--answers", "{q}", "--device", "cuda:7"], "--device is for runs"),
         (["--answers", "{q}", "--details", "no/d.jsonl"], "--details no/d.jsonl: the folder no does not exist"),
-        (["--images", "{i}", "--method", "vcd", "--num-beams", 2], "--method vcd follows one text a picture"),
+        (["--images", "{i}", "--method", "vcd", "--num-beams", 2], "method vcd follows one text per picture"),
         (["--images", "{i}", "--shard", "1/2"], "--shard needs --output FOLDER"),
         (["--answers", "{q}", "--export", "official"], "--export needs --output FOLDER"),
         (["--images", "{i}", "-o", "out.jsonl"], "--output out.jsonl: expected a folder"),
@@ -62,7 +62,7 @@ def test_refusals(sira, scenes, args, message):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--images", "{i}"], "--ids FILE is needed: the images to caption, one id a line"),
+        (["--images", "{i}"], "--ids FILE is needed: the images to caption, one id per line"),
         (["--images", "{i}", "--ids", "{ids}", "--lengths", "64,²"], "--lengths 64,²: expected numbers of tokens"),
         (["--images", "{i}", "--ids", "{ids}", "--lengths", "64,0"], "--lengths 64,0: expected numbers of tokens"),
         (
@@ -90,7 +90,7 @@ def test_options_offer_what_there_is():
 
 
 def test_a_record_holds_all_that_a_method_must_keep_to(lvlm):
-    assert {*more_settings(lvlm)} < {*SAME}
+    assert {*asdict(EvalSettings.of(lvlm))} < {*SAME}
 
 
 def test_no_picture_at_all_is_known_before_the_model_is_loaded(sira, scenes, tmp_path):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sira_cli.eval.answers.answers import Failure
+from sira_cli.eval.answers.texts import FailedAnswer
 from sira_cli.eval.report import EvalReport
-from sira_cli.eval.stats.bootstrap import draws, interval
-from sira_cli.eval.stats.paired import mcnemar, resample
+from sira_cli.eval.stats.bootstrap import draws, interval, resample
+from sira_cli.eval.stats.mcnemar import mcnemar
 from tests.support.eval.made import Made, said, share
 
 
@@ -167,7 +167,7 @@ def test_differences_are_to_the_first_method_or_none():
 
 def test_a_group_of_which_everything_failed_has_no_row_but_failures():
     nothing = said("new", "----", "1111")
-    nothing.failures.append(Failure("new", "only", "0.jpg", "gone"))
+    nothing.failures.append(FailedAnswer("new", "only", "0.jpg", "gone"))
     report = EvalReport.of(Made(4), [said("base", "1111", "1111"), nothing])
     assert [(row.group, row.method) for row in report.rows if row.method == "new"] == [("b", "new")]
     assert json.loads(report.to_json())["failures"] == [

@@ -91,6 +91,7 @@ def test_settings_go_to_the_methods_that_have_them(pope, lvlm):
     known |= {"method": "vcd", "k": 0, "layers": 8, "alpha": 2, "beta": 0.1, "temperature": 0, "top_p": 0.5, "seed": 0}
     vcd = report["settings"]["vcd"]
     known |= {"num_beams": 1, "max_new_tokens": {"pope": 128}, "settings": vcd["settings"], "prompt": vcd["prompt"]}
+    known |= {"method_settings": {"beta": 0.1, "noise_step": 500}}
     assert vcd == known
     assert vcd["prompt"]["pope"].endswith("?" + ONE_WORD)
 
@@ -110,7 +111,7 @@ def test_a_preset_of_the_same_name_is_another(pope, lvlm, tmp_path, monkeypatch)
     run = ("-o", tmp_path, "--no-controls", "--limit", 1)
     assert pope(*run, splits=("random",))[0] == 0
     preset = lvlm.preset.model_copy(update={"image": lvlm.preset.image.model_copy(update={"max_pixels": 10_000})})
-    monkeypatch.setattr("sira_cli.cli.eval_run.choose_preset", lambda model, decoding: preset)
+    monkeypatch.setattr("sira_cli.models.presets.find", lambda name: preset)
     code, _, err = pope(*run, splits=("random",))
     assert (code, "settings is " in err) == (2, True)
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.amber.data import Annotated, PartName, Query, read_annotations, read_lexicon, read_queries
 from sira_cli.eval.amber.figures import GROUPS, answer_counts, caption_counts, figures_of, groups_of, is_right
 from sira_cli.eval.amber.similarity import Similarity
 from sira_cli.eval.amber.words import Judged, Lexicon
-from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Tally, Texts
+from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.language.language import Language
 from sira_cli.eval.rows import id_of, read_rows, text_of
+from sira_cli.eval.stats.tally import Tally
 from sira_cli.files import replacing
 
 PARTS: tuple[PartName, ...] = ("generative", "discriminative")
@@ -59,10 +60,10 @@ class Amber(Benchmark):
             suffix: after each question.
 
         Raises:
-            SettingsError: a file cannot be read, or is not what AMBER's are.
+            DataError: a file cannot be read, or is not what AMBER's files are.
         """
         if not (data / "annotations.json").exists() and (data / "data").is_dir():
-            data /= "data"  # of AMBER's repository
+            data /= "data"  # the folder of AMBER's repository was given
         lexicon = read_lexicon(data)
         annotations = read_annotations(data, lexicon)
         return cls(
@@ -74,10 +75,10 @@ class Amber(Benchmark):
         )
 
     def only(self, group: str) -> Amber:
-        """One dimension of the questions: `existence`, `attribute` or `relation`, with what belongs to it.
+        """Return one dimension of the questions: `existence`, `attribute` or `relation`, with its subgroups.
 
         Raises:
-            SettingsError: nothing of it is asked.
+            SettingsError: no question is about it.
         """
         parts = []
         for part in self.parts:
@@ -90,7 +91,7 @@ class Amber(Benchmark):
         return replace(self, parts=tuple(parts))
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Count answers, by group; a question is in that of its dimension and in `discriminative`."""
+        """Count answers by group; a question counts in its dimension and in `discriminative`."""
         tallies = {group: Tally() for group in part.groups}
         for ask in part.asks:
             if ask.id not in texts:
@@ -111,20 +112,20 @@ class Amber(Benchmark):
         return tallies
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """The script's figures, rounded as it rounds, in percent.
+        """Return the script's figures, rounded as it rounds, in percent.
 
-        Beside them `words`, the mean length of captions, and of questions `yes` and `neither`, the shares of answers
-        that are exactly Yes, and neither Yes nor No; these are not rounded.
+        Beside them, not rounded: for captions `words`, their mean length; for questions `yes` and `neither`, the shares
+        of answers that are exactly Yes, and neither Yes nor No.
         """
         return figures_of(group, total)
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Answers that were made elsewhere, `{"id", "response"}` each; all files together.
+        """Read answers that were made elsewhere, with `id` and `response`; all files together.
 
-        What is annotated but not asked is passed over, and a part of which nothing is answered is left out.
+        Answers to what is not asked are ignored, and a part without any answers is left out.
 
         Raises:
-            SettingsError: a file cannot be read, a row is in no known form, an id is not AMBER's or comes twice, or a
+            DataError: a file cannot be read, a row is in no known form, an id is not AMBER's or comes twice, or a
                 part is answered but not wholly; the message names file and row.
         """
         found: dict[str, tuple[str, str]] = {}
@@ -132,9 +133,9 @@ class Amber(Benchmark):
             for where, row in read_rows(path):
                 id_, text = str(id_of(where, row, "id")), text_of(where, row, "response", "text")
                 if id_ not in self.annotations:
-                    raise SettingsError(f"{where}: id {id_} is not AMBER's: expected 1 to {len(self.annotations)}")
+                    raise DataError(f"{where}: id {id_} is not AMBER's: expected 1 to {len(self.annotations)}")
                 if id_ in found:
-                    raise SettingsError(f"{where}: id {id_} is answered already: {found[id_][0]}: keep one of the two")
+                    raise DataError(f"{where}: id {id_} is answered already: {found[id_][0]}: keep one of the two")
                 found[id_] = where, text
         files = ", ".join(map(str, paths))
         answers = {}
@@ -142,7 +143,7 @@ class Amber(Benchmark):
             texts = {ask.id: found[ask.id][1] for ask in part.asks if ask.id in found}
             missing = [ask.id for ask in part.asks if ask.id not in found]
             if texts and missing:
-                raise SettingsError(
+                raise DataError(
                     f"{files}: id {missing[0]} is not answered: {len(missing)} of the {len(part.asks)} answers of "
                     f"{part.name} are missing, and figures need all of them"
                 )
@@ -150,7 +151,7 @@ class Amber(Benchmark):
                 answers[part.name] = texts
         if not answers:
             names = " or ".join(part.name for part in self.parts)
-            raise SettingsError(f"{files}: no answers of {names}: expected rows with id and response")
+            raise DataError(f"{files}: no answers of {names}: expected rows with id and response")
         return answers
 
     def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
@@ -172,7 +173,7 @@ class Amber(Benchmark):
         return files
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """How each answer was counted: a caption's words, or what a question's answer was compared with."""
+        """Yield how each answer was counted: a caption's words, or what a question's answer was compared with."""
         for ask in part.asks:
             if ask.id not in texts:
                 continue
@@ -194,19 +195,19 @@ class Amber(Benchmark):
                 yield about | {"truth": annotated.truth[0], "response": response, "right": right}
 
     def reduce(self, part: Part, text: str) -> str:
-        """Of an answer to a question its first word, where that is yes or no: the script counts only `Yes` and `No`."""
+        """Return the first word of an answer to a question, if it is yes or no: only `Yes` and `No` count."""
         words = text.split(maxsplit=1)
         bare = words[0].rstrip(".,!").capitalize() if words and part.name == "discriminative" else ""
         return bare if bare in ("Yes", "No") else text
 
     def stand_ins(self) -> dict[str, str]:
-        """Of captions; questions need no language."""
+        """Name what replaces official parts for captions; questions need no language."""
         used = [] if self.language.official else ["nouns without NLTK's data"]
         used += [] if self.similarity.official else [f"similarity {self.similarity.name}"]
         return {part.name: ", ".join(used) for part in self.parts if used and part.name == "generative"}
 
     def facts(self) -> dict[str, Any]:
-        """How captions are read; questions need no language."""
+        """Return how captions are read; questions need no language."""
         captions = any(part.name == "generative" for part in self.parts)
         return {"language": self.language.facts(), "similarity": self.similarity.facts()} if captions else {}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError
 from sira_cli.eval.amber.words import Lexicon
 from sira_cli.eval.rows import id_of, read_json, read_rows, read_text, text_of
 
@@ -30,7 +30,7 @@ class Annotated:
 
     @property
     def part(self) -> PartName:
-        """The part it belongs to; all that is no caption is a question, as in the script."""
+        """The part that it belongs to; whatever is no caption is a question, as in the script."""
         return "generative" if self.kind == "generative" else "discriminative"
 
 
@@ -44,45 +44,45 @@ class Query:
 
 
 def read_lexicon(data: Path) -> Lexicon:
-    """The words of relation.json and safe_words.txt.
+    """Read the words of relation.json and safe_words.txt.
 
     Raises:
-        SettingsError: a file cannot be read, or its content is not what AMBER's is.
+        DataError: a file cannot be read, or its content is not what AMBER's is.
     """
     path = data / "relation.json"
     relation = read_json(path)
     if not isinstance(relation, dict):
-        raise SettingsError(f"{path}: expected a JSON object of words, each with a list of related words")
+        raise DataError(f"{path}: expected a JSON object of words, each with a list of related words")
     for word, related in relation.items():
         if not _is_words(related):
-            raise SettingsError(f"{path}: {word}: expected a list of related words, got {related!r:.60}")
+            raise DataError(f"{path}: {word}: expected a list of related words, got {related!r:.60}")
     safe = frozenset(read_text(data / "safe_words.txt").split("\n"))
     return Lexicon({word: tuple(related) for word, related in relation.items()}, safe)
 
 
 def read_annotations(data: Path, lexicon: Lexicon) -> dict[int, Annotated]:
-    """What annotations.json says, by id.
+    """Read annotations.json, by id.
 
     Raises:
-        SettingsError: it cannot be read, ids are not 1, 2, 3, ..., or an entry is not what AMBER's are.
+        DataError: it cannot be read, ids are not 1, 2, 3, ..., or an entry is not what AMBER's are.
     """
     path = data / "annotations.json"
     found = {}
     for number, (where, row) in enumerate(read_rows(path), start=1):
         # the script takes the annotation of id N from place N
         if id_of(where, row, "id") != number:
-            raise SettingsError(f"{where}: expected id {number}, got {row['id']!r}: ids must be 1, 2, 3, ... in order")
+            raise DataError(f"{where}: expected id {number}, got {row['id']!r}: ids must be 1, 2, 3, ... in order")
         found[number] = _annotated(where, row, lexicon)
     return found
 
 
 def read_queries(data: Path, part: PartName, annotations: Mapping[int, Annotated]) -> list[Query]:
-    """The queries of a part, from its own file; from query_all.json if that is not there.
+    """Read the queries of a part from its own file, or from query_all.json if it has none.
 
-    The two are not the same in AMBER's data: they ask different things under id 13193.
+    In AMBER's data the two differ: they ask different things under id 13193.
 
     Raises:
-        SettingsError: no file of the two can be read, it has no queries of the part, or an id comes twice, is not
+        DataError: no file of the two can be read, it has no queries of the part, or an id comes twice, is not
             annotated, or is annotated for another part.
     """
     own, everything = (data / "query" / f"query_{name}.json" for name in (part, "all"))
@@ -91,16 +91,16 @@ def read_queries(data: Path, part: PartName, annotations: Mapping[int, Annotated
     for where, row in read_rows(path):
         query = Query(id_of(where, row, "id"), text_of(where, row, "image"), text_of(where, row, "query"))
         if query.id not in annotations:
-            raise SettingsError(f"{where}: id {query.id} is not in {data / 'annotations.json'}")
+            raise DataError(f"{where}: id {query.id} is not in {data / 'annotations.json'}")
         if query.id in seen:
-            raise SettingsError(f"{where}: id {query.id} is there already: each query needs an id of its own")
+            raise DataError(f"{where}: id {query.id} is there already: each query needs an id of its own")
         seen.add(query.id)
         if annotations[query.id].part == part:
             queries.append(query)
         elif path == own:
-            raise SettingsError(f"{where}: id {query.id} is annotated as {annotations[query.id].kind}, expected {part}")
+            raise DataError(f"{where}: id {query.id} is annotated as {annotations[query.id].kind}, expected {part}")
     if not queries:
-        raise SettingsError(f"{path}: holds no queries of {part}")
+        raise DataError(f"{path}: holds no queries of {part}")
     return queries
 
 
@@ -109,15 +109,15 @@ def _annotated(where: str, row: dict[str, Any], lexicon: Lexicon) -> Annotated:
     if kind != "generative":
         truth = text_of(where, row, "truth")
         if truth not in ("yes", "no"):
-            raise SettingsError(f"{where}: truth must be yes or no, got {truth!r}")
+            raise DataError(f"{where}: truth must be yes or no, got {truth!r}")
         return Annotated(kind, (truth,), ())
     words = {}
     for name in ("truth", "hallu"):
         if not _is_words(row.get(name)):
-            raise SettingsError(f"{where}: {name}: expected a list of words, got {row.get(name)!r:.60}")
+            raise DataError(f"{where}: {name}: expected a list of words, got {row.get(name)!r:.60}")
         unknown = [word for word in row[name] if word not in lexicon.relation]
         if unknown:
-            raise SettingsError(f"{where}: {name}: {unknown[0]!r} is not in relation.json: the two files do not match")
+            raise DataError(f"{where}: {name}: {unknown[0]!r} is not in relation.json: the two files do not match")
         words[name] = tuple(row[name])
     return Annotated(kind, words["truth"], words["hallu"])
 

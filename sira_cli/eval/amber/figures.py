@@ -1,4 +1,4 @@
-"""AMBER's counts and figures (arXiv 2311.07397), to the digit as its script inference.py has them."""
+"""AMBER's counts and figures (arXiv 2311.07397), to the digit as in its script inference.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sira_cli.eval.amber.data import Annotated, PartName
 from sira_cli.eval.amber.words import Judged
-from sira_cli.eval.base import Counts
+from sira_cli.eval.stats.tally import Counts
 
 GROUPS: dict[PartName, tuple[str, ...]] = {
     "generative": ("generative",),
@@ -20,7 +20,7 @@ DIMENSIONS = {  # by `type` in annotations.json
     "discriminative-attribute-number": ("discriminative", "attribute", "number"),
     "discriminative-attribute-action": ("discriminative", "attribute", "action"),
 }
-OTHERWISE = ("discriminative", "relation")  # whatever else the type is, as in the script
+OTHERWISE = ("discriminative", "relation")  # for every other type, as in the script
 
 # The script reads AMBER's metrics.txt, where every denominator starts at 0.001; attribute is three of them together.
 # That keeps every share off the middle between two roundings, so the order in which floats are added does not matter.
@@ -31,17 +31,17 @@ F1_STARTS = {"existence": 0.001}  # perhaps a slip, but it changes digits
 
 
 def groups_of(annotated: Annotated) -> tuple[str, ...]:
-    """The groups that an answer is counted in."""
+    """Return the groups that an answer is counted in."""
     return DIMENSIONS.get(annotated.kind, OTHERWISE)
 
 
 def is_right(annotated: Annotated, response: str) -> bool:
-    """Whether an answer to a question is the true one; only `Yes` and `No` are answers."""
+    """Return whether an answer to a question is the true one; only `Yes` and `No` are answers."""
     return response == ("Yes" if annotated.truth == ("yes",) else "No")
 
 
 def caption_counts(annotated: Annotated, judged: Judged, text: str) -> Counts:
-    """Everything about a caption that figures are ratios of."""
+    """Count everything about a caption that figures need."""
     return {
         "answers": 1,
         "clean answers": int(not judged.hallucinated),
@@ -56,7 +56,7 @@ def caption_counts(annotated: Annotated, judged: Judged, text: str) -> Counts:
 
 
 def answer_counts(annotated: Annotated, response: str) -> Counts:
-    """Everything about an answer to a question that figures are ratios of; what is to be found is `no`."""
+    """Count everything about an answer to a question that figures need; the positive class is `no`."""
     no = annotated.truth == ("no",)
     return {
         "answers": 1,
@@ -70,8 +70,8 @@ def answer_counts(annotated: Annotated, response: str) -> Counts:
 
 
 def figures_of(group: str, total: Mapping[str, float]) -> dict[str, float]:
-    """The figures of a group from sums of counts."""
-    # numpy's floats round in a way of their own; what nothing was counted of is 0
+    """Make the figures of a group from sums of counts."""
+    # plain floats: numpy's round differently; what was never counted is 0
     counts = defaultdict(float, {name: float(count) for name, count in total.items()})
     return _of_captions(counts) if group == "generative" else _of_answers(group, counts)
 

@@ -1,4 +1,4 @@
-"""Which words AMBER takes for the same thing: spaCy's vectors, as its script has it, or equal words only."""
+"""Which words AMBER takes for the same thing: by spaCy's vectors, as its script, or equal words only."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Similarity(ABC):
 
     @abstractmethod
     def above(self, one: str, other: str) -> bool:
-        """Whether two words are more similar than THRESHOLD."""
+        """Return whether two words are more similar than THRESHOLD."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What decides the answers of `above`."""
+        """Return what decides the answers of `above`."""
 
 
 class Exact(Similarity):
@@ -44,11 +44,11 @@ class Exact(Similarity):
     official = False
 
     def above(self, one: str, other: str) -> bool:
-        """Whether two words are equal."""
+        """Return whether two words are equal."""
         return one == other
 
     def facts(self) -> dict[str, Any]:
-        """The name."""
+        """Return the name."""
         return {"name": self.name}
 
 
@@ -68,7 +68,7 @@ class Vectors(Similarity):
         self._pairs: dict[tuple[str, str], bool] = {}
 
     def above(self, one: str, other: str) -> bool:
-        """Whether two words are more similar than THRESHOLD; different words without a vector are not."""
+        """Return whether two words are more similar than THRESHOLD; different words without a vector are not."""
         pair = one, other
         if pair not in self._pairs:
             with warnings.catch_warnings():
@@ -77,7 +77,7 @@ class Vectors(Similarity):
         return self._pairs[pair]
 
     def facts(self) -> dict[str, Any]:
-        """Names and versions."""
+        """Return names and versions."""
         return {"name": self.name, "version": self.version, "spacy": version("spacy"), "threshold": THRESHOLD}
 
     def _doc(self, word: str) -> Doc:
@@ -87,7 +87,7 @@ class Vectors(Similarity):
 
 
 def find_similarity(choice: str = "spacy") -> Similarity:
-    """The similarity of that name.
+    """Return the similarity of a name.
 
     Args:
         choice: `spacy`: en_core_web_lg, as in AMBER's script; `exact`: equal words; or another spaCy pipeline with

@@ -1,4 +1,4 @@
-"""AMBER's rule for captions (arXiv 2311.07397), as its script inference.py has it, quirks included."""
+"""AMBER's rule for captions (arXiv 2311.07397), as in its script inference.py, quirks included."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-Likeness = Callable[[str, str], bool]  # of a noun of the caption and a word of a list
-Listed = list[tuple[str, int]]  # words, and the place of the annotated word that each stands for
+Likeness = Callable[[str, str], bool]  # compares a noun of the caption with a word of a list
+Listed = list[tuple[str, int]]  # words, each with the place of the annotated word that it stands for
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,18 @@ class Lexicon:
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:
-        """All nouns that count; others are passed over."""
+        """All nouns that count; others are ignored."""
         return frozenset(self.relation).union(*self.relation.values())
 
     def judge(self, nouns: Sequence[str], truth: Sequence[str], hallu: Sequence[str], similar: Likeness) -> Judged:
         """Sort a caption's nouns.
 
-        Quirks of the script that change figures: a safe word stays among the mentions; of words that name the same
-        thing only the first is covered, so one that is annotated twice is covered once at most; an annotated
+        Quirks of the script that change figures: a safe word stays among the mentions. Of words that name the same
+        thing only the first is covered, so a word that is annotated twice is covered once at most. An annotated
         hallucination can still be cleared by a similar word of the picture, but stays marked.
 
         Args:
-            nouns: of the caption, in its order.
+            nouns: those of the caption, in its order.
             truth: annotated words for what the picture shows.
             hallu: annotated words for what models like to make up about it.
             similar: whether a noun and a word mean the same.
@@ -76,7 +76,7 @@ class Lexicon:
         return Judged(mentions, tuple(hallucinated), _at(truth, covered), _at(hallu, cognitive))
 
     def _listed(self, words: Sequence[str]) -> Listed:
-        """What names annotated words, in the script's order: the words related to each, then the words themselves."""
+        """List what names annotated words, in the script's order: the words related to each, then the words."""
         related = [(other, place) for place, word in enumerate(words) for other in self.relation[word]]
         return related + [(word, place) for place, word in enumerate(words)]
 

@@ -1,4 +1,4 @@
-"""Which file of questions a file of answers belongs to, by its name, and which files are one method's."""
+"""Which file of questions a file of answers belongs to, judged by its name, and which files are one method's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def named_after(answers: Path, questions: Sequence[Path]) -> Path | None:
-    """The file of questions whose name is in that of a file of answers; None if that is none, or not only one.
+    """Return the file of questions whose name is in that of a file of answers; None unless there is exactly one.
 
-    What tells names apart are the words that not all files of questions have: `random` and `popular` of
-    `coco_pope_random.json` and `coco_pope_popular.json`. So `vcd_coco_pope_random.jsonl` and `random.jsonl` are of
+    Only words that not all files of questions share tell names apart: `random` and `popular` in
+    `coco_pope_random.json` and `coco_pope_popular.json`. So `vcd_coco_pope_random.jsonl` and `random.jsonl` belong to
     the first.
     """
     words = {path: {*_words(path)} for path in questions}
@@ -21,10 +21,10 @@ def named_after(answers: Path, questions: Sequence[Path]) -> Path | None:
 
 
 def by_method(answers: Sequence[Path], questions: Sequence[Path]) -> list[tuple[Path, ...]]:
-    """Files of answers, those of one method together, one to every file of questions.
+    """Group files of answers by method: in each group, one file per file of questions.
 
-    Where all names say to which questions they belong, the rest of the name and the folder say to which method. Else
-    files that follow each other are one method's. Without questions every file is a method's.
+    If all names say which questions they answer, the rest of the name and the folder say which method. Otherwise files
+    that follow each other belong to one method. Without questions every file is a method of its own.
     """
     named: dict[tuple[Path, frozenset[str]], dict[Path | None, Path]] = {}
     for path in answers:
@@ -39,7 +39,7 @@ def by_method(answers: Sequence[Path], questions: Sequence[Path]) -> list[tuple[
 
 
 def labels(methods: Sequence[tuple[Path, ...]]) -> list[str]:
-    """What methods are called: the words that all names of their files have, and the folder where these do not do."""
+    """Name methods by the words that all their files share, and by the folder where these are not enough."""
     names = []
     for first, *others in methods:
         shared = [word for word in _words(first) if all(word in _words(other) for other in others)]

@@ -1,7 +1,4 @@
-"""CHAIR: what captions of COCO's images mention that is not there (Rohrbach et al. 2018), as OPERA's chair.py scores.
-
-CHAIRs = captions with a hallucinated mention / captions; CHAIRi = hallucinated mentions / mentions.
-"""
+"""CHAIR (Rohrbach et al. 2018): what captions of COCO's images mention that is not there, as OPERA's chair.py."""
 
 from __future__ import annotations
 
@@ -12,25 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sira_cli.errors import SettingsError
-from sira_cli.eval.base import Ask, Benchmark, Part, Tally, Texts, ratio
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.base import Ask, Benchmark, Part, Texts
 from sira_cli.eval.chair.coco import Annotations
 from sira_cli.eval.chair.rows import read_captions
 from sira_cli.eval.chair.words import Mentions, mentions
 from sira_cli.eval.language.language import Language, Need, find_language
+from sira_cli.eval.stats.chair import chair_figures, mention_counts
+from sira_cli.eval.stats.tally import Tally, ratio
 from sira_cli.files import replacing
 
 PROMPT = "Please describe this image in detail."
-RULES: dict[str, Need] = {"lemma": "lemmas", "singular": "singulars"}  # what each asks of the language
-ANSWERS = "captions"  # the part, where captions made elsewhere are scored
+RULES: dict[str, Need] = {"lemma": "lemmas", "singular": "singulars"}  # what each rule needs of the language
+ANSWERS = "captions"  # name of the part when captions from elsewhere are scored
 
 
 @dataclass(frozen=True)
 class _Caption:
-    """A caption against its image.
+    """A caption and its image.
 
     Attributes:
-        read: what it mentions.
+        read: what the caption mentions.
         truth: heads that are in the image.
     """
 
@@ -40,8 +39,8 @@ class _Caption:
     @functools.cached_property
     def wrong(self) -> list[tuple[str, str, int]]:
         """Word, head and place of every hallucinated mention."""
-        said = zip(self.read.words, self.read.heads, self.read.places, strict=True)
-        return [mention for mention in said if mention[1] not in self.truth]
+        mentioned = zip(self.read.words, self.read.heads, self.read.places, strict=True)
+        return [mention for mention in mentioned if mention[1] not in self.truth]
 
     @property
     def recalled(self) -> frozenset[str]:
@@ -62,17 +61,17 @@ class Chair(Benchmark):
         language: Language,
         lengths: Sequence[int] = (),
     ) -> None:
-        """Find out what is in some images.
+        """Look up what is in some images.
 
         Args:
             annotations: the user's files.
             ids: of the images.
             rule: `lemma` (OPERA's script) or `singular` (the one of Rohrbach et al.).
             language: which has what the rule needs.
-            lengths: of the captions, in tokens, a part for each; none: captions of unknown length are scored.
+            lengths: of the captions in tokens, one part per length; none: captions of unknown length are scored.
 
         Raises:
-            SettingsError: annotations are not COCO's, or an image is not in them.
+            DataError: the annotations are not COCO's, or an image is not in them.
             SiraError: the cache of ground truth cannot be written.
         """
         self._annotations = annotations
@@ -96,61 +95,48 @@ class Chair(Benchmark):
         language: str = "auto",
         lengths: Sequence[int] = (),
     ) -> Chair:
-        """From COCO's folder, or its subfolder `annotations`, and what `find_language` finds.
+        """Read COCO's folder, or its subfolder `annotations`, with the language that `find_language` finds.
 
         Raises:
-            SettingsError: no such rule or language, or what they need is missing; else as the class.
+            SettingsError: there is no such rule or language, or what they need is missing.
+            DataError: as the class.
         """
         if rule not in RULES:
             raise SettingsError(f"--rule {rule!r}: expected {' or '.join(RULES)}")
         return cls(Annotations.find(annotations), ids, rule, find_language(language, (RULES[rule],)), lengths)
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Counts by image, in the part's only group."""
+        """Count by image, in the part's only group."""
         tally = Tally()
         for ask, _, caption in self._captions(part, texts):
             tally.right[ask.id] = not caption.wrong
-            tally.counts[ask.picture] = {
-                "captions": 1,
-                "hallucinated captions": int(bool(caption.wrong)),
-                "mentions": len(caption.read.heads),
-                "hallucinated mentions": len(caption.wrong),
-                "objects": len(caption.truth),
-                "recalled objects": len(caption.recalled),
-                "tokens": len(caption.read.tokens),
-            }
+            counts = mention_counts(caption.read.heads, caption.truth)
+            tally.counts[ask.picture] = counts | {"tokens": len(caption.read.tokens)}
         return {part.groups[0]: tally}
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """CHAIRs, CHAIRi and recall in percent, and the length in tokens.
+        """Return CHAIRs, CHAIRi and recall in percent, and the length in tokens.
 
-        In the order of the official script's steps, so that floats are the same to the last digit: its Len is in
-        hundreds of tokens, and all is multiplied by 100 where it is printed.
+        The steps are in the order of the official script, so that floats are equal to the last digit: its Len is in
+        hundreds of tokens, and everything is multiplied by 100 where it is printed.
         """
-        return {
-            "CHAIRs": 100 * ratio(total["hallucinated captions"], total["captions"]),
-            "CHAIRi": 100 * ratio(total["hallucinated mentions"], total["mentions"]),
-            "recall": 100 * ratio(total["recalled objects"], total["objects"]),
-            "length": 100 * ratio(0.01 * total["tokens"], total["captions"]),
-        }
+        return chair_figures(total) | {"length": 100 * ratio(0.01 * total["tokens"], total["captions"])}
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Captions of one method and one length, see `chair_rows`; several files are shards of them."""
+        """Read captions of one method and one length (see `chair.rows`); several files are shards of them."""
         (part,) = self.parts
         captions = read_captions(paths)
         asked = {int(ask.id) for ask in part.asks}
         for image, given in captions.items():
             if image not in asked:
-                raise SettingsError(f"{given.where}: image {image} is not among the {len(asked)} that are scored")
+                raise DataError(f"{given.where}: image {image} is not among the {len(asked)} that are scored")
         if missing := [image for image in sorted(asked) if image not in captions]:
             files = ", ".join(str(path) for path in paths)
-            raise SettingsError(
-                f"{files}: no caption of image {missing[0]} ({len(missing)} of {len(asked)} are missing)"
-            )
+            raise DataError(f"{files}: no caption of image {missing[0]} ({len(missing)} of {len(asked)} are missing)")
         return {part.name: {ask.id: captions[int(ask.id)].text for ask in part.asks}}
 
     def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
-        """JSON lines of image_id and caption, a file for each part."""
+        """Write JSON lines of image_id and caption, one file per part."""
         paths = []
         for part in self.parts:
             if part.name not in texts:
@@ -163,7 +149,7 @@ class Chair(Benchmark):
         return paths
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """What the official script saves of every caption, under its names; its Len is 0 there, too."""
+        """Yield what the official script saves of every caption, under its names; its Len is 0 there, too."""
         for ask, text, caption in self._captions(part, texts):
             mentioned, there = len(caption.read.words), len(caption.truth)
             yield {
@@ -183,11 +169,11 @@ class Chair(Benchmark):
             }
 
     def stand_ins(self) -> dict[str, str]:
-        """Of all parts, where NLTK's data are missing."""
+        """Name what replaces NLTK's data where they are missing."""
         return {} if self._language.official else {part.name: "words without NLTK's data" for part in self.parts}
 
     def facts(self) -> dict[str, Any]:
-        """The rule, the language with its versions, and the annotation files."""
+        """Return the rule, the language with its versions, and the annotation files."""
         files = [str(path) for path in self._annotations.files]
         return {"rule": self._rule, **self._language.facts(), "annotations": files}
 

@@ -1,4 +1,4 @@
-"""CHAIR's ground truth, from the user's annotation files of COCO, kept in the cache."""
+"""CHAIR's ground truth from the user's annotation files of COCO, kept in a cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli._version import __version__
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError
 from sira_cli.eval.chair.words import HEADS, MERGES, mentions
 from sira_cli.eval.rows import read_json
 from sira_cli.files import make_folder, replacing
@@ -18,12 +18,12 @@ from sira_cli.models import presets
 from sira_cli.models.records import hash_of
 
 YEARS = ("2014", "2017")
-SPLITS = ("val", "train")  # val first: all of CHAIR's usual images are there, and train is five times as large
+SPLITS = ("val", "train")  # val first: it has all of CHAIR's usual images, and train is five times as large
 
 _NAME = re.compile(r"(?:COCO_[a-z0-9]+_)?(\d{1,12})\.(?:jpg|jpeg|png)", re.IGNORECASE)
 
 
-class UnknownImageError(SettingsError):
+class UnknownImageError(DataError):
     """An image that is in none of COCO's annotation files.
 
     Attributes:
@@ -60,10 +60,10 @@ class Annotations:
 
     @classmethod
     def find(cls, folder: Path) -> Annotations:
-        """The files in a folder, or in its subfolder `annotations`; those of 2014 if there are two years.
+        """Find the files in a folder, or in its subfolder `annotations`; those of 2014 if there are two years.
 
         Raises:
-            SettingsError: there is no pair of instances and captions.
+            DataError: there is no pair of instances and captions.
         """
         for year in YEARS:
             for place in (folder, folder / "annotations"):
@@ -73,28 +73,28 @@ class Annotations:
                 )
                 if found := tuple(pair for pair in pairs if all(path.is_file() for path in pair)):
                     return cls(found)
-        raise SettingsError(
+        raise DataError(
             f"{folder}: expected COCO's instances_val2014.json and captions_val2014.json (or those of train or 2017), "
             "here or in annotations/: get annotations_trainval2014.zip from https://cocodataset.org/#download"
         )
 
     @property
     def files(self) -> list[Path]:
-        """All of them."""
+        """All files."""
         return [path for pair in self.pairs for path in pair]
 
     def truth(self, ids: Collection[int], words: Callable[[str], Sequence[str]], by: dict[str, Any]) -> Truth:
-        """What is in some images: their instances' categories, and what their reference captions mention.
+        """Return what is in some images: their instances' categories, and what their reference captions mention.
 
-        It is kept in the cache until files, images, rule or language change.
+        The result stays in a cache until files, images, rule or language change.
 
         Args:
             ids: of the images.
-            words: of a reference caption, as the text rule reads it.
+            words: splits a reference caption into words, as the text rule does.
             by: what decides `words`.
 
         Raises:
-            SettingsError: a file cannot be read or is not what COCO's are; a category is not in CHAIR's list; an image
+            DataError: a file cannot be read or is not what COCO's are; a category is not in CHAIR's list; an image
                 is in no file.
             SiraError: the cache cannot be written.
         """
@@ -128,14 +128,14 @@ class Annotations:
             names |= content.names(ids)
             for image, head in content.heads(ids):
                 objects.setdefault(image, set()).add(head)
-            del content  # of hundreds of megabytes
+            del content  # it may take hundreds of megabytes
             for image, caption in _Content(captions).captions(ids):
                 objects.setdefault(image, set()).update(mentions(words(caption)).heads)
             for image in objects.keys() | names.keys():
                 objects.setdefault(image, set())
                 names.setdefault(image, f"COCO_{instances.stem.removeprefix('instances_')}_{image:012d}.jpg")
             if names.keys() == ids:
-                break  # an image is in one split only, so the rest need not be read
+                break  # each image is in one split only: the rest need not be read
         if missing := sorted(ids - names.keys()):
             files = " or ".join(str(instances) for instances, _ in self.pairs)
             raise UnknownImageError(missing[0], f"image {missing[0]} is not in {files} ({len(missing)} are missing)")
@@ -143,47 +143,47 @@ class Annotations:
 
 
 class _Content:
-    """One annotation file; what is not as in COCO's is an error that names the entry."""
+    """One annotation file. Whatever is not as in COCO's files is an error that names the entry."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._content = read_json(path)
         if not isinstance(self._content, dict):
-            raise SettingsError(f"{path}: expected a JSON object, as in COCO's files")
+            raise DataError(f"{path}: expected a JSON object, as in COCO's files")
 
     def names(self, ids: Collection[int]) -> dict[int, str]:
-        """File names of those of some images that this file names."""
+        """Return the file names of some images, as far as this file has them."""
         if "images" not in self._content:
             return {}
         rows = self._rows("images", id=int, file_name=str)
         return {image: name for image, name in rows if image in ids}
 
     def heads(self, ids: Collection[int]) -> Iterable[tuple[int, str]]:
-        """Image and head of every instance in some images."""
+        """Yield image and head of every instance in some images."""
         heads: dict[int, str] = {}
         for number, (category, name) in enumerate(self._rows("categories", id=int, name=str)):
             if name not in HEADS:
-                raise SettingsError(f"{self._path}: categories[{number}]: {name!r} is not in CHAIR's list of words")
+                raise DataError(f"{self._path}: categories[{number}]: {name!r} is not in CHAIR's list of words")
             heads[category] = HEADS[name]
         for number, (image, category) in enumerate(self._rows("annotations", image_id=int, category_id=int)):
             if category not in heads:
-                raise SettingsError(f"{self._path}: annotations[{number}]: there is no category {category}")
+                raise DataError(f"{self._path}: annotations[{number}]: there is no category {category}")
             if image in ids:
                 yield image, heads[category]
 
     def captions(self, ids: Collection[int]) -> Iterable[tuple[int, str]]:
-        """Image and text of every reference caption of some images."""
+        """Yield image and text of every reference caption of some images."""
         return (row for row in self._rows("annotations", image_id=int, caption=str) if row[0] in ids)
 
     def _rows(self, entry: str, **fields: type) -> Iterable[tuple[Any, Any]]:
-        """Two fields of every row of a list, checked."""
+        """Yield two fields of every row of a list, checked."""
         rows = self._content.get(entry)
         if not isinstance(rows, list):
-            raise SettingsError(f"{self._path}: expected a list {entry!r}, as in COCO's files")
+            raise DataError(f"{self._path}: expected a list {entry!r}, as in COCO's files")
         (first, one), (second, other) = fields.items()
         for number, row in enumerate(rows):
             if not isinstance(row, dict) or type(row.get(first)) is not one or type(row.get(second)) is not other:
-                raise SettingsError(
+                raise DataError(
                     f"{self._path}: {entry}[{number}]: expected {first} ({one.__name__}) and {second} "
                     f"({other.__name__}), got {row!r:.80}"
                 )
@@ -191,7 +191,7 @@ class _Content:
 
 
 def image_of(text: str) -> int | None:
-    """The image that a number, or a file name of COCO, with or without folders, stands for; None if neither."""
+    """Return the image that a number or a file name of COCO names, with or without folders; None if it is neither."""
     text = text.strip()
     if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text)
@@ -200,7 +200,7 @@ def image_of(text: str) -> int | None:
 
 
 def _cached(path: Path, ids: Collection[int]) -> Truth | None:
-    """None: nothing is there that can be used, so it is made anew."""
+    """Return what the cache holds; None if nothing there can be used."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         objects = {int(image): frozenset(row["objects"]) for image, row in record.items()}

@@ -1,4 +1,4 @@
-"""Files that CHAIR reads beside COCO's: captions made elsewhere, and lists of images."""
+"""Files that CHAIR reads beside COCO's: captions from elsewhere, and lists of images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError
 from sira_cli.eval.chair.coco import image_of
 from sira_cli.eval.rows import parse_json, read_rows, read_text, text_of
 
@@ -19,16 +19,16 @@ class Given(NamedTuple):
 
 
 def read_captions(paths: Sequence[Path]) -> dict[int, Given]:
-    """Captions by image.
+    """Read captions by image.
 
-    Rows are `{"image_id", "caption"}`, with the number of the image or its digits, or COCO's file name as `image` or
-    `file_name`. An empty caption is one without mentions.
+    Rows have `image_id` (the number of the image, or its digits) and `caption`; or COCO's file name as `image` or
+    `file_name`. An empty caption counts as one without mentions.
 
     Args:
-        paths: shards; an image is in one of them.
+        paths: shards; each image is in one of them.
 
     Raises:
-        SettingsError: a file cannot be read or holds nothing, a row has no image or no caption, or an image has two.
+        DataError: a file cannot be read or holds nothing, a row has no image or no caption, or an image has two.
     """
     captions: dict[int, Given] = {}
     for path in paths:
@@ -36,28 +36,28 @@ def read_captions(paths: Sequence[Path]) -> dict[int, Given]:
         for where, row in read_rows(path):
             image = image_of_row(where, row, "image_id", "image", "file_name")
             if image in captions:
-                raise SettingsError(f"{where}: image {image} has a caption in {captions[image].where}, too")
+                raise DataError(f"{where}: image {image} has a caption in {captions[image].where}, too")
             captions[image] = Given(text_of(where, row, "caption"), where)
         if not where:
-            raise SettingsError(f"{path}: holds no captions")
+            raise DataError(f"{path}: holds no captions")
     return captions
 
 
 def read_ids(path: Path) -> dict[int, str]:
-    """The images of a list, and where each stands: one a line, or a JSON array; numbers, or COCO's file names.
+    """Read a list of images, and where each stands: one per line, or a JSON array; numbers, or COCO's file names.
 
     Raises:
-        SettingsError: the file cannot be read or holds nothing, an entry is neither, or one is there twice.
+        DataError: the file cannot be read or holds nothing, an entry is neither, or one is there twice.
     """
     places: dict[int, str] = {}
     for where, entry in _entries(path):
         if (image := _image(entry)) is None:
-            raise SettingsError(f"{where}: expected an image's number or its file name in COCO, got {entry!r:.60}")
+            raise DataError(f"{where}: expected an image's number or its file name in COCO, got {entry!r:.60}")
         if image in places:
-            raise SettingsError(f"{where}: image {image} is in {places[image]}, too")
+            raise DataError(f"{where}: image {image} is in {places[image]}, too")
         places[image] = where
     if not places:
-        raise SettingsError(f"{path}: holds no images")
+        raise DataError(f"{path}: holds no images")
     return places
 
 
@@ -73,17 +73,17 @@ def _entries(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def image_of_row(where: str, row: dict[str, Any], *names: str) -> int:
-    """The image that the first of some fields stands for.
+    """Return the image that the first of some fields names.
 
     Raises:
-        SettingsError: there is no such field, or it stands for none.
+        DataError: there is no such field, or it names no image.
     """
     for name in names:
         if name in row:
             if (image := _image(row[name])) is not None:
                 return image
-            raise SettingsError(f"{where}: {name} is no image of COCO: {row[name]!r:.60}")
-    raise SettingsError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
+            raise DataError(f"{where}: {name} is no image of COCO: {row[name]!r:.60}")
+    raise DataError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
 
 
 def _image(value: Any) -> int | None:

@@ -1,6 +1,6 @@
 """CHAIR's text rule: which objects of COCO a caption mentions (Rohrbach et al. 2018).
 
-What looks odd here is in the official scripts, too, and is kept because it changes figures.
+What looks odd here is odd in the official scripts, too, and is kept because it changes figures.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SYNONYMS = Path(__file__).with_name("synonyms.txt")
 
 
 def read_synonyms(text: str) -> dict[str, str]:
-    """Every word of the list and the head of its line, which is the category's name in COCO.
+    """Read every word of the list with the head of its line, which is the category's name in COCO.
 
     Lines are split at a comma and exactly one space: " motor bike" and " cheesecake", which have two before them, keep
     one, so no word of a caption ever equals them. Nor does one equal iPhone, as captions are lower-cased.
@@ -36,8 +36,8 @@ _KEPT = (
 # Two words and what counts in their place. The official list has "stove top oven", too: never found, as it has three.
 MERGES = {
     **{pair: pair for pair in _KEPT},
-    **{f"{age} {animal}": animal for animal in _ANIMALS for age in ("baby", "adult")},  # a baby is a person, else
-    **{f"passenger {vehicle}": vehicle for vehicle in ("jet", "train")},  # and so is a passenger
+    **{f"{age} {animal}": animal for animal in _ANIMALS for age in ("baby", "adult")},  # not a person
+    **{f"passenger {vehicle}": vehicle for vehicle in ("jet", "train")},  # and the passenger, too
     "bow tie": "tie",
     "toilet seat": "toilet",
     "wine glas": "wine glass",  # what `singularize` makes of a glass

@@ -1,15 +1,15 @@
 """Tokens and singulars without any data: plain rules that give the same words on every machine.
 
-Made for captions; not the words of the official scripts, though most common plurals agree.
+They are made for captions. The words are not those of the official scripts, though most common plurals agree.
 """
 
 from __future__ import annotations
 
 import re
 
-VERSION = 1  # of the rules; in every record, so that figures by other rules are not mixed up with these
+VERSION = 1  # of the rules; it stands in every record, so that figures by other rules are not mixed up with these
 
-# As NLTK's tokens where captions have any: n't and 's by themselves, hyphens inside words, every other sign alone.
+# Like NLTK's tokens, as far as captions need it: n't and 's alone, hyphens inside words, every other sign alone.
 _TOKEN = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:-\w+)*|[^\w\s]", re.IGNORECASE)
 
 _PLURALS = """
@@ -25,12 +25,12 @@ _UNCHANGED = {"scissors", "series", "species", "sunglasses", "jeans", "always", 
 
 
 def tokens(text: str) -> list[str]:
-    """Words and signs of a text, in its case."""
+    """Return words and signs of a text, in its case."""
     return _TOKEN.findall(text)
 
 
 def singular(word: str) -> str:
-    """The singular of a noun; what looks like none stays as it is."""
+    """Return the singular of a noun; what looks like none stays as it is."""
     lower = word.lower()
     if lower in _IRREGULAR:
         return _like(word, _IRREGULAR[lower])

@@ -1,8 +1,8 @@
-"""How captions become words: NLTK and its data, as in the official scripts, or rules of our own without data.
+"""How captions become words: with NLTK and its data, as in the official scripts, or by rules of our own without data.
 
 The official figures of CHAIR and AMBER come from NLTK's tokeniser, tagger and WordNet, or from pattern.en's
-`singularize`, which textblob has taken over. Where these are not installed, `fallback.py` gives figures that are close
-and never called official.
+`singularize`, which textblob has taken over. Where these are not installed, the rules of `fallback.py` take their
+place; such figures are never called official.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from sira_cli.errors import SettingsError
 from sira_cli.eval.language import fallback
 
-Need = Literal["lemmas", "singulars", "nouns"]  # which methods of a Language will be called
+Need = Literal["lemmas", "singulars", "nouns"]  # methods of a Language that will be called
 _TAGGED: tuple[Need, ...] = ("lemmas", "nouns")  # those that need the tagger and WordNet
 GET = (
     "pip install 'sira-cli[eval]', then "
@@ -27,7 +27,7 @@ GET = (
 CHOICES = ("auto", "nltk", "fallback")
 OLDEST = (3, 9)  # NLTK before it reads its data from pickles, which can run code
 
-# Of each package, the files that decide words: their hash stands in the record.
+# The files of each package that decide words: their hash stands in the record.
 _TAGGER = "averaged_perceptron_tagger_eng"
 _PACKAGES = {
     "punkt_tab": (
@@ -55,31 +55,31 @@ class Language(Protocol):
     official: bool
 
     def lemmas(self, text: str) -> list[str]:
-        """Every token of the lower-cased text as its lemma: CHAIR's flavour `lemma`."""
+        """Return the lemma of every token of the lower-cased text: CHAIR's rule `lemma`."""
         ...
 
     def singulars(self, text: str) -> list[str]:
-        """Every token of the lower-cased text in the singular: CHAIR's flavour `singular`."""
+        """Return the singular of every token of the lower-cased text: CHAIR's rule `singular`."""
         ...
 
     def nouns(self, text: str) -> list[str]:
-        """The lemmas of nouns, in the text's case: what AMBER looks up in its vocabulary."""
+        """Return the lemmas of nouns, in the text's case: AMBER looks them up in its vocabulary."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What decides the words, for the record."""
+        """Return what decides the words, for the record."""
         ...
 
 
 def find_language(choice: str = "auto", needs: Collection[Need] = _TAGGED) -> Language:
-    """The language for some methods.
+    """Return the language for some methods.
 
     Args:
         choice: `nltk`, `fallback`, or `auto`: NLTK where it is installed with its data, else the fallback.
         needs: the methods that will be called; only what these need has to be installed.
 
     Raises:
-        SettingsError: no such choice; or `nltk` was chosen and something of it is missing.
+        SettingsError: there is no such choice, or `nltk` was chosen and a part of it is missing.
     """
     if choice not in CHOICES:
         raise SettingsError(f"--language {choice!r}: expected {', '.join(CHOICES)}")
@@ -94,7 +94,7 @@ def find_language(choice: str = "auto", needs: Collection[Need] = _TAGGED) -> La
 
 
 class Nltk:
-    """NLTK with its data; for `singulars` textblob, too."""
+    """NLTK with its data, and textblob for `singulars`."""
 
     name = "nltk"
     official = True
@@ -103,7 +103,7 @@ class Nltk:
         """Load all data that some methods need.
 
         Args:
-            needs: their names.
+            needs: the methods' names.
 
         Raises:
             SettingsError: NLTK, textblob or data are missing or too old; the message says how to get them.
@@ -120,30 +120,30 @@ class Nltk:
             raise SettingsError(f"NLTK's data is incomplete: {_first_line(error)}: {GET}") from error
 
     def lemmas(self, text: str) -> list[str]:
-        """As OPERA's chair.py: tags of all tokens at once, tags of other kinds than the four taken for nouns."""
+        """Do as OPERA's chair.py: tag all tokens at once, and take other kinds of tags than the four for nouns."""
         return [_lemma(word, _POS.get(tag[:1], "n")) for word, tag in _tagged(text.lower())]
 
     def singulars(self, text: str) -> list[str]:
-        """As the chair.py of Rohrbach et al."""
+        """Do as the chair.py of Rohrbach et al."""
         return [_singular(word) for word in _tokens(text.lower())]
 
     def nouns(self, text: str) -> list[str]:
-        """As AMBER's inference.py."""
+        """Do as AMBER's inference.py."""
         return [_lemma(word, "n") for word, tag in _tagged(text) if tag.startswith("NN")]
 
     def facts(self) -> dict[str, Any]:
-        """Versions of packages, and of data the start of a sha256 over its files."""
+        """Return versions of packages, and for data the start of a sha256 over its files."""
         return {"language": self.name, "official": self.official, "versions": self._versions}
 
 
 class Fallback:
-    """Regular expressions and a table, the same everywhere: no tags, so every token stands for a noun."""
+    """Regular expressions and a table, the same everywhere. There are no tags, so every token counts as a noun."""
 
     name = "fallback"
     official = False
 
     def __init__(self, why: str) -> None:
-        """Take the place of NLTK.
+        """Replace NLTK.
 
         Args:
             why: the reason, for the record.
@@ -151,19 +151,19 @@ class Fallback:
         self._why = why
 
     def lemmas(self, text: str) -> list[str]:
-        """The same as `singulars`."""
+        """Return the same as `singulars`."""
         return self.singulars(text)
 
     def singulars(self, text: str) -> list[str]:
-        """By `fallback.singular`."""
+        """Apply `fallback.singular` to every token."""
         return [fallback.singular(word) for word in fallback.tokens(text.lower())]
 
     def nouns(self, text: str) -> list[str]:
-        """All tokens in the singular: a vocabulary drops those that are no nouns."""
+        """Return all tokens in the singular: a vocabulary drops those that are no nouns."""
         return [fallback.singular(word) for word in fallback.tokens(text)]
 
     def facts(self) -> dict[str, Any]:
-        """That these are not the official words, and why."""
+        """Say that these are not the official words, and why."""
         return {"language": self.name, "official": self.official, "why": self._why, "rules": fallback.VERSION}
 
 
@@ -186,7 +186,7 @@ def _textblob_version() -> str:
 
 
 def _digest(package: str) -> str:
-    """The start of a sha256 over the files of a package that decide words, zipped or not."""
+    """Return the start of a sha256 over the files of a package that decide words, zipped or not."""
     import nltk
 
     folder, names = _PACKAGES[package]
@@ -220,10 +220,10 @@ def _lemma(word: str, pos: str) -> str:
 
 
 def _singular(word: str) -> str:
-    """pattern.en's `singularize`: textblob's, less what textblob has put right since.
+    """Do as pattern.en's `singularize`: textblob's, without what textblob has corrected since.
 
-    Both have the same rules; pattern leaves collies and doggies as they are, makes airbus, not bus, of airbuses, jean
-    of jeans, and keeps the ends of christmas, as among them.
+    Both have the same rules. pattern leaves collies and doggies as they are, makes airbus of airbuses and jean of
+    jeans, and leaves every ending of christmas (such as `as`) as it is.
     """
     from textblob.en import inflect
 

@@ -1,1 +1,9 @@
-"""Intervals and paired tests."""
+"""The one place where figures are made: POPE's and CHAIR's, their intervals, their differences, paired tests.
+
+tally        counts by picture
+pope, chair  what is counted of an answer or a caption, and the figures of the sums
+bootstrap    resampled pictures and intervals
+compared     figures of several methods over the same pictures, with differences
+mcnemar      a paired test
+auroc        how well a score tells true words from wrong ones
+"""

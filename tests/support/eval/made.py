@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from sira_cli.eval.answers.answers import Answers
-from sira_cli.eval.base import Ask, Benchmark, Part, Tally
+from sira_cli.eval.answers.texts import Answers
+from sira_cli.eval.base import Ask, Benchmark, Part
+from sira_cli.eval.stats.tally import Tally
 
 
 def share(total: Mapping[str, float]) -> dict[str, float]:

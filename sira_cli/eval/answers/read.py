@@ -1,86 +1,25 @@
-"""What methods said: read from files of answers, by ask."""
+"""Answers read from files: records of sira, or what came from elsewhere."""
 
 from __future__ import annotations
 
 import glob
 import os.path
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.names import by_method, labels
-from sira_cli.eval.base import ONE_WORD, Benchmark, Part
+from sira_cli.eval.answers.texts import Answers, UnitTexts
+from sira_cli.eval.base import ONE_WORD, Benchmark
 from sira_cli.eval.rows import read_rows, text_of
-from sira_cli.runs.ledger import CONFIGURATION
-
-# What has to be equal in all records of a method, whatever its part.
-SAME = (
-    *(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens")),
-    *("beta", "top_p", "num_beams", "quantization", "dtype", "settings"),
-)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A picture about which a method could not be asked, and why."""
-
-    method: str
-    part: str
-    picture: str
-    error: str
-
-
-@dataclass
-class Said:
-    """By unit: texts, and why there is none."""
-
-    texts: dict[str, str] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-
-    def add(self, unit: str, record: dict[str, Any]) -> None:
-        """Take what a record says, instead of what an earlier one said."""
-        self.texts.pop(unit, None)
-        self.errors.pop(unit, None)
-        if record["status"] == "ok":
-            self.texts[unit] = record["text"]
-        else:
-            self.errors[unit] = record["error"]
-
-
-@dataclass
-class Answers:
-    """One method's answers.
-
-    Attributes:
-        name: of the method, or a label.
-        texts: by part and ask; those that failed are missing.
-        failures: what failed.
-        settings: what decided the answers, as far as it is known.
-    """
-
-    name: str
-    texts: dict[str, dict[str, str]] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def under(self, name: str) -> Answers:
-        """The same answers as another method's."""
-        failures = [replace(failure, method=name) for failure in self.failures]
-        return replace(self, name=name, failures=failures, settings={**self.settings, "method": name})
-
-    def add(self, benchmark: Benchmark, part: Part, said: Said) -> None:
-        """Give every ask of a part the text of its unit, as far as it counts."""
-        texts = {unit: benchmark.reduce(part, text) for unit, text in said.texts.items()}
-        self.texts[part.name] = {ask.id: texts[ask.unit] for ask in part.asks if ask.unit in texts}
-        failed = {ask.picture: said.errors[ask.unit] for ask in part.asks if ask.unit in said.errors}
-        self.failures += [Failure(self.name, part.name, picture, error) for picture, error in failed.items()]
+from sira_cli.eval.settings import SAME, settings_in
 
 
 @dataclass(frozen=True)
 class AnswerFiles:
-    """Files with one method's answers; `own`: records that sira wrote."""
+    """Files with one method's answers; `own`: they are records that sira wrote."""
 
     label: str
     paths: tuple[Path, ...]
@@ -88,14 +27,15 @@ class AnswerFiles:
 
 
 def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[AnswerFiles]:
-    """What `--answers` names, by method.
+    """Return what `--answers` names, by method.
 
     Args:
         given: files, `LABEL=FILE`, or folders, which stand for the files of sira's records in them.
         questions: files of which each has a file of answers from elsewhere; none if one file answers all there is.
 
     Raises:
-        SettingsError: a file is not there, or cannot be told which method it is of.
+        SettingsError: a file is missing, or it is not clear which method it belongs to.
+        DataError: a file cannot be read.
     """
     own: dict[str, list[Path]] = {}
     labelled: dict[str, list[Path]] = {}
@@ -123,14 +63,14 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[Ans
     for source in sources:
         if names.count(source.label) > 1:
             raise SettingsError(f"--answers {source.paths[0]}: {source.label!r} names two methods: use LABEL=FILE")
-    return sorted(sources, key=lambda source: source.label != "greedy")  # it is what others are compared with
+    return sorted(sources, key=lambda source: source.label != "greedy")  # greedy first: others are compared with it
 
 
 def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
-    """One method's answers.
+    """Read one method's answers.
 
     Raises:
-        SettingsError: they do not match what the benchmark asks; the message names file and row.
+        DataError: they do not match what the benchmark asks; the message names file and row.
     """
     if source.own:
         return _own(benchmark, source)
@@ -139,55 +79,55 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
 
 def _own(benchmark: Benchmark, source: AnswerFiles) -> Answers:
     unit_of = _Units(benchmark)
-    said = {part.name: Said() for part in benchmark.parts}
+    found = {part.name: UnitTexts() for part in benchmark.parts}
     answers = Answers(source.label)
     places: dict[tuple[str, str], tuple[Path, str]] = {}
     for path in source.paths:
         for where, row in read_rows(path):
-            configuration = {setting: row.get(setting) for setting in SAME}
+            configuration = settings_in(row)
             answers.settings = answers.settings or configuration
-            if configuration != answers.settings:
-                other = next(setting for setting in SAME if configuration[setting] != answers.settings[setting])
-                raise SettingsError(
+            other = next((name for name in SAME if configuration[name] != answers.settings[name]), None)
+            if other is not None:
+                raise DataError(
                     f"{where}: {other} is {configuration[other]!r} here and {answers.settings[other]!r} before: "
                     "label what is to be compared: LABEL=FILE"
                 )
             if (key := unit_of(row)) is None:
-                continue  # of other question files
+                continue  # it answers other question files
             name, unit = key
             ok = row.get("status", "ok") == "ok"
             text = text_of(where, row, "text" if ok else "error")
-            if ok and said[name].texts.get(unit, text) != text:
-                raise SettingsError(
+            if ok and found[name].texts.get(unit, text) != text:
+                raise DataError(
                     f"{where}: {unit!r} has another answer in {places[key][1]}: keep one of the two, or finish the run"
                 )
             if not ok and key in places and places[key][0] != path:
-                continue  # whatever the order of the files is, an answer stands
+                continue  # a failure does not replace an answer, in whatever order the files come
             places[key] = path, where
-            said[name].add(unit, {"status": "ok" if ok else "error", "text": text, "error": text})
+            found[name].add(unit, {"status": "ok" if ok else "error", "text": text, "error": text})
     for part in benchmark.parts:
-        one = said[part.name]
+        one = found[part.name]
         if not one.texts and not one.errors:
             continue
         missing = [asked for asked in part.asks if asked.unit not in one.texts and asked.unit not in one.errors]
         if missing:
-            raise SettingsError(
+            raise DataError(
                 f"{source.paths[0]}: no answer to {missing[0].unit!r} and {len(missing) - 1} more of "
                 f"{len(part.asks)}: is it finished, and are all shards given?"
             )
         answers.add(benchmark, part, one)
     if not answers.texts:
         files = ", ".join(map(str, source.paths))
-        raise SettingsError(f"{files}: no record there answers what {benchmark.name} asks")
+        raise DataError(f"{files}: no record there answers what {benchmark.name} asks")
     return answers
 
 
 class _Units:
-    """Which part and unit a record belongs to."""
+    """Tells which part and unit a record belongs to."""
 
     def __init__(self, benchmark: Benchmark) -> None:
         self._units = {part.name: {ask.unit for ask in part.asks} for part in benchmark.parts}
-        # The part that takes answers whatever settings they were made with, such as captions of any length.
+        # The part that takes answers made with any settings, such as captions of any length.
         self._any = next((part.name for part in benchmark.parts if not part.settings), "")
         self._about: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
         for part in benchmark.parts:
@@ -196,7 +136,7 @@ class _Units:
                 known.append((ask.prompt.removesuffix(ONE_WORD), part.name, ask.unit))
 
     def __call__(self, row: dict[str, Any]) -> tuple[str, str] | None:
-        """By its id; without one, as `sira caption` and `sira ask` write records, by its picture and prompt."""
+        """Look a record up by its id; without one, as in records of `sira caption`, by its picture and prompt."""
         if "id" in row:
             part = str(row.get("part"))
             if part not in self._units:
@@ -211,7 +151,7 @@ class _Units:
 
 
 def _split(text: str) -> tuple[str, list[Path]]:
-    """The label and the files; after `LABEL=` a shell leaves a glob as it is."""
+    """Return the label and the files. Behind `LABEL=` a shell does not expand a glob."""
     label, found, path = text.partition("=")
     if not found or os.path.lexists(text):
         label, path = "", text
@@ -222,7 +162,7 @@ def _split(text: str) -> tuple[str, list[Path]]:
 
 
 def _records(folder: Path) -> list[Path]:
-    """The files in a folder that sira wrote."""
+    """Return the files in a folder that hold records of sira."""
     files = [file for file in sorted(folder.glob("*.jsonl")) if _method(file) is not None]
     if not files:
         raise SettingsError(f"--answers {folder}: no file in this folder holds records of sira: name the files")
@@ -230,7 +170,7 @@ def _records(folder: Path) -> list[Path]:
 
 
 def _method(path: Path) -> str | None:
-    """Of a file of sira's records."""
+    """Return the method of a file of sira's records; None for other files."""
     _, row = next(read_rows(path), ("", {}))
     own = str(row.get("schema", "")).startswith("sira.")
     return str(row.get("method", "")) if own else None

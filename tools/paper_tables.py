@@ -1,6 +1,6 @@
 """The results in the paper's LaTeX source, as numbers that nobody typed.
 
-python -m tests.support.eval.paper_tables sira.tex > sira_cli/eval/paper.yaml
+python -m tools.paper_tables tests/data/paper_tables.tex > sira_cli/eval/paper.yaml
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ CAPTIONS = {  # by the columns' heads
 }
 HEAD = """\
 # The paper's results in percent: POPE's main table with its decomposition, and the table of CHAIR and AMBER.
-# Made by `python -m tests.support.eval.paper_tables sira.tex > sira_cli/eval/paper.yaml`; not to be edited.
+# Made by `python -m tools.paper_tables tests/data/paper_tables.tex > sira_cli/eval/paper.yaml`; not to be edited.
 """
 
 Paper = dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]]  # model, benchmark, group, method, figure
 
 
 def tables(source: str) -> Paper:
-    """What `paper.yaml` holds."""
+    """Return what `paper.yaml` holds: POPE with its decomposition, CHAIR and AMBER."""
     paper: Paper = {}
     for name, model in MODELS.items():
         label = "tab:pope-decomp-" + re.sub("[^a-z0-9]", "", name.lower())
@@ -64,7 +64,7 @@ def tables(source: str) -> Paper:
 
 
 def main_table(source: str) -> dict[tuple[str, str, str, str], float]:
-    """Table 1: accuracy and F1 by model, group, method and figure."""
+    """Return Table 1, accuracy and F1, by model, group, method and figure."""
     head, names, *rows = _rows(source, "tab:pope_full_llava_qwen25_delta")
     models = [MODELS[cell] for cell in head if cell]
     methods = [METHODS[cell] for cell in names[3:]]
@@ -79,7 +79,7 @@ def main_table(source: str) -> dict[tuple[str, str, str, str], float]:
 
 
 def _decomposition(rows: list[list[str]]) -> dict[str, dict[str, dict[str, float]]]:
-    """By group, method and figure."""
+    """Return POPE's figures by group, method and figure."""
     head, *rows = rows
     figures = [FIGURES[cell] for cell in head[3:]]
     found: dict[str, dict[str, dict[str, float]]] = {}
@@ -92,7 +92,7 @@ def _decomposition(rows: list[list[str]]) -> dict[str, dict[str, dict[str, float
 
 
 def _captions(rows: list[list[str]]) -> Paper:
-    """CHAIR and AMBER, by model."""
+    """Return the figures of CHAIR and AMBER, by model."""
     _, head, *rows = rows
     columns = [CAPTIONS[cell] for cell in head[2:]]
     paper: Paper = {}
@@ -110,7 +110,7 @@ def _group(dataset: str, setting: str) -> str:
 
 
 def _rows(source: str, label: str) -> list[list[str]]:
-    """The cells of the table with this label, without what only decides how they look."""
+    """Return the cells of the table with this label, without what only decides how they look."""
     (table,) = (part for part in re.findall(r"\\begin\{table\}.*?\\end\{table\}", source, re.DOTALL) if label in part)
     body = table.split(r"\toprule", 1)[1].split(r"\bottomrule", 1)[0]
     body = re.sub(r"\\midrule|\\cmidrule(\([^)]*\))?\{[^}]*\}", "", body)
@@ -118,7 +118,7 @@ def _rows(source: str, label: str) -> list[list[str]]:
 
 
 def _plain(cell: str) -> str:
-    """A cell without bold, underline, colour and spans."""
+    """Return a cell without bold, underline, colour and spans."""
     cell = re.sub(r"\\cellcolor\{[^}]*\}|\\multirow\{\d+\}\{\*\}|\\multicolumn\{\d+\}\{[^}]*\}", "", cell.strip())
     while (bare := re.sub(r"\\(?:textbf|underline)\{([^{}]*)\}", r"\1", cell)) != cell:
         cell = bare
@@ -126,7 +126,7 @@ def _plain(cell: str) -> str:
 
 
 def to_yaml(paper: Paper) -> str:
-    """`paper.yaml`: a line for the figures of each method."""
+    """Return the text of `paper.yaml`, with one line for the figures of each method."""
     values: Any = paper
     return HEAD + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=120)
 

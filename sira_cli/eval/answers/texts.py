@@ -1,0 +1,64 @@
+"""What methods answered, by what was asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sira_cli.eval.base import Benchmark, Part
+
+
+@dataclass(frozen=True)
+class FailedAnswer:
+    """A picture about which a method could not be asked, and why."""
+
+    method: str
+    part: str
+    picture: str
+    error: str
+
+
+@dataclass
+class UnitTexts:
+    """By unit of a part: the text, or why there is none."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def add(self, unit: str, record: dict[str, Any]) -> None:
+        """Take over what a record holds, instead of what an earlier one held."""
+        self.texts.pop(unit, None)
+        self.errors.pop(unit, None)
+        if record["status"] == "ok":
+            self.texts[unit] = record["text"]
+        else:
+            self.errors[unit] = record["error"]
+
+
+@dataclass
+class Answers:
+    """One method's answers.
+
+    Attributes:
+        name: of the method, or a label.
+        texts: by part and ask; those that failed are missing.
+        failures: what failed.
+        settings: what decided the answers, as far as it is known.
+    """
+
+    name: str
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    failures: list[FailedAnswer] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def under(self, name: str) -> Answers:
+        """Return the same answers as another method's."""
+        failures = [replace(failure, method=name) for failure in self.failures]
+        return replace(self, name=name, failures=failures, settings={**self.settings, "method": name})
+
+    def add(self, benchmark: Benchmark, part: Part, found: UnitTexts) -> None:
+        """Give every ask of a part the text of its unit, as far as it counts."""
+        texts = {unit: benchmark.reduce(part, text) for unit, text in found.texts.items()}
+        self.texts[part.name] = {ask.id: texts[ask.unit] for ask in part.asks if ask.unit in texts}
+        failed = {ask.picture: found.errors[ask.unit] for ask in part.asks if ask.unit in found.errors}
+        self.failures += [FailedAnswer(self.name, part.name, picture, error) for picture, error in failed.items()]

@@ -1,0 +1,58 @@
+"""What has to be equal in all answers of a method, so that its figures are those of one method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.models.records import CONFIGURATION, hash_of
+
+if TYPE_CHECKING:
+    from sira_cli.models.lvlm import Lvlm
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """What decides a text beside what every record of sira holds. A file of answers holds one of each only.
+
+    Attributes:
+        settings: a hash over all that is left of the preset and the method, without the length, which differs from
+            part to part.
+    """
+
+    beta: float | None
+    top_p: float
+    num_beams: int
+    quantization: str | None
+    dtype: str
+    settings: str
+
+    @classmethod
+    def of(cls, lvlm: Lvlm) -> EvalSettings:
+        """Read them from a loaded model."""
+        decisive = lvlm.decoder.decisive(lvlm.preset.decisive())
+        generation = dict(decisive["generation"])
+        del generation["max_new_tokens"]
+        own_beta = getattr(lvlm.decoder, "beta", None)
+        return cls(
+            beta=lvlm.sira.beta if "beta" in lvlm.decoder.deciding else own_beta,
+            top_p=lvlm.preset.generation.top_p,
+            num_beams=lvlm.preset.generation.num_beams,
+            quantization=lvlm.quantization,
+            dtype=lvlm.dtype,
+            settings=hash_of(**{**decisive, "generation": generation})[:16],
+        )
+
+
+# What is equal in all records of a method, whatever its part. (Earlier versions did not write method_settings, and the
+# hash covers them.)
+SAME = (
+    *(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens", "method_settings")),
+    *(each.name for each in fields(EvalSettings)),
+)
+
+
+def settings_in(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what is equal in all records of a method, from one of them; None where a record does not say it."""
+    other = {"method_settings": record["method_settings"]} if record.get("method_settings") else {}
+    return {name: record.get(name) for name in SAME} | other

@@ -1,0 +1,38 @@
+"""CHAIR (Rohrbach et al. 2018): what is counted of a caption, and the figures of the counts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from sira_cli.eval.stats.tally import Counts, ratio
+
+
+def mention_counts(mentioned: Sequence[str], truth: Collection[str]) -> Counts:
+    """Count what a caption mentions against what is in the picture.
+
+    Args:
+        mentioned: objects in the order of the caption, repeats included.
+        truth: objects in the picture, each once.
+    """
+    wrong = [name for name in mentioned if name not in truth]
+    return {
+        "captions": 1,
+        "hallucinated captions": int(bool(wrong)),
+        "mentions": len(mentioned),
+        "hallucinated mentions": len(wrong),
+        "objects": len(truth),
+        "recalled objects": len({*truth}.intersection(mentioned)),
+    }
+
+
+def chair_figures(total: Mapping[str, float]) -> dict[str, float]:
+    """Return CHAIRs, CHAIRi and recall in percent, as OPERA's chair.py.
+
+    CHAIRs: captions that mention something absent. CHAIRi: absent things among all mentioned. recall: objects in the
+    picture that are mentioned.
+    """
+    return {
+        "CHAIRs": 100 * ratio(total["hallucinated captions"], total["captions"]),
+        "CHAIRi": 100 * ratio(total["hallucinated mentions"], total["mentions"]),
+        "recall": 100 * ratio(total["recalled objects"], total["objects"]),
+    }

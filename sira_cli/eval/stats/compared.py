@@ -1,0 +1,74 @@
+"""Figures of several methods over the same pictures, with intervals and paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sira_cli.eval.stats.bootstrap import Figure, interval, resample
+from sira_cli.eval.stats.tally import Counts, Tally
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The figures of methods in one group: a split, a length, a dimension.
+
+    Attributes:
+        exact: by method and name.
+        drawn: the same of resampled pictures, `[RESAMPLES]` each; a draw takes the same pictures for all methods.
+    """
+
+    exact: dict[str, dict[str, float]]
+    drawn: dict[str, dict[str, np.ndarray]]
+
+    @classmethod
+    def of(cls, tallies: Mapping[str, Tally], figures: Callable[[Mapping[str, float]], dict[str, float]]) -> Compared:
+        """Compare methods that answered about the same pictures; those without answers are left out.
+
+        Args:
+            tallies: by method.
+            figures: makes figures from sums of counts.
+        """
+        given = {name: tally for name, tally in tallies.items() if tally.counts}
+        pictures = sorted({picture for tally in given.values() for picture in tally.counts})
+        rows: dict[str, list[Counts]] = {
+            name: [tally.counts[picture] for picture in pictures] for name, tally in given.items()
+        }
+        return cls(
+            {name: figures(tally.total()) for name, tally in given.items()},
+            {name: resample(counts, figures) for name, counts in rows.items()},
+        )
+
+    @classmethod
+    def mean(cls, groups: Sequence[Compared]) -> Compared:
+        """Return means over groups, of the methods that are in all; groups of the same pictures share their draws."""
+        names = [name for name in groups[0].exact if all(name in group.exact for group in groups)]
+        exact = _means([group.exact for group in groups], names)
+        return cls(
+            {name: {key: float(value) for key, value in row.items()} for name, row in exact.items()},
+            _means([group.drawn for group in groups], names),
+        )
+
+    def figures(self, name: str) -> dict[str, Figure]:
+        """Return a method's figures with their intervals."""
+        return {key: interval(value, self.drawn[name][key]) for key, value in self.exact[name].items()}
+
+    def differences(self, name: str, first: str) -> dict[str, Figure]:
+        """Return a method's figures less those of the first, on the same draws; none for the first, or without it."""
+        if name == first or first not in self.exact:
+            return {}
+        return {
+            key: interval(value - self.exact[first][key], self.drawn[name][key] - self.drawn[first][key])
+            for key, value in self.exact[name].items()
+        }
+
+
+def _means(groups: Sequence[Mapping[str, Mapping[str, Any]]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the mean over groups of everything, by method and name."""
+    return {
+        name: {key: np.mean([group[name][key] for group in groups], axis=0) for key in groups[0][name]}
+        for name in names
+    }

@@ -1,0 +1,36 @@
+"""Figures of captions and of yes/no answers under one roof: `CHAIRi`, `random accuracy`, `mean accuracy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.eval.stats.chair import chair_figures
+from sira_cli.eval.stats.compared import Compared
+from sira_cli.eval.stats.pope import FIGURES, pope_figures
+from sira_cli.eval.stats.tally import ratio
+
+
+def caption_figures(total: Mapping[str, float]) -> dict[str, float]:
+    """Return CHAIRs, CHAIRi and coverage (CHAIR's recall) in percent, and the mean number of words."""
+    figures = chair_figures(total)
+    figures["coverage"] = figures.pop("recall")
+    return figures | {"words": ratio(total["words"], total["captions"])}
+
+
+def answer_figures(total: Mapping[str, float]) -> dict[str, float]:
+    """Return the figures of yes/no answers that are shown: those of FIGURES."""
+    figures = pope_figures(total)
+    return {name: figures[name] for name in FIGURES}
+
+
+def named_figures(groups: Mapping[str, Compared], method: str) -> dict[str, Figure]:
+    """Put a method's figures of all groups into one mapping; the groups' names begin the figures' names."""
+    return {f"{group}{name}": each for group, it in groups.items() for name, each in it.figures(method).items()}
+
+
+def named_differences(groups: Mapping[str, Compared], method: str, first: str) -> dict[str, Figure]:
+    """Do the same for the differences to the first method's figures."""
+    return {
+        f"{group}{name}": each for group, it in groups.items() for name, each in it.differences(method, first).items()
+    }
