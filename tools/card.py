@@ -17,14 +17,15 @@ import torch
 import transformers
 
 from sira_cli.analysis.sweep.best import by_captions
-from sira_cli.analysis.sweep.report import SweepReport
-from sira_cli.demo import MODEL
-from sira_cli.demo.evaluate import Questions, held_out, load_methods, measure
-from sira_cli.demo.figures import Report, markdown
+from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.demo.language import TYPICAL_SHARE
+from sira_cli.demo.measure import load_methods, measure
+from sira_cli.demo.questions import Questions, held_out
+from sira_cli.demo.report import SceneReport, markdown
 from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
 from sira_cli.demo.word_scores import from_json, measure_words, words_table
 from sira_cli.demo.world import OBJECTS, PLACES
+from sira_cli.models.presets import BUNDLED_FOLDER
 from tools.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
 
 CHOICE = ("CHAIRs", "CHAIRi", "coverage", "words", "random accuracy", "adversarial accuracy", "adversarial yes")
@@ -58,8 +59,8 @@ Seeds {training} train, {validation} validate, {test} test.
 
 ## K and alpha
 
-On {validation_scenes} validation scenes (`sira sweep -p demo --captions`), by the rule in `sira_cli/sweep/best.py`,
-which was fixed beforehand: {outcome}.
+On {validation_scenes} validation scenes (`sira sweep -p demo --captions`), by the rule in
+`sira_cli/analysis/sweep/best.py`, which was fixed beforehand: {outcome}.
 
 {choice}
 
@@ -114,8 +115,8 @@ def write(folder: Path) -> None:
 
 
 def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: dict[str, Any]) -> str:
-    """The text of the model card, from what `train`, `sira sweep` and `measure_model` wrote."""
-    report = Report.from_json(figures)
+    """Return the text of the model card, from what `train`, `sira sweep` and `measure_model` wrote."""
+    report = SceneReport.from_json(figures)
     recipe = training["recipe"]
     scenes = max(recipe["vision_scenes"], recipe["language_scenes"])
     grid = SweepReport.from_json(choice).figures
@@ -194,9 +195,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.card", description=__doc__)
-    parser.add_argument("--model", type=Path, default=MODEL, help="the checkpoint's folder")
+    parser.add_argument("--model", type=Path, default=BUNDLED_FOLDER, help="the checkpoint's folder")
     parser.add_argument("--count", type=int, default=1_000, help="scenes")
     parser.add_argument("--text-only", action="store_true", help="write the card anew, measure nothing")
     given = parser.parse_args()

@@ -27,7 +27,7 @@ WIDTH = 192
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer: it can spell anything, and has a token for each word of the little world."""
+    """Make a byte-level BPE tokenizer: it can spell anything, and has a token for each word of the little world."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -49,7 +49,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Any:
-    """The untrained model, in float32: CLIP tower of 4 layers, projector, Llama decoder of 8."""
+    """Make the untrained model, in float32: CLIP tower of 4 layers, projector, Llama decoder of 8."""
     config = LlavaConfig(
         vision_config={
             "model_type": "clip_vision_model",

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sira_cli.analysis.bench.report import BenchReport, Measure
-from sira_cli.analysis.sweep.report import SweepReport
+from sira_cli.analysis.bench.figures import BenchReport, Measure
+from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.cli import bench
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.core.families import FAMILIES
-from sira_cli.demo import MODEL
-from sira_cli.demo.figures import Report
+from sira_cli.demo.report import SceneReport
 from sira_cli.demo.word_scores import from_json, words_table
 from sira_cli.methods import METHODS
 from sira_cli.models import presets
@@ -28,7 +27,7 @@ BENCH = Path(__file__).parent.parent / "docs" / "bench"
 
 
 def help_text(*command: str) -> str:
-    """A command's own help, as a code block."""
+    """Return a command's own help, as a code block."""
     script = f"import sys; sys.argv = {['sira', *command, '--help']!r}; from sira_cli.cli import main; main()"
     environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb"}
     output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
@@ -36,24 +35,24 @@ def help_text(*command: str) -> str:
 
 
 def families_table() -> str:
-    """Supported families."""
+    """Return the table of supported families."""
     rows = ["| family | `model_type` | for example | note |", "|---|---|---|---|"]
     rows += [f"| {row.name} | `{row.model_type}` | `{row.example}` | {row.note} |" for row in FAMILIES]
     return "\n".join(rows)
 
 
 def methods_table() -> str:
-    """Each method's first docstring line, and its own defaults."""
+    """Return the table of methods: each one's first docstring line, and its own defaults."""
     rows = ["| `--method` | | defaults |", "|---|---|---|"]
     for name, method in METHODS.items():
-        what = sys.modules[type(method).__module__].__doc__.strip().splitlines()[0]
+        what = (sys.modules[type(method).__module__].__doc__ or "").strip().splitlines()[0]
         own = ", ".join(f"{field.name} {getattr(method, field.name)}" for field in dataclasses.fields(method))
         rows.append(f"| `{name}` | {what.split(': ', 1)[1].rstrip('.')} | {own} |")
     return "\n".join(rows)
 
 
 def presets_table() -> str:
-    """Shipped presets."""
+    """Return the table of shipped presets."""
     rows = ["| preset | model | K | |", "|---|---|---|---|"]
     for path in sorted(presets.SHIPPED.glob("*.yaml")):
         preset = presets.read(path)
@@ -63,13 +62,13 @@ def presets_table() -> str:
 
 
 def word_figures() -> str:
-    """What the same command measured about the scores of words."""
+    """Return what the same command measured about the scores of words."""
     return words_table(from_json(_figures()["words"]))
 
 
 def sweep_output() -> str:
-    """What the sweep printed that chose the bundled model's K and alpha."""
-    record = json.loads((MODEL / "choice.json").read_text(encoding="utf-8"))
+    """Return what the sweep printed that chose the bundled model's K and alpha."""
+    record = json.loads((presets.BUNDLED_FOLDER / "choice.json").read_text(encoding="utf-8"))
     return _printed(print_report, SweepReport.from_json(record))
 
 
@@ -81,14 +80,16 @@ def _printed(show: Callable[[Any], None], report: Any) -> str:
 
 
 def bench_output(name: str) -> str:
-    """What `sira bench -o docs/bench/NAME.json` printed."""
+    """Return what `sira bench -o docs/bench/NAME.json` printed."""
     return _printed(bench.print_report, _bench(name))
 
 
 def targets_table() -> str:
-    """What SIRA should cost at most on a CPU, and what it did cost in the records of the 3B shape."""
+    """Return what SIRA should cost at most on a CPU, and what it did cost in the records of the 3B shape."""
     greedy, sira, vcd = _bench("cpu-qwen2.5-vl-3b").rows
     _, batched = _bench("cpu-qwen2.5-vl-3b-batch-8").rows
+    assert sira.step is not None
+    assert batched.step is not None
     figures = [
         (f"prefill, {sira.image_tokens} image tokens", 1.08, sira.prefill),
         ("step, batch 1", 1.10, sira.step),
@@ -111,13 +112,14 @@ def _bench(name: str) -> BenchReport:
     return BenchReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def _figures() -> dict:
-    return json.loads((MODEL / "figures.json").read_text(encoding="utf-8"))
+def _figures() -> dict[str, Any]:
+    figures: dict[str, Any] = json.loads((presets.BUNDLED_FOLDER / "figures.json").read_text(encoding="utf-8"))
+    return figures
 
 
 def demo_figures() -> str:
-    """What `python -m tools.card` measured on the bundled model."""
-    report = Report.from_json(_figures())
+    """Return what `python -m tools.card` measured on the bundled model."""
+    report = SceneReport.from_json(_figures())
     sira = report.settings["sira"]
     return (
         f"{report.scenes:,} test scenes, K = {sira['k']} of {sira['layers']} layers, alpha = {sira['alpha']:g}:\n\n"

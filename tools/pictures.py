@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sira_cli.demo.scenes import SIDE, TRAINING_SEEDS, Scene, render, scene
+from sira_cli.demo.scenes import SIDE, TRAINING_SEEDS, Scene, make_scene, render
 from sira_cli.demo.world import COLORS, OBJECTS
 from tools.checkpoint import IMAGE_MEAN, IMAGE_SIDE, IMAGE_STD, IMAGE_TOKENS
 from tools.stage import Progress
 
 LABELS = len(OBJECTS) + len(COLORS) + 1  # per patch: each object, each colour, "the middle of something"
 GRID = math.isqrt(IMAGE_TOKENS)  # patches in a row, and in a column
-MIN_PATCH_SHARE = 0.05  # of a patch, for a thing to count as lying under it
+MIN_PATCH_SHARE = 0.05  # what a thing must cover of a patch to count as lying under it
 
 
 class Pictures:
@@ -55,30 +55,30 @@ class Pictures:
         self._done.touch()
 
     def batch(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Normalised pixels float32 `[B, 3, IMAGE_SIDE, IMAGE_SIDE]`, labels float32 `[B, IMAGE_TOKENS, LABELS]`."""
+        """Return normalised pixels `[B, 3, IMAGE_SIDE, IMAGE_SIDE]` and labels `[B, IMAGE_TOKENS, LABELS]`, float32."""
         pixels = torch.from_numpy(self.pixels[indices]).permute(0, 3, 1, 2) / 255
         pixels = (pixels - torch.tensor(IMAGE_MEAN)[:, None, None]) / torch.tensor(IMAGE_STD)[:, None, None]
         labels = np.unpackbits(self.labels[indices], axis=-1, count=LABELS)
         return pixels, torch.from_numpy(labels).float()
 
 
-def patch_labels(of: Scene, seen: np.ndarray) -> np.ndarray:
-    """bool `[IMAGE_TOKENS, LABELS]`: what lies under each patch of a rendered scene."""
+def patch_labels(scene: Scene, seen: np.ndarray) -> np.ndarray:
+    """Return what lies under each patch of a rendered scene, bool `[IMAGE_TOKENS, LABELS]`."""
     patch = SIDE // GRID
     under = seen.reshape(GRID, patch, GRID, patch).transpose(0, 2, 1, 3).reshape(IMAGE_TOKENS, -1)
     labels = np.zeros((IMAGE_TOKENS, LABELS), bool)
     names, colors = list(OBJECTS), list(COLORS)
-    for index, thing in enumerate(of.things, start=1):
-        there = (under == index).mean(axis=1) >= MIN_PATCH_SHARE
-        labels[there, names.index(thing.name)] = True
-        labels[there, len(names) + colors.index(thing.color)] = True
+    for index, thing in enumerate(scene.things, start=1):
+        covered = (under == index).mean(axis=1) >= MIN_PATCH_SHARE
+        labels[covered, names.index(thing.name)] = True
+        labels[covered, len(names) + colors.index(thing.color)] = True
         x, y = (thing.box[0] + thing.box[2]) // 2, (thing.box[1] + thing.box[3]) // 2
         labels[(y // patch) * GRID + x // patch, -1] = True
     return labels
 
 
 def open_array(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """The array in a file, writable; a new one if there is none of that shape."""
+    """Open the array in a file, writable; make a new one if there is none of that shape."""
     if path.exists():
         array: np.ndarray = np.lib.format.open_memmap(path, mode="r+")
         if array.shape == shape:
@@ -87,7 +87,7 @@ def open_array(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _rendered(broken: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    of = scene(seed, broken)
-    picture, seen = render(of)
+    scene = make_scene(seed, broken)
+    picture, seen = render(scene)
     small = picture.resize((IMAGE_SIDE, IMAGE_SIDE), Image.Resampling.BICUBIC)
-    return np.asarray(small), np.packbits(patch_labels(of, seen), axis=-1)
+    return np.asarray(small), np.packbits(patch_labels(scene, seen), axis=-1)

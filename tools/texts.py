@@ -9,13 +9,13 @@ import torch
 from torch.utils.data import Dataset
 
 from sira_cli.demo.language import CAPTION_PROMPTS, Turn, caption, questions
-from sira_cli.demo.scenes import Scene, scene
+from sira_cli.demo.scenes import Scene, make_scene
 from tools.checkpoint import IMAGE_TOKENS
 from tools.recipe import Recipe
 
-PREFIX = "USER: "  # of a prompt, before the image tokens
-OTHER_QUESTIONS = 2  # about a picture: not whether something is there
-BLIND_QUESTIONS = 2  # without a picture
+PREFIX = "USER: "  # what a prompt begins with, before the image tokens
+OTHER_QUESTIONS = 2  # per picture, other than whether something is there
+BLIND_QUESTIONS = 2  # about another scene, without its picture
 PREAMBLE, PICTURE, PADDING = -1, -2, -3  # segments of a training sequence that are no turn
 ANSWER_WEIGHT = 6.0  # of a short answer's first token, in the loss; all others count 1
 
@@ -23,13 +23,11 @@ ANSWER_WEIGHT = 6.0  # of a short answer's first token, in the loss; all others 
 class Texts(Dataset[dict[str, torch.Tensor]]):
     """Item `step` is that step's batch of texts about pictures.
 
-        A sequence is the prompt up to the image, then several continuations. They are told apart by
-        `segment`: a number for each, or OTHER_QUESTIONS = 2  # about a picture: not whether something is there
-    BLIND_QUESTIONS = 2  # without a picture
-    PREAMBLE, PICTURE, PADDING.
+    A sequence is the prompt up to the image, then several continuations. `segment` tells them apart: a number for each,
+    or PREAMBLE, PICTURE, PADDING.
 
-        The last continuations, a caption of another scene and questions about it, do not see the picture:
-        large models have learned from texts alone too, first of all.
+    The last continuations, a caption of another scene and questions about it, do not see the picture: large models
+    have learned from texts alone, too, and did so first.
     """
 
     def __init__(self, tokenizer: Any, recipe: Recipe) -> None:
@@ -43,7 +41,9 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
         rng = np.random.default_rng([self.recipe.seed, 2, step])
         typical = self.recipe.language_scenes
         indices = rng.integers(typical + self.recipe.odd_scenes, size=self.recipe.language_batch)
-        rows = [self._sequence(scene(int(index) % typical, broken=bool(index >= typical)), rng) for index in indices]
+        rows = [
+            self._sequence(make_scene(int(index) % typical, broken=bool(index >= typical)), rng) for index in indices
+        ]
         length = max(len(row[0]) for row in rows)
         names = ("token", "position", "segment", "seeing", "weight")
         padding = {"segment": PADDING, "seeing": False}
@@ -54,15 +54,15 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
         batch = {name: torch.from_numpy(column) for name, column in zip(names, columns, strict=True)}
         return {"index": torch.from_numpy(indices), **batch}
 
-    def _sequence(self, of: Scene, rng: np.random.Generator) -> tuple[list[Any], ...]:
-        """One sequence's columns: tokens, positions, segments, whether each sees the picture, loss weights."""
+    def _sequence(self, scene: Scene, rng: np.random.Generator) -> tuple[list[Any], ...]:
+        """Return one sequence's columns: tokens, positions, segments, whether each sees the picture, loss weights."""
         image = self.tokenizer.get_vocab()["<image>"]
         tokens, positions = list(self.prefix), list(range(len(self.prefix)))
         segments, seeing = [PICTURE if token == image else PREAMBLE for token in tokens], [True] * len(tokens)
         weights = [0.0] * len(tokens)
-        other = scene(int(rng.integers(self.recipe.language_scenes)))
-        asked = questions(of, rng, self.recipe.questions, OTHER_QUESTIONS)
-        turns = [Turn(self._request(rng), caption(of, rng)), *asked]
+        other = make_scene(int(rng.integers(self.recipe.language_scenes)))
+        asked = questions(scene, rng, self.recipe.questions, OTHER_QUESTIONS)
+        turns = [Turn(self._request(rng), caption(scene, rng)), *asked]
         blind = len(turns)
         turns += [Turn(self._request(rng), caption(other, rng)), *questions(other, rng, BLIND_QUESTIONS, 0)]
         for number, turn in enumerate(turns):
@@ -81,7 +81,7 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
 
 
 def attention_mask(segment: torch.Tensor, seeing: torch.Tensor) -> torch.Tensor:
-    """Additive `[B, 1, S, S]`: each token sees what is common and its own continuation, up to itself.
+    """Return an additive mask `[B, 1, S, S]`: each token sees what is common and its own continuation, up to itself.
 
     Where `seeing` is false, the picture is hidden.
     """

@@ -40,7 +40,7 @@ from tools.texts import Texts, attention_mask
 
 
 def train_vision(model: Any, pictures: Pictures, recipe: Recipe, folder: Path) -> list[Stage]:
-    """Tower and projector: which objects and colours lie under each patch; then also where the patch is."""
+    """Train tower and projector: which objects and colours lie under each patch; then also where the patch is."""
     torch.manual_seed(recipe.seed)
     head, place = torch.nn.Linear(WIDTH, LABELS), torch.nn.Linear(WIDTH, 2 * GRID)
     torch.nn.init.constant_(head.bias, -3.0)  # few labels hold
@@ -72,14 +72,14 @@ def train_vision(model: Any, pictures: Pictures, recipe: Recipe, folder: Path) -
 
 
 def image_features(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """What the projector hands the decoder: `[B, IMAGE_TOKENS, WIDTH]` from pixels `[B, 3, H, W]`."""
+    """Return what the projector hands the decoder: `[B, IMAGE_TOKENS, WIDTH]` from pixels `[B, 3, H, W]`."""
     hidden = model.model.vision_tower(pixels).last_hidden_state  # [B, 1 + IMAGE_TOKENS, WIDTH]
     features: torch.Tensor = model.model.multi_modal_projector(hidden[:, 1:])
     return features
 
 
 def encode_pictures(model: Any, pictures: Pictures, count: int, folder: Path) -> np.ndarray:
-    """The first pictures' features by the trained tower, float16 `[count, IMAGE_TOKENS, WIDTH]`, on disk."""
+    """Return the first pictures' features by the trained tower, float16 `[count, IMAGE_TOKENS, WIDTH]`, on disk."""
     features = open_array(folder / f"{pictures.name}-features.npy", np.float16, (count, IMAGE_TOKENS, WIDTH))
     done = folder / f"{pictures.name}-{count}-encoded"
     if not done.exists():
@@ -94,7 +94,7 @@ def encode_pictures(model: Any, pictures: Pictures, count: int, folder: Path) ->
 
 
 def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Recipe, folder: Path) -> Stage:
-    """The decoder: captions and answers, from frozen image features."""
+    """Train the decoder: captions and answers, from frozen image features."""
     texts = Texts(tokenizer, recipe)
     speaking = torch.nn.ModuleList([model.model.language_model, model.lm_head])
     stage = Stage("language", folder, speaking, recipe.language_steps, recipe.language_rate)
@@ -125,7 +125,7 @@ def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Rec
 
 
 def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
-    """All three parts; `work` keeps what is needed to go on, `out` receives the checkpoint.
+    """Train all three parts; `work` keeps what is needed to go on, `out` receives the checkpoint.
 
     Raises:
         SettingsError: `work` holds what was begun with another recipe.
@@ -160,7 +160,7 @@ def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.train", description="Train the bundled model.")
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
     parser.add_argument("--work", type=Path, default=presets.cache() / "demo-training", help="to resume from")

@@ -17,10 +17,10 @@ FORMATS = (".png", ".pdf", ".svg")
 
 
 def check_format(path: Path) -> None:
-    """Whether a figure can be drawn there.
+    """Check that a figure can be drawn there.
 
     Raises:
-        SettingsError: of another ending than .png, .pdf or .svg, or matplotlib is missing.
+        SettingsError: the name does not end in .png, .pdf or .svg, or matplotlib is missing.
     """
     if path.suffix.lower() not in FORMATS:
         raise SettingsError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
@@ -29,7 +29,7 @@ def check_format(path: Path) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches, with no window, and no state that others share."""
+    """Make an empty figure, sizes in inches, without a window and without shared state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -39,5 +39,5 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def write_figure(figure: Figure, file: BinaryIO, ending: str) -> None:
-    """Write it; `ending` is one of `FORMATS`."""
+    """Write a figure; `ending` is one of `FORMATS`."""
     figure.savefig(file, format=ending.lower().removeprefix("."), dpi=150)

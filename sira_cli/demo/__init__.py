@@ -1,22 +1,11 @@
-"""A little world, a model trained on it from scratch, and what is measured on both: nothing to download.
+"""The drawn world, and what is measured on it: nothing to download.
 
-| file | job |
-|---|---|
-| `world.py` | kinds of scenes and objects: colours, glyphs, what goes with what |
-| `scenes.py` | a scene's exact content from a seed, and its picture |
-| `language.py` | captions, questions, and which objects a text mentions |
-| `checkpoint.py` | the untrained model and its tokenizer, in a checkpoint's files |
-| `pictures.py`, `texts.py` | what the training shows the model |
-| `train.py`, with `recipe.py` and `stage.py` | training from scratch |
-| `evaluate.py` | decoders caption scenes and answer questions about them |
-| `figures.py` | CHAIR's and POPE's figures, with intervals |
-| `export.py`, `export_amber.py` | scenes as the files of POPE, COCO and AMBER |
-| `card.py` | measures the model and writes the figures beside it |
-| `model/` | the trained checkpoint with its card |
+world            kinds of places and objects: colours, what goes with what (the data lie in `world.json`)
+scenes           a scene's exact content from a seed, and its picture
+language         captions, questions, and the objects that a text mentions
+questions        POPE-style questions about scenes
+measure, report  decoders on scenes: figures and tables
+word_scores      how well the scores of words tell true objects from hallucinated ones
+export           scenes as the files of POPE, COCO and AMBER
+model/           the bundled checkpoint with its card; `tools/` makes it
 """
-
-from __future__ import annotations
-
-from pathlib import Path
-
-MODEL = Path(__file__).parent / "model"

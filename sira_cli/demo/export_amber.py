@@ -15,29 +15,32 @@ from sira_cli.demo.world import COLORS, OBJECTS, PLACES
 REQUEST = "Describe this image."
 MAX_HALLU = 5  # objects a picture that a model may well make up, about as many as AMBER lists
 
-Asked = tuple[str, str, bool]  # AMBER's type of question, its text, whether yes is true
+Row = tuple[str, str, bool]  # AMBER's type of question, its text, whether yes is true
 
 
-def amber(subjects: Sequence[Scene], file_name: Callable[[Scene], str]) -> dict[str, str]:
-    """The text of each file, by its path in the data folder.
+def amber(scenes: Sequence[Scene], file_name: Callable[[Scene], str]) -> dict[str, str]:
+    """Return the text of each file, by its path in the data folder.
 
     Args:
-        subjects: the scenes.
+        scenes: what is written.
         file_name: of a scene's picture; AMBER's own are called AMBER_1.jpg and so on.
     """
     annotations: list[dict[str, Any]] = []
     queries: list[dict[str, Any]] = []
-    for number, of in enumerate(subjects, start=1):
-        objects = {"truth": list(of.objects), "hallu": _expected(of)}
+    for number, scene in enumerate(scenes, start=1):
+        objects = {"truth": list(scene.objects), "hallu": _expected(scene)}
         annotations.append({"id": number, "type": "generative", **objects})
-        queries.append({"id": number, "image": file_name(of), "query": REQUEST})
+        queries.append({"id": number, "image": file_name(scene), "query": REQUEST})
     # In AMBER's order: attributes of all pictures, then what is not there, then relations.
     asked = [
-        (of, question) for about in (_attributes, _existence, _relations) for of in subjects for question in about(of)
+        (scene, question)
+        for about in (_attributes, _existence, _relations)
+        for scene in scenes
+        for question in about(scene)
     ]
-    for number, (of, (kind, text, is_so)) in enumerate(asked, start=len(subjects) + 1):
+    for number, (scene, (kind, text, is_so)) in enumerate(asked, start=len(scenes) + 1):
         annotations.append({"id": number, "type": kind, "truth": "yes" if is_so else "no"})
-        queries.append({"id": number, "image": file_name(of), "query": text})
+        queries.append({"id": number, "image": file_name(scene), "query": text})
     return {
         "annotations.json": _json(annotations),
         "relation.json": _json(_relation()),
@@ -45,23 +48,23 @@ def amber(subjects: Sequence[Scene], file_name: Callable[[Scene], str]) -> dict[
         "safe_words.txt": "light\n",
         "metrics.txt": _metrics(),
         "query/query_all.json": _json(queries),
-        "query/query_generative.json": _json(queries[: len(subjects)]),
-        "query/query_discriminative.json": _json(queries[len(subjects) :]),
+        "query/query_generative.json": _json(queries[: len(scenes)]),
+        "query/query_discriminative.json": _json(queries[len(scenes) :]),
     }
 
 
-def _expected(of: Scene) -> list[str]:
-    """What usually is in such a place, but not here, the most usual first."""
-    chances = PLACES[of.place].objects
-    absent = [name for name in chances if name not in of.objects]
+def _expected(scene: Scene) -> list[str]:
+    """Return what usually is in such a place, but not here, the most usual first."""
+    chances = PLACES[scene.place].objects
+    absent = [name for name in chances if name not in scene.objects]
     return sorted(absent, key=lambda name: -chances[name])[:MAX_HALLU]
 
 
-def _attributes(of: Scene) -> Iterator[Asked]:
-    """Of one object the colour and the number, and what a thing in the air does: each asked for yes and for no."""
-    rng = np.random.default_rng([of.seed, of.broken, 5])
-    name = str(rng.choice(list(of.objects)))
-    things = of.objects[name]
+def _attributes(scene: Scene) -> Iterator[Row]:
+    """Ask for the colour and the number of one object, and what a thing in the air does: each for yes and no."""
+    rng = np.random.default_rng([scene.seed, scene.broken, 5])
+    name = str(rng.choice(list(scene.objects)))
+    things = scene.objects[name]
     (color,) = {thing.color for thing in things}
     other = str(rng.choice([other for other in COLORS if other != color]))
     verb = "Is" if len(things) == 1 else "Are"
@@ -71,21 +74,21 @@ def _attributes(of: Scene) -> Iterator[Asked]:
     for count in (len(things), 1 + len(things) % 3):
         text = f"Is there one {name}" if count == 1 else f"Are there {NUMBERS[count]} {OBJECTS[name].plural}"
         yield "discriminative-attribute-number", f"{text} in this image?", count == len(things)
-    for name in of.objects:
+    for name in scene.objects:
         if OBJECTS[name].where == "air":
             for does in ("fly", "stand"):
                 yield "discriminative-attribute-action", f"Does the {name} {does} in this image?", does == "fly"
 
 
-def _existence(of: Scene) -> Iterator[Asked]:
-    """AMBER's questions of this type are all about what is not there."""
-    for name in _expected(of):
+def _existence(scene: Scene) -> Iterator[Row]:
+    """Ask about what is not there, as all of AMBER's questions of this type do."""
+    for name in _expected(scene):
         yield "discriminative-hallucination", f"Is there {article(name)} {name} in this image?", False
 
 
-def _relations(of: Scene) -> Iterator[Asked]:
-    """Which of two things is further left, where that cannot be mistaken; yes and no with AMBER's two names."""
-    single = {name: things[0].where for name, things in of.objects.items() if len(things) == 1}
+def _relations(scene: Scene) -> Iterator[Row]:
+    """Ask which of two things is further left, where that cannot be mistaken; yes and no have AMBER's two names."""
+    single = {name: things[0].where for name, things in scene.objects.items() if len(things) == 1}
     left = [name for name, where in single.items() if where == "left"]
     right = [name for name, where in single.items() if where == "right"]
     for one, other in zip(left[:1], right[:1], strict=False):
@@ -94,7 +97,7 @@ def _relations(of: Scene) -> Iterator[Asked]:
 
 
 def _relation() -> dict[str, list[str]]:
-    """Every object with the words that also mean it.
+    """Return every object with the words that also mean it.
 
     AMBER compares single nouns, so a name of two words never matches there, in its own data neither.
     """
@@ -102,7 +105,7 @@ def _relation() -> dict[str, list[str]]:
 
 
 def _metrics() -> str:
-    """Where AMBER's counters start; the denominators so that none is zero."""
+    """Return where AMBER's counters start; the denominators so that none is zero."""
     captions = ("chair", "safe_cover", "hallu_cover", "non_hallu")
     # All questions, then attributes (state, number, action), relations (association), hallucinations.
     questions = [

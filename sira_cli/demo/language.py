@@ -1,4 +1,4 @@
-"""What is said about scenes: captions, questions with their answers, and which objects a text mentions."""
+"""What is said about scenes: captions, questions with answers, and the objects that a text mentions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sira_cli.demo.scenes import Scene, Thing, scene
+from sira_cli.demo.scenes import Scene, Thing, make_scene
 from sira_cli.demo.world import COLORS, OBJECTS, PLACES
 from sira_cli.eval.base import ONE_WORD
 
@@ -31,7 +31,7 @@ COUNT = ("How many {names} are there?", "How many {names} are in the image?", "H
 WHERE = ("Where is the {name}?", "Where can you see the {name}?", "In which part of the image is the {name}?")
 PLACE = ("What place is this?", "Where was this picture taken?", "What kind of place does the image show?")
 
-TYPICAL_SHARE = 0.15  # of the questions about absent things: they ask for what usually is in such a place
+TYPICAL_SHARE = 0.15  # share of questions about absent things that ask for what usually is in such a place
 NUMBERS = ("no", "one", "two", "three")
 _OPENINGS = (
     "The image shows {a} {place}.",
@@ -48,10 +48,10 @@ class Turn:
     answer: str
 
 
-def caption(of: Scene, rng: np.random.Generator) -> str:
-    """Two to five sentences that name every kind of object, the most conspicuous first."""
-    groups = sorted(of.objects.values(), key=_salience, reverse=True)
-    sentences = [_choose(rng, _OPENINGS).format(a=article(of.place), place=of.place)]
+def caption(scene: Scene, rng: np.random.Generator) -> str:
+    """Write two to five sentences that name every kind of object, the most conspicuous first."""
+    groups = sorted(scene.objects.values(), key=_salience, reverse=True)
+    sentences = [_choose(rng, _OPENINGS).format(a=article(scene.place), place=scene.place)]
     while groups:
         fewest = 2 if len(groups) > 4 - (len(sentences) - 1) else 1  # five sentences at most
         size = min(len(groups), int(rng.integers(fewest, 3)))
@@ -59,51 +59,51 @@ def caption(of: Scene, rng: np.random.Generator) -> str:
     return " ".join(sentences)
 
 
-def questions(of: Scene, rng: np.random.Generator, yes_no: int = 6, others: int = 4) -> list[Turn]:
-    """`yes_no` questions whether something is there, as often yes as no, and at most so many of `others`.
+def questions(scene: Scene, rng: np.random.Generator, yes_no: int = 6, others: int = 4) -> list[Turn]:
+    """Ask `yes_no` questions whether something is in the scene, as often yes as no, and at most `others` other ones.
 
     The others ask for a colour, a number, where something is and what place it is: one of each.
     """
-    there = list(of.objects)
-    absent = [name for name in OBJECTS if name not in there]
-    typical = [name for name in PLACES[of.place].objects if name not in there]
+    present = list(scene.objects)
+    absent = [name for name in OBJECTS if name not in present]
+    typical = [name for name in PLACES[scene.place].objects if name not in present]
     turns = []
     for number in range(yes_no):
         missing = typical if typical and rng.random() < TYPICAL_SHARE else absent
-        name = _choose(rng, there if number % 2 else missing)
+        name = _choose(rng, present if number % 2 else missing)
         suffix = ONE_WORD if rng.random() < 0.3 else ""
         turns.append(Turn(yes_no_question(name, _choose(rng, YES_NO)) + suffix, "Yes" if number % 2 else "No"))
-    return turns + _other_questions(of, rng)[:others]
+    return turns + _other_questions(scene, rng)[:others]
 
 
-def _other_questions(of: Scene, rng: np.random.Generator) -> list[Turn]:
-    """One of each other sort, shuffled."""
-    there = list(of.objects)
-    name = _choose(rng, there)
-    turns = [Turn(_choose(rng, COLOR).format(name=name), of.objects[name][0].color.capitalize())]
-    name = _choose(rng, there if rng.random() < 0.85 else [name for name in OBJECTS if name not in there])
-    amount = NUMBERS[len(of.objects.get(name, ()))]
+def _other_questions(scene: Scene, rng: np.random.Generator) -> list[Turn]:
+    """Ask one question of each other kind, shuffled."""
+    present = list(scene.objects)
+    name = _choose(rng, present)
+    turns = [Turn(_choose(rng, COLOR).format(name=name), scene.objects[name][0].color.capitalize())]
+    name = _choose(rng, present if rng.random() < 0.85 else [name for name in OBJECTS if name not in present])
+    amount = NUMBERS[len(scene.objects.get(name, ()))]
     turns.append(Turn(_choose(rng, COUNT).format(names=OBJECTS[name].plural), amount.capitalize()))
-    single = [name for name, things in of.objects.items() if len(things) == 1]
+    single = [name for name, things in scene.objects.items() if len(things) == 1]
     if single:
         name = _choose(rng, single)
-        turns.append(Turn(_choose(rng, WHERE).format(name=name), _place(of.objects[name][0]).capitalize() + "."))
-    turns.append(Turn(_choose(rng, PLACE), f"{article(of.place).capitalize()} {of.place}."))
+        turns.append(Turn(_choose(rng, WHERE).format(name=name), _place(scene.objects[name][0]).capitalize() + "."))
+    turns.append(Turn(_choose(rng, PLACE), f"{article(scene.place).capitalize()} {scene.place}."))
     return [turns[index] for index in rng.permutation(len(turns))]
 
 
 def yes_no_question(name: str, template: str = YES_NO[0]) -> str:
-    """POPE's question, unless another template is given."""
+    """Return POPE's question about an object, or another one by a template."""
     return template.format(a=article(name), name=name)
 
 
 def article(noun: str) -> str:
-    """A or an."""
+    """Return `a` or `an`."""
     return "an" if noun[0] in "aeiou" else "a"
 
 
 def mentions(text: str) -> list[tuple[int, int, str]]:
-    """The objects that a text names: start, end and the object's name, for every mention.
+    """Find every mention of an object in a text: start, end and the object's name.
 
     Singular, plural and synonyms count, whole words only, the longest match first, case aside.
     """
@@ -111,14 +111,14 @@ def mentions(text: str) -> list[tuple[int, int, str]]:
 
 
 def corpus(seed: int, size: int) -> list[str]:
-    """Texts to learn a tokenizer from, with every word there is."""
+    """Return texts to train a tokenizer on, with every word of the world."""
     texts = [*CAPTION_PROMPTS, ONE_WORD, *COLORS, *NUMBERS, *PLACES, *_LEXICON]
     for name in OBJECTS:
         texts += [yes_no_question(name, template) for template in YES_NO]
     for index in range(size):
         rng = np.random.default_rng([seed, index, 2])
-        of = scene(index)
-        texts += [caption(of, rng), *(f"{turn.prompt} {turn.answer}" for turn in questions(of, rng))]
+        scene = make_scene(index)
+        texts += [caption(scene, rng), *(f"{turn.prompt} {turn.answer}" for turn in questions(scene, rng))]
     return texts
 
 
@@ -127,8 +127,9 @@ def _salience(things: list[Thing]) -> float:
 
 
 def _sentence(groups: list[list[Thing]], rng: np.random.Generator) -> str:
-    """Every sentence about things begins with There, so that "is there more?" is one choice between two tokens.
+    """Say what is there.
 
+    Every sentence about things begins with There, so that "is there more?" is one choice between two tokens.
     With many openings greedy decoding would stop early: each of them is less probable than the end. For the
     same reason a thing's name comes before its colour: what is there is decided in one place.
     """

@@ -1,7 +1,7 @@
-"""Scenes of the little world: what is in them, exactly, and how they look.
+"""Scenes of the drawn world: what exactly is in them, and how they look.
 
-Everything follows from a seed. Evidence is weak now and then, as in photographs: an object may be
-small, faint, or mostly hidden behind another one. It is in the picture all the same.
+Everything follows from a seed. Evidence is weak now and then, as in photographs: an object may be small, faint, or
+mostly hidden behind another one. It is in the picture all the same.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sira_cli.demo.world import COLORS, FIXED, OBJECTS, PLACES, Rgb, Shape
 SIDE = 384  # pixels
 Where = Literal["left", "middle", "right"]
 
-# Three ranges of seeds that never meet.
+# Three ranges of seeds that do not overlap.
 TRAINING_SEEDS = range(1_000_000)
 VALIDATION_SEEDS = range(1_000_000, 2_000_000)
 TEST_SEEDS = range(2_000_000, 3_000_000)
 
 MIN_KINDS, MAX_KINDS = 3, 7
-STRAY = 0.2  # how often an object turns up that does not belong there
-WEAK = 0.3  # how often an object gives weak evidence
-KEPT = 0.25  # of a typical object's probability, where co-occurrence is broken
-MIN_VISIBLE = 0.15  # of a thing's box; what is hidden more is left out
+STRAY = 0.2  # share of scenes with an object that does not belong there
+WEAK = 0.3  # share of objects that give weak evidence
+KEPT = 0.25  # factor on a typical object's probability where co-occurrence is broken
+MIN_VISIBLE = 0.15  # share of a thing's box that must be visible; otherwise the thing is left out
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,18 @@ class Thing:
 
     @property
     def where(self) -> Where:
-        """In which third of the picture its middle is."""
+        """The third of the picture that its middle is in."""
         thirds: tuple[Where, ...] = ("left", "middle", "right")
         return thirds[min(2, int(3 * (self.box[0] + self.box[2]) / 2 / SIDE))]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture's exact content: `things` from back to front.
+    """A picture's exact content.
 
-    `broken`: the objects are not those that usually go with `place`.
+    Attributes:
+        things: from back to front.
+        broken: whether the objects are not those that usually go with `place`.
     """
 
     seed: int
@@ -59,15 +61,15 @@ class Scene:
 
     @property
     def objects(self) -> dict[str, list[Thing]]:
-        """Kinds of objects that are there, each with its things."""
+        """Kinds of objects in the scene, each with its things."""
         found: dict[str, list[Thing]] = {}
         for thing in self.things:
             found.setdefault(thing.name, []).append(thing)
         return found
 
 
-def scene(seed: int, broken: bool = False) -> Scene:
-    """The scene of a seed. With `broken`, typical objects are rare and others take their places."""
+def make_scene(seed: int, broken: bool = False) -> Scene:
+    """Make the scene of a seed. With `broken`, typical objects are rare and others take their places."""
     rng = np.random.default_rng([seed, broken])
     place = str(rng.choice(list(PLACES)))
     things: list[Thing] = []
@@ -80,15 +82,15 @@ def scene(seed: int, broken: bool = False) -> Scene:
     return Scene(seed, place, tuple(_visible(things)), broken)
 
 
-def render(of: Scene) -> tuple[Image.Image, np.ndarray]:
-    """The picture, and for each of its pixels which thing is seen there.
+def render(scene: Scene) -> tuple[Image.Image, np.ndarray]:
+    """Draw a scene.
 
     Returns:
-        An RGB image of SIDE x SIDE pixels, and an array int16 `[SIDE, SIDE]`: 0 the background, else
-        1 + the index of a thing in `of.things`.
+        An RGB image of SIDE x SIDE pixels, and what is seen at each pixel: int16 `[SIDE, SIDE]`, 0 for the background,
+        else 1 + the index of a thing in `scene.things`.
     """
-    rng = np.random.default_rng([of.seed, of.broken, 1])
-    place = PLACES[of.place]
+    rng = np.random.default_rng([scene.seed, scene.broken, 1])
+    place = PLACES[scene.place]
     image = Image.new("RGB", (SIDE, SIDE), _jitter(rng, place.above))
     draw = ImageDraw.Draw(image)
     draw.rectangle((0, round(place.horizon * SIDE), SIDE, SIDE), fill=_jitter(rng, place.below))
@@ -96,7 +98,7 @@ def render(of: Scene) -> tuple[Image.Image, np.ndarray]:
         _draw(draw, shape, (0, 0, SIDE, SIDE), _jitter(rng, _mix(FIXED[shape.tone], place.below, 0.4)))
 
     seen = np.zeros((SIDE, SIDE), np.int16)
-    for index, thing in enumerate(of.things, start=1):
+    for index, thing in enumerate(scene.things, start=1):
         x0, y0, x1, y1 = thing.box
         silhouette = Image.new("L", (x1 - x0, y1 - y0))
         painted = image.crop(thing.box)
@@ -132,7 +134,7 @@ def _pick_color(rng: np.random.Generator, name: str) -> str:
 
 
 def _put(rng: np.random.Generator, things: list[Thing], name: str, color: str, weakness: str, horizon: float) -> None:
-    """Add a thing where it leaves the others visible; a hidden one goes behind one that is there already."""
+    """Add a thing where it leaves the others visible; a hidden one goes behind an earlier one."""
     kind = OBJECTS[name]
     scale = rng.uniform(0.32, 0.55) if weakness == "small" else rng.uniform(0.75, 1.15)
     strength = float(rng.uniform(0.12, 0.35)) if weakness == "faint" else 1.0
@@ -151,8 +153,8 @@ def _put(rng: np.random.Generator, things: list[Thing], name: str, color: str, w
         x0 = round(min(max(middle - width / 2, 0), SIDE - width))
         y0 = round(min(max(foot - height, 0), SIDE - height))
         box = (x0, y0, x0 + width, y0 + height)
-        hidden = max((_share(box, other.box) for other in things), default=0.0)  # of it, if it goes behind
-        hides = max((_share(other.box, box) for other in things), default=0.0)  # of another, if in front
+        hidden = max((_share(box, other.box) for other in things), default=0.0)  # if it goes behind
+        hides = max((_share(other.box, box) for other in things), default=0.0)  # if it goes in front
         misfit = abs(hidden - 0.6) if behind else hides + 0.5 * hidden
         if best is None or misfit < best[0]:
             best = (misfit, box)
@@ -161,7 +163,7 @@ def _put(rng: np.random.Generator, things: list[Thing], name: str, color: str, w
 
 
 def _visible(things: list[Thing]) -> list[Thing]:
-    """Those of which enough is seen, reckoned by their boxes."""
+    """Keep things of which enough is visible, judged by their boxes."""
     covered = np.zeros((SIDE, SIDE), bool)
     kept: list[Thing] = []
     for thing in reversed(things):
@@ -172,11 +174,11 @@ def _visible(things: list[Thing]) -> list[Thing]:
     return kept
 
 
-def _share(of: tuple[int, int, int, int], under: tuple[int, int, int, int]) -> float:
-    """How much of the first box the second covers."""
-    width = min(of[2], under[2]) - max(of[0], under[0])
-    height = min(of[3], under[3]) - max(of[1], under[1])
-    return max(0, width) * max(0, height) / ((of[2] - of[0]) * (of[3] - of[1]))
+def _share(box: tuple[int, int, int, int], under: tuple[int, int, int, int]) -> float:
+    """Return the share of the first box that the second covers."""
+    width = min(box[2], under[2]) - max(box[0], under[0])
+    height = min(box[3], under[3]) - max(box[1], under[1])
+    return max(0, width) * max(0, height) / ((box[2] - box[0]) * (box[3] - box[1]))
 
 
 def _draw(draw: ImageDraw.ImageDraw, shape: Shape, box: tuple[int, int, int, int], fill: Rgb | int) -> None:

@@ -17,9 +17,9 @@ import yaml
 
 from sira_cli import methods
 from sira_cli.analysis import bench as package
-from sira_cli.analysis.bench import shape_names, shapes
+from sira_cli.analysis.bench import random_models, shape_names
+from sira_cli.analysis.bench.figures import BenchReport, Decoder, Row
 from sira_cli.analysis.bench.measure import Timing, cache_bytes, check_caches, measure, pictures, prompts
-from sira_cli.analysis.bench.report import BenchReport, Decoder, Row
 from sira_cli.analysis.bench.run import bench
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods.second_pass import SecondPass
@@ -34,7 +34,7 @@ SMALL_TEXT |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 def small(name: str) -> dict:
     """A shape with its own tokenizer, processor and family, and hardly any weights."""
-    shape = shapes.read(name)
+    shape = random_models.read(name)
     text, vision = shape["config"]["text_config"], shape["config"]["vision_config"]
     text |= SMALL_TEXT
     if "rope_parameters" in text:
@@ -50,8 +50,8 @@ def small(name: str) -> dict:
 def qwen(tmp_path_factory) -> Lvlm:
     """Qwen2.5-VL's code, in small, under SIRA with K = 2 of 4."""
     shape, folder = small("qwen2.5-vl-3b"), tmp_path_factory.mktemp("qwen")
-    shapes.write_processor(shape, folder)
-    model = shapes.random_model(shape, dtype=torch.float32, device=torch.device("cpu"), attention="sdpa")
+    random_models.write_processor(shape, folder)
+    model = random_models.random_model(shape, dtype=torch.float32, device=torch.device("cpu"), attention="sdpa")
     preset = presets.find("qwen2.5-vl-3b").with_settings(k=2)
     return Lvlm(model, load_processor(folder), preset, methods.find("sira"), "random", None)
 
@@ -71,7 +71,7 @@ def prepared(lvlm: Lvlm, batch: int, image_tokens: int = 20):
 
 @pytest.mark.parametrize("name", shape_names())
 def test_a_shape_has_the_size_of_the_real_model(name: str):
-    shape, preset = shapes.read(name), presets.find(name)
+    shape, preset = random_models.read(name), presets.find(name)
     with torch.device("meta"):
         model = hf.AutoModelForImageTextToText.from_config(hf.AutoConfig.for_model(**shape["config"]))
     size = 2 * sum(parameter.numel() for parameter in model.parameters())  # bytes in bfloat16
@@ -82,8 +82,8 @@ def test_a_shape_has_the_size_of_the_real_model(name: str):
 
 @pytest.mark.parametrize("name", shape_names())
 def test_a_shape_comes_with_a_processor_of_its_family(name: str, tmp_path: Path):
-    shape = shapes.read(name)
-    shapes.write_processor(shape, tmp_path)
+    shape = random_models.read(name)
+    random_models.write_processor(shape, tmp_path)
     processor = load_processor(tmp_path)
     image = pictures(processor, 600, 1)
     content = [{"type": "image"}, {"type": "text", "text": "What is it?"}]
@@ -103,11 +103,11 @@ def test_a_shape_comes_with_a_processor_of_its_family(name: str, tmp_path: Path)
 
 def test_a_shape_that_does_not_exist_is_refused_with_those_that_do():
     with pytest.raises(SettingsError, match=r"no shape named 'llava'; there are llava-1\.5-13b, "):
-        shapes.read("llava")
+        random_models.read("llava")
 
 
 def test_random_weights_are_spread_as_fresh_ones_are():
-    model = shapes.random_model(
+    model = random_models.random_model(
         small("llava-1.5-7b"), dtype=torch.bfloat16, device=torch.device("cpu"), attention="eager"
     )
     assert model.dtype == torch.bfloat16
@@ -124,7 +124,7 @@ def test_random_weights_are_spread_as_fresh_ones_are():
 
 
 def test_weights_are_shared_where_the_real_model_shares_them(qwen: Lvlm):
-    assert shapes.read("qwen2.5-vl-3b")["config"]["tie_word_embeddings"]
+    assert random_models.read("qwen2.5-vl-3b")["config"]["tie_word_embeddings"]
     assert qwen.model.lm_head.weight is qwen.model.get_input_embeddings().weight
 
 
@@ -205,8 +205,7 @@ def test_a_bench_of_the_wrong_decoder_is_noticed(qwen: Lvlm):
         with pytest.raises(SiraError, match="method vcd"):
             check_caches(vcd, both, passes, wrong, 3)
 
-    _, decoder = qwen.decoding(inputs, 3)
-    with decoder as fork:
+    with qwen.decoder.attach(qwen.model, qwen.sira, inputs["input_ids"], {}) as fork:
         early, text = [layer(prompt + 2)] * 2, prompt - image
         check_caches(qwen, inputs, fork, [cache(*early, *[layer(prompt + 2, text + 2)] * 2)], 3)
         for cf in (0, prompt + 2, text):
@@ -300,7 +299,7 @@ def test_bench_prints_a_table_and_writes_json(sira, tmp_path: Path):
 def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shape = small("qwen2.5-vl-3b")
     monkeypatch.setattr(package, "SHAPES", tmp_path)
-    monkeypatch.setattr(shapes, "SHAPES", tmp_path)
+    monkeypatch.setattr(random_models, "SHAPES", tmp_path)
     (tmp_path / "qwen2.5-vl-3b.yaml").write_text(yaml.safe_dump(shape))
     given = ["--shape", "qwen2.5-vl-3b", "--k", 1, "--max-new-tokens", 2, "--runs", 1, "--image-tokens", 20]
     code, out, err = sira("bench", *given, "--json")

@@ -26,7 +26,7 @@ from sira_cli.analysis.drift.measure import (
     measure_drift,
 )
 from sira_cli.analysis.drift.plot import draw
-from sira_cli.analysis.drift.report import DriftReport, Estimate, Failure, Profile
+from sira_cli.analysis.drift.profiles import DriftReport, Estimate, FailedFile, Profile
 from sira_cli.cli.drift import _print
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import kl_divergence
@@ -315,7 +315,7 @@ def made_up(layers: int, boundary: int, pictures: int = 2) -> DriftReport:
     profile = Profile(tuple(Estimate(layer / 100, stderr) for layer in range(1, layers + 1)), one, one, one)
     references = dict.fromkeys(REFERENCES, profile)
     settings = ("", "some/model", "main", None, "float32", "Why?", layers - boundary, layers, boundary)
-    return DriftReport(*settings, Perturbations(), pictures, (Failure("a.png", "is odd"),), references)
+    return DriftReport(*settings, Perturbations(), pictures, (FailedFile("a.png", "is odd"),), references)
 
 
 def test_many_layers_share_rows_of_the_table(capsys):

@@ -6,6 +6,7 @@ import functools
 import io
 import itertools
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,16 +17,17 @@ import pytest
 from PIL import Image
 
 from sira_cli import methods
-from sira_cli.analysis.sweep import benchmark, best, grid
-from sira_cli.analysis.sweep.benchmark import Asked, Benchmark
+from sira_cli.analysis.sweep import best, grid
 from sira_cli.analysis.sweep.cells import GREEDY, Cell, Grid, parse_alphas, parse_ks, spread
+from sira_cli.analysis.sweep.grid import FailedPicture
+from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.analysis.sweep.plot import draw
-from sira_cli.analysis.sweep.report import Failure, SweepReport
+from sira_cli.analysis.sweep.questions import Question, QuestionSet, from_files
 from sira_cli.analysis.sweep.units import Units, decisive
-from sira_cli.demo.evaluate import Questions, held_out, measure
-from sira_cli.demo.figures import SPLITS
+from sira_cli.demo.measure import measure
+from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_questions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.errors import PictureError, SettingsError
+from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.models import presets
 from sira_cli.models.loading import load
@@ -43,7 +45,7 @@ def lvlm() -> Lvlm:
 @pytest.fixture(autouse=True)
 def few_scenes_to_count(monkeypatch):
     """What goes together is counted in fewer scenes: it takes seconds and decides nothing here."""
-    monkeypatch.setattr("sira_cli.analysis.sweep.benchmark.Questions", partial(Questions, 50))
+    monkeypatch.setattr("sira_cli.demo.questions.Questions", partial(Questions, 50))
 
 
 def under(lvlm: Lvlm, cell: Cell, **settings: Any) -> Lvlm:
@@ -63,16 +65,17 @@ def loaded(lvlm, monkeypatch):
     monkeypatch.setattr("sira_cli.cli.sweep.load_model", load_model)
 
 
-def answers(lvlm: Lvlm, questions: Benchmark, cells: Grid, batch_size: int = 5) -> Units:
+def answers(lvlm: Lvlm, questions: QuestionSet, cells: Grid, batch_size: int = 5) -> Units:
     units = Units()
-    grid.answer_questions(lvlm, questions, cells, units, batch_size, lambda *a, **b: None, pytest.fail)
+    events = grid.answer_questions(lvlm, questions, cells, units, batch_size)
+    assert not [event for event in events if isinstance(event, FailedPicture)]
     return units
 
 
 # --- every answer
 
 
-def one_token(lvlm: Lvlm, questions: Benchmark, cells: Grid) -> list[list[str]]:
+def one_token(lvlm: Lvlm, questions: QuestionSet, cells: Grid) -> list[list[str]]:
     """Slowly: a decoding for every question and setting."""
     deciders = [under(lvlm, cell, max_new_tokens=1) for cell in cells.cells()]
     return [
@@ -81,12 +84,12 @@ def one_token(lvlm: Lvlm, questions: Benchmark, cells: Grid) -> list[list[str]]:
     ]
 
 
-def picked(questions: Benchmark, numbers: list[int]) -> Benchmark:
+def picked(questions: QuestionSet, numbers: list[int]) -> QuestionSet:
     return replace(questions, questions=tuple(questions.questions[number] for number in numbers))
 
 
 def test_every_answer_is_that_of_sira_ask(lvlm):
-    questions, cells = benchmark.scenes(4), Grid((1, 4, 7), (0.5, 3.0))
+    questions, cells = validation_questions(4), Grid((1, 4, 7), (0.5, 3.0))
     units = answers(lvlm, questions, cells, batch_size=16)
     found = [units[grid.answer_unit(number)] for number in range(len(questions.questions))]
     disputed = [number for number, row in enumerate(found) if len(set(row)) > 1]
@@ -99,9 +102,9 @@ def test_of_another_family_with_prompts_of_any_length_and_a_cut_off(qwen_folder,
     qwen = load(qwen_folder, beta=0.3, k=3)
     pictures = [photos[name] for name in ("rocket", "tall", "chelsea")]
     texts = ["Is there a dog?", "Is there a cat on the table in the old kitchen?", "A tree?"]
-    questions = Benchmark(
+    questions = QuestionSet(
         ("one",),
-        tuple(Asked(str(path), text, True, ("one",)) for path in pictures for text in texts),
+        tuple(Question(str(path), text, True, ("one",)) for path in pictures for text in texts),
         lambda name: Image.open(name).convert("RGB"),
     )
     cells = Grid((1, 3, 5), (1.0, 8.0))
@@ -114,8 +117,12 @@ def test_of_another_family_with_prompts_of_any_length_and_a_cut_off(qwen_folder,
     assert len(set(zip(*found, strict=True))) > 3
 
 
+def failed(events: Iterable[object]) -> list[FailedPicture]:
+    return [event for event in events if isinstance(event, FailedPicture)]
+
+
 def test_a_batch_that_fails_is_tried_in_halves(lvlm, monkeypatch):
-    questions = benchmark.scenes(1)
+    questions = validation_questions(1)
     expected = answers(lvlm, questions, GRID)
     first, sizes, failures = grid.first_tokens, [], []
 
@@ -128,18 +135,14 @@ def test_a_batch_that_fails_is_tried_in_halves(lvlm, monkeypatch):
     monkeypatch.setattr(grid, "first_tokens", at_most_two)
     units = Units()
     questions = picked(questions, list(range(6)))
-    grid.answer_questions(
-        lvlm, questions, GRID, units, 6, lambda *a, **b: None, lambda *failure: failures.append(failure)
-    )
+    failures += failed(grid.answer_questions(lvlm, questions, GRID, units, 6))
     assert sizes == [6, 3, 1, 2, 1, 1, 3, 1, 2]  # the fourth fails and is tried in halves
     assert failures == []
     sizes[:] = [0, 0, 0]
     alone = picked(questions, [0])
-    grid.answer_questions(
-        lvlm, alone, GRID, Units(), 1, lambda *a, **b: None, lambda *failure: failures.append(failure)
-    )
+    failures += failed(grid.answer_questions(lvlm, alone, GRID, Units(), 1))
     (picture,) = questions.pictures
-    assert failures == [(picture, f"{picture}: RuntimeError: out of memory")]
+    assert failures == [FailedPicture(picture, f"{picture}: RuntimeError: out of memory")]
     assert [units[grid.answer_unit(number)] for number in range(6)] == [
         expected[grid.answer_unit(number)] for number in range(6)
     ]
@@ -191,13 +194,13 @@ def test_pope_files(tmp_path):
     rows = [question("a.png", "A dog?", "yes"), question("b.png", "A cat?", "no"), question("a.png", "A cat?", "Yes")]
     one.write_text("\n".join([*rows, "", question("late.png", "Late?", "no")]))
     two.write_text(f"[{rows[0]}, {rows[0]}, {question('a.png', 'A cat?', 'no')}]")
-    found = benchmark.files([one, two], tmp_path, limit=3, suffix="!")
+    found = from_files([one, two], tmp_path, limit=3, suffix="!")
     assert found.splits == ("random", "popular")
     assert found.questions == (
-        Asked("a.png", "A dog?!", True, ("random", "popular", "popular")),
-        Asked("a.png", "A cat?!", True, ("random",)),
-        Asked("a.png", "A cat?!", False, ("popular",)),
-        Asked("b.png", "A cat?!", False, ("random",)),
+        Question("a.png", "A dog?!", True, ("random", "popular", "popular")),
+        Question("a.png", "A cat?!", True, ("random",)),
+        Question("a.png", "A cat?!", False, ("popular",)),
+        Question("b.png", "A cat?!", False, ("random",)),
     )
     assert found.pictures == ["a.png", "b.png"]
     with pytest.raises(PictureError, match=r"a\.png: no such file"):
@@ -223,47 +226,49 @@ def test_pope_files(tmp_path):
 def test_bad_question_files(tmp_path, content, message):
     path = tmp_path / "random.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(SettingsError, match=rf"random\.json: {message}"):
-        benchmark.files([path], tmp_path)
-    with pytest.raises(SettingsError, match=r"missing\.json: cannot be read: No such file"):
-        benchmark.files([tmp_path / "missing.json"], tmp_path)
+    with pytest.raises(DataError, match=rf"random\.json: {message}"):
+        from_files([path], tmp_path)
+    with pytest.raises(DataError, match=r"missing\.json: cannot be read: No such file"):
+        from_files([tmp_path / "missing.json"], tmp_path)
 
 
 def test_splits_of_one_name_are_refused(tmp_path):
     with pytest.raises(SettingsError, match="another file is named random"):
-        benchmark.files([tmp_path / "coco/random.json", tmp_path / "gqa/random.json"], tmp_path)
+        from_files([tmp_path / "coco/random.json", tmp_path / "gqa/random.json"], tmp_path)
 
 
 def test_scenes_are_the_validation_ones():
-    found = benchmark.scenes(2, "?!")
-    assert [of.seed for of in found.scenes] == list(VALIDATION_SEEDS[:2]) == [int(name) for name in found.pictures]
+    found = validation_questions(2, "?!")
+    assert [int(name) for name in found.pictures] == list(VALIDATION_SEEDS[:2])
     assert found.splits == SPLITS
     about = Questions(50).about(held_out(VALIDATION_SEEDS[0]))
-    assert [asked.there for asked in found.questions[: len(about)]] == [asked.there for asked in about]
+    assert [asked.expected for asked in found.questions[: len(about)]] == [asked.expected for asked in about]
     assert all(asked.text.endswith("?!") for asked in found.questions)
-    assert np.array_equal(np.asarray(found.open(found.pictures[1])), np.asarray(render(found.scenes[1])[0]))
+    assert np.array_equal(
+        np.asarray(found.open(found.pictures[1])), np.asarray(render(held_out(VALIDATION_SEEDS[1]))[0])
+    )
 
 
 # --- figures and the best setting
 
 
-def made_up(texts: dict[int, list[str]], questions: list[Asked], cells: Grid, **options: Any) -> SweepReport:
+def made_up(texts: dict[int, list[str]], questions: list[Question], cells: Grid, **options: Any) -> SweepReport:
     class Loaded:
         preset, revision, quantization, layers, dtype = presets.find("demo"), "r", None, 8, "float32"
 
     units = Units()
     units.add({grid.answer_unit(number): row for number, row in texts.items()})
     splits = tuple(dict.fromkeys(split for asked in questions for split in asked.splits))
-    return SweepReport.of(Loaded(), Benchmark(splits, tuple(questions), pytest.fail), cells, units, **options)  # type: ignore[arg-type]
+    return SweepReport.of(Loaded(), QuestionSet(splits, tuple(questions), pytest.fail), cells, units, **options)  # type: ignore[arg-type]
 
 
 def test_figures_by_hand():
     questions = [
-        Asked("a", "1", True, ("x", "y")),
-        Asked("a", "2", False, ("x",)),
-        Asked("b", "3", True, ("x", "y", "y")),  # asked twice in y
-        Asked("b", "4", False, ("y",)),
-        Asked("b", "5", False, ("x", "y")),  # not answered
+        Question("a", "1", True, ("x", "y")),
+        Question("a", "2", False, ("x",)),
+        Question("b", "3", True, ("x", "y", "y")),  # asked twice in y
+        Question("b", "4", False, ("y",)),
+        Question("b", "5", False, ("x", "y")),  # not answered
     ]
     texts = {
         0: ["Yes", "Yes", "No"],
@@ -271,7 +276,7 @@ def test_figures_by_hand():
         2: ["no", "Red", "Yes"],
         3: ["NO", "No", "No"],
     }
-    report = made_up(texts, questions, Grid((3,), (0.5, 1.0)), failures=[Failure("b", "odd")])
+    report = made_up(texts, questions, Grid((3,), (0.5, 1.0)), failures=[FailedPicture("b", "odd")])
     greedy, half, one = report.rows
     assert (report.questions, report.pictures) == (4, 2)
     assert [(row.k, row.alpha, row.neither) for row in report.rows] == [(0, 0.0, 0), (3, 0.5, 1), (3, 1.0, 0)]
@@ -297,7 +302,7 @@ def test_figures_by_hand():
 def test_the_interval_is_paired_and_over_pictures():
     rng = np.random.default_rng(0)
     greedy = rng.random(400) < 0.5
-    questions = [Asked(str(number), "?", True, ("x",)) for number in range(400)]
+    questions = [Question(str(number), "?", True, ("x",)) for number in range(400)]
     better = greedy | (rng.random(400) < 0.2)
     texts = {
         number: ["Yes" if right else "No" for right in (greedy[number], greedy[number], better[number])]
@@ -310,7 +315,7 @@ def test_the_interval_is_paired_and_over_pictures():
     assert change.high - change.low == pytest.approx(width, rel=0.15)
     assert change.high - change.low < 0.7 * (other.figures["mean accuracy"].high - other.figures["mean accuracy"].low)
     # Questions about one picture are drawn together.
-    doubled = [Asked(str(number // 2), f"{number}", True, ("x",)) for number in range(800)]
+    doubled = [Question(str(number // 2), f"{number}", True, ("x",)) for number in range(800)]
     twice = made_up({n: texts[n // 2] for n in range(800)}, doubled, Grid((1,), (0.5, 1.0))).rows[2]
     assert twice.differences["mean accuracy"] == change
 
@@ -375,12 +380,12 @@ def test_units_are_kept(tmp_path):
 
 
 def test_what_decides_a_sweep():
-    demo, questions = presets.find("demo"), benchmark.scenes(1)
+    demo, questions = presets.find("demo"), validation_questions(1)
     settings = decisive(demo, questions, (0.5,), captions=False)
     assert settings == decisive(demo.with_settings(k=3, alpha=2, max_new_tokens=7), questions, (0.5,), captions=False)
     others = [
         decisive(demo.with_settings(beta=0.1), questions, (0.5,), captions=False),
-        decisive(demo, benchmark.scenes(1, " Say it."), (0.5,), captions=False),
+        decisive(demo, validation_questions(1, " Say it."), (0.5,), captions=False),
         decisive(demo.with_settings(max_new_tokens=7), questions, (0.5,), captions=True),
         decisive(demo.with_settings(prompt="What?"), questions, (0.5,), captions=True),
         decisive(demo, questions, (0.5,), captions=True),
@@ -410,7 +415,7 @@ def test_a_file_that_was_only_begun(tmp_path, content):
 def test_foreign_files_are_left_alone(tmp_path, content, line):
     path = tmp_path / "units.jsonl"
     path.write_bytes(content)
-    with pytest.raises(SettingsError, match=f"line {line} is not of a sweep"):
+    with pytest.raises(DataError, match=f"line {line} is not of a sweep"):
         Units(path)
     assert path.read_bytes() == content
 
@@ -425,7 +430,7 @@ def pope(tmp_path) -> Path:
         render(held_out(seed))[0].save(tmp_path / f"{seed}.png")
     (tmp_path / "bad.png").write_bytes(b"no picture")
     about = [
-        (f"{seed}.png", asked.name, asked.there)
+        (f"{seed}.png", asked.name, asked.expected)
         for seed in VALIDATION_SEEDS[:2]
         for asked in Questions(50).about(held_out(seed))[1:5]
     ]
@@ -596,7 +601,7 @@ def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
             "give question files with their --images, or --scenes, not both",
         ),
         (["random.json", "--images", "nowhere"], "--images nowhere: is not a folder"),
-        (["random.json", "--images", ".", "--captions"], "--captions: what is in the pictures is only known of scenes"),
+        (["random.json", "--images", ".", "--captions"], "--captions is for scenes, whose content is known"),
         (["-p", "demo", "--k", "8"], "k must be 1..7"),
         (["-p", "demo", "--k", "1-"], "--k '1-': expected all, or numbers and ranges"),
         (["-p", "demo", "--alpha", "0"], "--alpha 0 is greedy"),
@@ -634,10 +639,10 @@ def test_every_k(sira, loaded):
 
 @pytest.mark.parametrize("ending", [".png", ".PDF", ".svg"])
 def test_the_figure(ending):
-    questions = [Asked(str(number), "?", number % 2 == 0, SPLITS[: 1 + number % 3]) for number in range(60)]
+    questions = [Question(str(number), "?", number % 2 == 0, SPLITS[: 1 + number % 3]) for number in range(60)]
     rng = np.random.default_rng(1)
     texts = {
-        number: ["Yes" if (rng.random() < 0.8) == asked.there else "No" for _ in GRID.cells()]
+        number: ["Yes" if (rng.random() < 0.8) == asked.expected else "No" for _ in GRID.cells()]
         for number, asked in enumerate(questions)
     }
     report, file = made_up(texts, questions, GRID), io.BytesIO()
@@ -655,7 +660,7 @@ def test_the_figure(ending):
 
 def test_the_figure_takes_the_nearest_setting_of_the_grid():
     """Where no setting fulfils the rule for captions, the paper's need not be in the grid."""
-    questions = [Asked("a", "?", True, ("adversarial",))]
+    questions = [Question("a", "?", True, ("adversarial",))]
     report = made_up({0: ["Yes"] * 7}, questions, Grid((1, 5, 7), (1.0, 2.0)))
     drawn = []
     for cell in (best.paper(8), Cell(5, 1.0), Cell(1, 1.0)):

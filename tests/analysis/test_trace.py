@@ -15,9 +15,10 @@ from scipy.stats import mannwhitneyu
 
 from sira_cli import load
 from sira_cli.analysis.trace import SCHEMA
-from sira_cli.analysis.trace.record import Asked, TraceOptions, trace_forced, trace_generated
-from sira_cli.demo.word_scores import auroc
-from sira_cli.pictures.opening import open_picture
+from sira_cli.analysis.trace.record import trace_forced, trace_generated
+from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
+from sira_cli.eval.stats.auroc import auroc
+from sira_cli.pictures.picture import open_picture
 from tests.support import tiny
 from tests.support.checkpoints_other import WRITERS
 
@@ -33,11 +34,11 @@ def demo():
     return load("demo", max_new_tokens=24)
 
 
-def asked(path: Path, text: str | None = None, prompt: str = PROMPT) -> Asked:
-    return Asked("caption", open_picture(str(path)), path.name, prompt, text)
+def asked(path: Path, text: str | None = None, prompt: str = PROMPT) -> OpenedRequest:
+    return OpenedRequest("caption", open_picture(str(path)), path.name, prompt, text)
 
 
-def traced(lvlm, one: Asked, **options) -> list[dict]:
+def traced(lvlm, one: OpenedRequest, **options) -> list[dict]:
     lines: list[dict] = []
     if one.text is None:
         trace_generated(lvlm, one, TraceOptions(**options), lines.append)

@@ -18,18 +18,19 @@ from PIL import Image
 from safetensors import safe_open
 
 from sira_cli.analysis.sweep.best import by_captions, paper
-from sira_cli.analysis.sweep.report import SweepReport
-from sira_cli.demo import MODEL
-from sira_cli.demo.evaluate import Questions, _answers, _say, hallucinated, held_out, load_methods, measure
-from sira_cli.demo.figures import SPLITS, Report
+from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.demo.language import mentions, yes_no_question
+from sira_cli.demo.measure import _answers, _texts, load_methods, measure
+from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out
+from sira_cli.demo.report import SceneReport
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS
+from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import card
 
 SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FIGURES = json.loads((MODEL / "figures.json").read_text(encoding="utf-8"))
+FIGURES = json.loads((BUNDLED_FOLDER / "figures.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -50,21 +51,21 @@ def run(*args: object, **environment: str) -> subprocess.CompletedProcess:
 
 
 def test_what_is_bundled():
-    assert sum(path.stat().st_size for path in MODEL.rglob("*")) <= 12e6
-    config = json.loads((MODEL / "config.json").read_text(encoding="utf-8"))
+    assert sum(path.stat().st_size for path in BUNDLED_FOLDER.rglob("*")) <= 12e6
+    config = json.loads((BUNDLED_FOLDER / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["LlavaForConditionalGeneration"]
     assert config["vision_config"]["model_type"] == "clip_vision_model"
     assert config["text_config"]["model_type"] == "llama"
     assert config["text_config"]["num_hidden_layers"] >= 8
-    with safe_open(MODEL / "model.safetensors", "pt") as weights:
+    with safe_open(BUNDLED_FOLDER / "model.safetensors", "pt") as weights:
         shapes = [weights.get_slice(name) for name in weights.keys()]  # noqa: SIM118
         assert {tensor.get_dtype() for tensor in shapes} == {"F16"}
         assert 2e6 <= sum(np.prod(tensor.get_shape()) for tensor in shapes) <= 8e6
 
 
 def test_plain_transformers_loads_it_and_says_the_same(methods, scenes):
-    processor = hf.LlavaProcessor.from_pretrained(MODEL)
-    model = hf.AutoModelForImageTextToText.from_pretrained(MODEL, dtype=torch.float32)
+    processor = hf.LlavaProcessor.from_pretrained(BUNDLED_FOLDER)
+    model = hf.AutoModelForImageTextToText.from_pretrained(BUNDLED_FOLDER, dtype=torch.float32)
     lvlm = methods["greedy"]
     for of in scenes[:3]:
         picture = render(of)[0]
@@ -84,7 +85,7 @@ def test_batches_give_the_texts_of_single_pictures(methods, scenes):
     pictures = [render(of)[0] for of in scenes[:6]]
     for lvlm in methods.values():
         prompt = lvlm.preset.prompts.caption
-        together = _say(lvlm, pictures, [prompt] * len(pictures))
+        together = _texts(lvlm, pictures, [prompt] * len(pictures))
         assert together == [lvlm.caption(picture).text for picture in pictures]
     asked = [Questions(sample=50).about(of) for of in scenes[:3]]
     for lvlm in methods.values():
@@ -116,7 +117,7 @@ def test_it_answers_every_sort_of_question(methods):
 
 def test_the_shipped_figures_are_of_these_weights(methods, scenes):
     """Measured anew on a few scenes, in the neighbourhood of what 1,000 gave."""
-    shipped = Report.from_json(FIGURES)
+    shipped = SceneReport.from_json(FIGURES)
     assert shipped.scenes >= 1000
     again = measure(methods, scenes, Questions())
     assert again.settings == shipped.settings
@@ -134,15 +135,15 @@ def test_the_model_hallucinates_as_large_ones_do():
 
 
 def test_the_card_is_what_the_figures_give(methods):
-    training, choice = (json.loads((MODEL / f"{name}.json").read_text()) for name in ("training", "choice"))
-    written = (MODEL / "README.md").read_text(encoding="utf-8")
+    training, choice = (json.loads((BUNDLED_FOLDER / f"{name}.json").read_text()) for name in ("training", "choice"))
+    written = (BUNDLED_FOLDER / "README.md").read_text(encoding="utf-8")
     fresh = card.card(FIGURES, methods["sira"], training, choice)
     machine = re.compile(r"with torch .*?\.\n\n", re.DOTALL)
     assert machine.sub("", written) == machine.sub("", fresh)
 
 
 def test_k_and_alpha_are_what_the_rule_picks_on_validation_scenes(methods):
-    choice = SweepReport.from_json(json.loads((MODEL / "choice.json").read_text()))
+    choice = SweepReport.from_json(json.loads((BUNDLED_FOLDER / "choice.json").read_text()))
     cell = by_captions(choice.figures) or paper(choice.layers)
     assert cell == choice.best == (methods["sira"].k, methods["sira"].preset.sira.alpha)
 
@@ -183,8 +184,8 @@ def test_demo_evaluate(methods, sira, tmp_path):
     shown = run("demo", "--evaluate", "--count", 6, "--json", SIRA_HOME=str(tmp_path))
     assert shown.returncode == 0
     expected = measure(methods, [held_out(seed) for seed in TEST_SEEDS[:6]], Questions())
-    assert Report.from_json(json.loads(shown.stdout)).figures.keys() == expected.figures.keys()
-    for method, row in Report.from_json(json.loads(shown.stdout)).figures.items():
+    assert SceneReport.from_json(json.loads(shown.stdout)).figures.keys() == expected.figures.keys()
+    for method, row in SceneReport.from_json(json.loads(shown.stdout)).figures.items():
         assert row["coverage"].value == pytest.approx(expected.figures[method]["coverage"].value, abs=2)
     code, table, err = sira("demo", "--evaluate", "--count", 2, "-q")
     assert (code, err) == (0, "")

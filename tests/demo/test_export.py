@@ -15,16 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sira_cli.demo.evaluate import Questions, held_out
 from sira_cli.demo.export import export, file_name
-from sira_cli.demo.figures import SPLITS
 from sira_cli.demo.language import article, mentions, yes_no_question
+from sira_cli.demo.questions import SPLITS, Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.errors import SiraError
 from sira_cli.eval.chair.words import HEADS
 
-DATA = Path(__file__).parents[3] / "shared" / "data"  # the benchmarks' files, where somebody put them
 SUBJECTS = [held_out(seed) for seed in TEST_SEEDS[:12]]
 SCENES = {file_name(of): of for of in SUBJECTS}
 
@@ -207,22 +205,20 @@ def test_ambers_vocabulary_covers_the_world(folder):
         assert {*OBJECTS[name].synonyms, OBJECTS[name].plural} == set(words)
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the benchmarks' own files are not here")
-def test_the_formats_are_those_of_the_benchmarks(folder):
+def test_the_formats_are_those_of_the_benchmarks(folder, benchmarks):
     assert form(lines(folder / "pope/scenes_pope_random.json")[0]) == form(
-        lines(DATA / "pope/coco/coco_pope_random.json")[0]
+        lines(benchmarks / "pope/coco/coco_pope_random.json")[0]
     )
-    ours, theirs = amber(folder / "amber"), amber(DATA / "amber")
+    ours, theirs = amber(folder / "amber"), amber(benchmarks / "amber")
     assert [form(row) for row in ours[0]] == [form(row) for row in theirs[0]]
     assert [form(row) for row in ours[-1]] == [form(row) for row in theirs[-1]]
     kinds = {(row["type"], type(row["truth"]) is list or row["truth"]) for _, row in theirs}
     assert {(row["type"], type(row["truth"]) is list or row["truth"]) for _, row in ours} == kinds
-    ours, theirs = ((path / "metrics.txt").read_text().split() for path in (folder / "amber", DATA / "amber"))
+    ours, theirs = ((path / "metrics.txt").read_text().split() for path in (folder / "amber", benchmarks / "amber"))
     assert sorted(ours) == sorted(theirs)
     assert set((folder / "amber/safe_words.txt").read_text().split()) <= set(
-        (DATA / "amber/safe_words.txt").read_text().split()
+        (benchmarks / "amber/safe_words.txt").read_text().split()
     )
-    assert synonyms() == (DATA / "chair/synonyms.txt").read_text(encoding="utf-8")
 
 
 def test_the_same_scenes_give_the_same_bytes(folder, tmp_path):

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from sira_cli.demo.language import NUMBERS, article, caption, mentions, questions
-from sira_cli.demo.scenes import SIDE, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, render, scene
+from sira_cli.demo.scenes import SIDE, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, make_scene, render
 from sira_cli.demo.world import COLORS, OBJECTS, PLACES
 from tools.pictures import LABELS, MIN_PATCH_SHARE, patch_labels
 
-SCENES = [scene(seed, broken=seed % 2 == 1) for seed in range(120)]
+SCENES = [make_scene(seed, broken=seed % 2 == 1) for seed in range(120)]
 
 
 def test_a_seed_decides_everything():
-    assert scene(7) == scene(7)
-    assert scene(7) != scene(8)
-    assert scene(7) != scene(7, broken=True)
-    picture, seen = render(scene(7))
-    again, seen_again = render(scene(7))
+    assert make_scene(7) == make_scene(7)
+    assert make_scene(7) != make_scene(8)
+    assert make_scene(7) != make_scene(7, broken=True)
+    picture, seen = render(make_scene(7))
+    again, seen_again = render(make_scene(7))
     assert picture.tobytes() == again.tobytes()
     assert np.array_equal(seen, seen_again)
 
@@ -70,7 +70,7 @@ def test_the_picture_shows_the_thing_where_the_map_says():
 def test_typical_objects_go_with_their_place_unless_co_occurrence_is_broken():
     share = {}
     for broken in (False, True):
-        sample = [scene(seed, broken) for seed in range(300)]
+        sample = [make_scene(seed, broken) for seed in range(300)]
         typical = [name in PLACES[of.place].objects for of in sample for name in of.objects]
         share[broken] = np.mean(typical)
     assert share[False] > 0.9

@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sira_cli.demo import MODEL
-from sira_cli.demo.evaluate import held_out
-from sira_cli.demo.scenes import render, scene
+from sira_cli.demo.questions import held_out
+from sira_cli.demo.scenes import make_scene, render
 from sira_cli.errors import SettingsError
 from sira_cli.models.loading import load
+from sira_cli.models.presets import BUNDLED_FOLDER
 from sira_cli.models.processors import chat_inputs
 from tools import train
 from tools.pictures import Pictures
@@ -68,7 +68,7 @@ def test_training_pixels_are_what_the_processor_makes(lvlm, work):
     pictures = Pictures(work, TINY.language_scenes, broken=False)
     pixels, _ = pictures.batch(np.arange(3))
     for index in range(3):
-        picture = render(scene(index))[0]
+        picture = render(make_scene(index))[0]
         expected = chat_inputs(lvlm.processor, "llava", [picture], ["x"])["pixel_values"][0]
         torch.testing.assert_close(pixels[index], expected, atol=1e-5, rtol=0)
 
@@ -132,7 +132,7 @@ def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path,
                         train.train(TINY, folder, tmp_path / f"{name}-out", workers=1)
         train.train(TINY, folder, tmp_path / f"{name}-out", workers=1)
         weights.append(load_file(tmp_path / f"{name}-out" / "model.safetensors"))
-    assert weights[0].keys() == load_file(MODEL / "model.safetensors").keys()
+    assert weights[0].keys() == load_file(BUNDLED_FOLDER / "model.safetensors").keys()
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name]), name
 

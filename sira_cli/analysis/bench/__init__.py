@@ -8,5 +8,5 @@ SHAPES = Path(__file__).parent / "shapes"
 
 
 def shape_names() -> list[str]:
-    """The real models whose shapes come along; each is a preset's name too."""
+    """Return the names of the real models whose shapes come along; each is a preset's name, too."""
     return sorted(path.stem for path in SHAPES.glob("*.yaml"))

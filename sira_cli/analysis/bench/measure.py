@@ -1,4 +1,4 @@
-"""One request under the clock: when the image encoder was done, and each token there."""
+"""Time one request: when the image encoder was done, and when each token was there."""
 
 from __future__ import annotations
 
@@ -23,9 +23,19 @@ from sira_cli.core.fork import Fork
 from sira_cli.core.static_cache import full_layer
 from sira_cli.errors import SiraError
 from sira_cli.methods.second_pass import SecondPass
-from sira_cli.models.lvlm import BRANCH, Lvlm
+from sira_cli.models.decoding import BRANCH
+from sira_cli.models.lvlm import Lvlm
 
-SHARES = (1.0, 0.75, 0.5, 0.9, 0.6, 0.8, 0.7, 1.0)  # of the image tokens asked for, in a batch of mixed sizes
+SHARES = (
+    1.0,
+    0.75,
+    0.5,
+    0.9,
+    0.6,
+    0.8,
+    0.7,
+    1.0,
+)  # of the image tokens, in a mixed batch
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Timing:
         encoder: seconds until the (first) image encoder was done.
         tokens: `[N]` seconds until each token was there, encoder included.
         cache_bytes: keys and values at the end, of all streams.
-        peak_bytes: most memory during the request, weights included; None where the system does not tell.
+        peak_bytes: largest memory during the request, weights included; None where the system does not tell.
     """
 
     encoder: float
@@ -56,7 +66,10 @@ class Timing:
 
 
 def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]:
-    """Noise of about so many image tokens, for processors that keep a picture's size; of mixed sizes if several."""
+    """Make pictures of noise with about so many image tokens; several are of mixed sizes.
+
+    A processor that scales every picture to the same size takes no notice of the number.
+    """
     image = processor.image_processor
     unit = getattr(image, "patch_size", None), getattr(image, "merge_size", 1)
     side = unit[0] * unit[1] if isinstance(unit[0], int) else 28  # pixels along a token
@@ -71,7 +84,7 @@ def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]
 
 
 def prompts(prompt: str, count: int) -> list[str]:
-    """The prompt, in a batch with more or less of it repeated, so that rows have to be padded."""
+    """Repeat the prompt, more or less often within a batch, so that rows have to be padded."""
     return [prompt + f" {prompt}" * (number % 3) for number in range(count)]
 
 
@@ -82,7 +95,7 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
         lvlm: the model under a method.
         inputs: from its `prepare`, on the model's device and in its precision.
         tokens: at least 1; nothing ends a text before.
-        room: new tokens that a static cache has room for, if more: another room would be another graph.
+        room: new tokens that a static cache has room for, if more: another room would need another graph.
 
     Raises:
         SiraError: what ran is not what should be measured: another number of tokens, or caches of other lengths.
@@ -92,13 +105,21 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
     generation = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=no_token)
     gc.collect()
     before = _forget_peak(model.device)
+    own_cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    decodings: list[Any] = []
     with _Clock(model).running() as clock:
-        own, decoder = lvlm.decoding(inputs, room or tokens)
-        own.setdefault("past_key_values", DynamicCache(config=model.config.get_text_config(decoder=True)))
-        with decoder as decoding:
-            output = model.generate(**own, generation_config=generation, streamer=clock)
-    cache = own["past_key_values"]
-    made = output.shape[1] - own["input_ids"].shape[1]
+        output = lvlm.decode(
+            inputs,
+            tokens,
+            room=room,
+            on_attach=decodings.append,
+            past_key_values=own_cache,
+            generation_config=generation,
+            streamer=clock,
+        )
+    decoding = decodings[0] if decodings else None
+    cache = own_cache if lvlm.compiled is None else lvlm.compiled.cache
+    made = output.shape[1] - inputs["input_ids"].shape[1]
     if made != tokens or len(clock.tokens) != tokens:
         raise SiraError(f"method {lvlm.method} made {made} tokens ({len(clock.tokens)} seen), expected {tokens}")
     caches: list[Any] = [cache, decoding.cache] if isinstance(decoding, SecondPass) else [cache]
@@ -112,17 +133,17 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
 
 
 def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], tokens: int) -> None:
-    """Whether each layer of each stream holds its prompt and every new token but the last.
+    """Check that each layer of each stream holds its prompt and every new token but the last.
 
     Raises:
-        SiraError: it does not.
+        SiraError: one does not.
     """
     new = tokens - 1
     prompt = inputs["input_ids"].shape[1]
     expected = [(prompt + new, 0)] * lvlm.layers  # rows of the full and of the CF stream
     if isinstance(decoding, Fork):
         kept = inputs["attention_mask"].bool()  # [B, S]
-        if lvlm.method != "sid":  # which keeps image rows, and masks them
+        if lvlm.method != "sid":  # sid keeps image rows, and masks them
             kept = kept & ~lvlm.find_image(inputs["input_ids"])
         text = int(kept.sum(dim=1).max())
         expected[decoding.boundary :] = [(prompt + new, text + new)] * decoding.k
@@ -138,13 +159,13 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
 
 
 def cache_bytes(cache: Any) -> int:
-    """Of keys and values, all layers and streams; of a static cache also those of tokens that did not come."""
+    """Return the size of keys and values in all layers and streams; in a static cache also unused rows."""
     streams = [stream for layer in cache.layers for stream in _streams(layer)]
     return sum(tensor.nbytes for stream in streams for tensor in (stream.keys, stream.values))
 
 
 def device_name(device: torch.device) -> str:
-    """The chip, as its maker calls it."""
+    """Return the chip's name, as its maker calls it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
@@ -156,7 +177,7 @@ def device_name(device: torch.device) -> str:
 
 
 class _Clock(BaseStreamer):
-    """Stamps, in seconds since the start."""
+    """Time stamps, in seconds since the start."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -166,7 +187,7 @@ class _Clock(BaseStreamer):
 
     @contextmanager
     def running(self) -> Iterator[_Clock]:
-        """From the start of the block on."""
+        """Start the clock with the block."""
         encoder = self._model.get_encoder(modality="image")
         if encoder in (self._model, self._model.base_model):
             raise SiraError(f"the image encoder of {type(self._model).__name__} cannot be told from the rest")
@@ -179,13 +200,13 @@ class _Clock(BaseStreamer):
             handle.remove()
 
     def put(self, value: Tensor) -> None:
-        """Called by `generate` with the prompt, then with each step's tokens, which are on the CPU by then."""
+        """Note the time. `generate` calls this with the prompt, then with each step's tokens, on the CPU by then."""
         if not self._prompt:
             self.tokens.append(time.perf_counter() - self._start)
         self._prompt = False
 
     def end(self) -> None:
-        """Called by `generate` when all is done."""
+        """Do nothing; `generate` calls it when all is done."""
 
     def _encoded(self, *_: Any) -> None:
         if not self.encoder:
@@ -198,7 +219,7 @@ def _cf_rows(layer: Any) -> int:
 
 
 def _streams(layer: Any) -> list[Any]:
-    """The layers that hold the keys and values of each stream."""
+    """Return the layers that hold the keys and values of each stream."""
     return [full_layer(layer), layer.cf] if hasattr(layer, "cf") else [layer]
 
 
@@ -210,7 +231,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _forget_peak(device: torch.device) -> int | None:
-    """So that `_peak` is that of what follows; bytes that torch has allocated by now, on a GPU."""
+    """Reset the peak that `_peak` returns. Return the bytes that torch has allocated so far, on a GPU."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)
@@ -220,7 +241,7 @@ def _forget_peak(device: torch.device) -> int | None:
 
 
 def _peak(device: torch.device) -> int | None:
-    """Bytes: on a GPU what torch had allocated, on Linux what the process had in memory."""
+    """Return the peak in bytes: on a GPU of what torch had allocated, on Linux of the process's memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")

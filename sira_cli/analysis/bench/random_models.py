@@ -31,7 +31,7 @@ SCALE = 0.02  # standard deviation of the weights, as models are initialised
 
 
 def read(name: str) -> dict[str, Any]:
-    """A shape file's content.
+    """Read a shape file.
 
     Raises:
         SettingsError: there is none of that name.
@@ -43,7 +43,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def load_shape(name: str, method: Method, device: str = "auto", **settings: Any) -> Lvlm:
-    """A model of a real one's shape, with random weights.
+    """Make a model of a real one's shape, with random weights.
 
     Args:
         name: of the shape; K, alpha, limits of pictures and attention are those of the shipped preset of that name.
@@ -72,7 +72,7 @@ def load_shape(name: str, method: Method, device: str = "auto", **settings: Any)
 
 
 def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.device, attention: str) -> Any:
-    """The model, ready to generate."""
+    """Make the model, ready to generate."""
     config = AutoConfig.for_model(**shape["config"])
     with no_init_weights(), device:
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=attention)
@@ -85,7 +85,7 @@ def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.dev
 
 
 def _fill(weights: Tensor, numbers: Tensor, norm: bool) -> None:
-    """Random numbers again and again: a minute faster than drawing billions of them."""
+    """Fill a weight with the same random numbers again and again: a minute faster than drawing billions of them."""
     if norm:
         weights.fill_(1)
         return
@@ -96,7 +96,7 @@ def _fill(weights: Tensor, numbers: Tensor, norm: bool) -> None:
 
 
 def write_processor(shape: dict[str, Any], folder: Path) -> None:
-    """A checkpoint's files but for its weights."""
+    """Write a checkpoint's files but for its weights."""
     tokens: dict[str, int] = shape["tokens"]
     word = max((token for token in tokens.values() if token < 256), default=-1) + 1
     tokenizer = Tokenizer(models.WordLevel({WORD: word, **tokens}, unk_token=WORD))

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 import transformers
 
+from sira_cli.analysis.bench.figures import BenchReport, Decoder, Row
 from sira_cli.analysis.bench.measure import Timing, device_name, measure, pictures, prompts
-from sira_cli.analysis.bench.report import BenchReport, Decoder, Row
-from sira_cli.methods import COMPILED, find
+from sira_cli.methods import find
+from sira_cli.methods.base import Ability
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.lvlm import Lvlm
 
@@ -99,6 +100,7 @@ def _report(lvlm: Lvlm, lengths: Sequence[int], runs: int, rows: Sequence[Row]) 
 
 
 def decoders(methods: Sequence[str], compile: bool) -> list[Decoder]:  # noqa: A002
-    """What is measured, greedy first."""
+    """Return what is measured, greedy first."""
     names = dict.fromkeys(["greedy", *methods])
-    return [Decoder(name) for name in names] + [Decoder(name, True) for name in names if compile and name in COMPILED]
+    compilable = [name for name in names if compile and Ability.COMPILED_STEPS in find(name).abilities]
+    return [Decoder(name) for name in names] + [Decoder(name, True) for name in compilable]

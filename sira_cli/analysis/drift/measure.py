@@ -12,7 +12,7 @@ and the next-token KL is KL(p_full || p_ref) in nats. The CF stream is the full 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,13 @@ from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Step, attach
 from sira_cli.core.rules import kl_divergence
 from sira_cli.errors import PictureError, SiraError
-from sira_cli.methods import check_two_streams
-from sira_cli.models.lvlm import Lvlm, PictureSource, refused
-from sira_cli.pictures.opening import one_line, open_picture
+from sira_cli.methods import require
+from sira_cli.methods.base import Ability
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.processors import refused
+from sira_cli.pictures.names import one_line
 from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
+from sira_cli.pictures.picture import Picture, PictureSource, open_picture
 
 REFERENCES = ("cf", "blur", "shuffle")
 
@@ -63,12 +66,12 @@ class Divergence:
 def measure_drift(
     lvlm: Lvlm, source: PictureSource, prompt: str, perturbations: Perturbations | None = None
 ) -> dict[str, Divergence]:
-    """Each of `REFERENCES` against the full stream, for one picture: three prefills.
+    """Compare each of `REFERENCES` with the full stream, for one picture: three prefills.
 
     Args:
         lvlm: a loaded model; its preset's K decides where the CF stream forks.
-        source: a path, a binary stream or a PIL image.
-        prompt: word by word as given.
+        source: a path, a URI, a binary stream, a PIL image or a `Picture`.
+        prompt: given to the model word by word.
         perturbations: how strongly the picture is blurred and shuffled.
 
     Raises:
@@ -76,7 +79,7 @@ def measure_drift(
             model's precision does not hold what it computes.
         SettingsError: the prompt holds the model's placeholder for a picture, or the method has no CF stream.
     """
-    check_two_streams(lvlm.method, "drift")
+    require(lvlm.decoder, Ability.TRACES, "drift")
     how = perturbations or Perturbations()
     lvlm.check_prompt(prompt)
     picture = open_picture(source)
@@ -93,7 +96,7 @@ def measure_drift(
             raise
         except Exception as error:
             raise refused(picture.name, error) from error
-        return last_rows(lvlm.model, inputs.to(lvlm.model.device, dtype=lvlm.model.dtype), lvlm.sira)
+        return last_rows(lvlm.model, lvlm.to_device(inputs), lvlm.sira)
 
     full, cf = rows(picture.image)
     blurred, _ = rows(blur(picture.image, how.blur))
@@ -104,9 +107,29 @@ def measure_drift(
     return found
 
 
+def measure_each(
+    lvlm: Lvlm, pictures: Iterable[Picture], prompt: str, perturbations: Perturbations | None = None
+) -> Iterator[tuple[Picture, dict[str, Divergence] | PictureError]]:
+    """Yield every picture with what `measure_drift` found, or with what is wrong with it; the others go on.
+
+    Raises:
+        SiraError: about the model or the settings.
+    """
+    for picture in pictures:
+        try:
+            yield picture, measure_drift(lvlm, picture, prompt, perturbations)
+        except PictureError as error:
+            yield picture, error
+        except SiraError:
+            raise
+        except Exception as error:
+            reason = (str(error).splitlines() or [""])[0]
+            yield picture, PictureError(f"{picture.shown}: {type(error).__name__}: {reason}")
+
+
 @torch.no_grad()
 def last_rows(model: nn.Module, inputs: Mapping[str, Any], config: SiraConfig) -> tuple[LastRow, LastRow]:
-    """The last row of the full and of the CF stream, from one prefill of one prompt.
+    """Return the last row of the full and of the CF stream, from one prefill of one prompt.
 
     Args:
         model: an LVLM that `attach` takes.
@@ -129,7 +152,7 @@ def last_rows(model: nn.Module, inputs: Mapping[str, Any], config: SiraConfig) -
     handles: list[torch.utils.hooks.RemovableHandle] = []
     with attach(model, config, on_step=steps.append):
         try:
-            for layer in find_backbone(model).layers:
+            for layer in find_backbone(model).decoder_layers:
                 handles.append(layer.register_forward_hook(keep))
             model(**inputs, use_cache=False)
         finally:
@@ -140,17 +163,17 @@ def last_rows(model: nn.Module, inputs: Mapping[str, Any], config: SiraConfig) -
 
 
 def diverge(full: LastRow, reference: LastRow) -> Divergence:
-    """Drift after every layer, and next-token KL."""
+    """Return drift after every layer, and next-token KL."""
     drift = cosine_distance(full.hidden, reference.hidden)
     log_p, log_q = (row.logits.float().log_softmax(-1) for row in (full, reference))  # [V]
     return Divergence(tuple(drift.tolist()), float(kl_divergence(log_p, log_q)))
 
 
 def cosine_distance(full: Tensor, reference: Tensor) -> Tensor:
-    """1 - cosine similarity of rows, `[L, d]`, `[L, d]` -> `[L]`, in float32.
+    """Return 1 - cosine similarity of rows, `[L, d]`, `[L, d]` -> `[L]`, in float32.
 
-    Computed as half the squared distance of the rows at length 1, which is the same number: it is exactly
-    0 for equal rows, never negative, and small angles lose no digits.
+    It is computed as half the squared distance of the rows at length 1. That is the same number, exactly 0 for equal
+    rows, never negative, and small angles lose no digits.
     """
     apart = F.normalize(full.float(), dim=-1) - F.normalize(reference.float(), dim=-1)  # [L, d]
     return apart.square().sum(dim=-1) / 2

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sira_cli.analysis.drift.report import DriftReport, Profile
+    from sira_cli.analysis.drift.profiles import DriftReport, Profile
 
 # Colours of Okabe and Ito, which the colour-blind tell apart; markers and hatches tell them apart in grey.
 STYLES = {
@@ -23,11 +23,11 @@ STYLES = {
 
 
 def draw(report: DriftReport, file: BinaryIO, ending: str) -> None:
-    """Write the figure: drift after every layer, and next-token KL.
+    """Draw drift after every layer, and next-token KL.
 
     Args:
         report: what was measured.
-        file: where to.
+        file: where to write it.
         ending: one of `plots.FORMATS`.
     """
     figure = new_figure(10, 4)
@@ -39,7 +39,7 @@ def draw(report: DriftReport, file: BinaryIO, ending: str) -> None:
 
 
 def _draw_drift(axes: Axes, report: DriftReport) -> None:
-    """(a) A line per reference, a band of one standard error, the boundary."""
+    """Draw (a): a line per reference, a band of one standard error, the boundary."""
     from matplotlib.ticker import MaxNLocator
 
     numbers = range(1, report.layers + 1)
@@ -61,7 +61,7 @@ def _draw_drift(axes: Axes, report: DriftReport) -> None:
 
 
 def _draw_kl(axes: Axes, references: dict[str, Profile]) -> None:
-    """(b) A bar per reference, its value, one standard error."""
+    """Draw (b): a bar per reference, its value, one standard error."""
     for name, profile in references.items():
         label, colour, _, hatch = STYLES[name]
         bars = axes.bar(

@@ -12,7 +12,7 @@ from sira_cli.analysis.page.chart import Chart, Scale
 from sira_cli.analysis.page.pictures import Shown, find_picture
 from sira_cli.analysis.page.text import label, pieces
 from sira_cli.analysis.trace.read import Candidate, Token, Trace
-from sira_cli.pictures.opening import one_line
+from sira_cli.pictures.names import one_line
 
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 _FINISH = {
@@ -64,7 +64,7 @@ class Card:
 
 
 def cards_of(traces: Sequence[Trace], scale: Scale) -> list[Card]:
-    """The cards of a page, in the order of the traces."""
+    """Return the cards of a page, in the order of the traces."""
     settings = [_settings(trace) for trace in traces]
     names = {name for found in settings for name in found} - {"Finished"}
     differing = {name for name in names if len({found[name] for found in settings if name in found}) > 1}
@@ -101,7 +101,7 @@ def _card(trace: Trace, scale: Scale, settings: list[Setting]) -> Card:
 
 
 def _about(token: Token) -> str:
-    """A token's numbers in a line."""
+    """Return a token's numbers in one line."""
     return (
         f"{label(token).strip()}: delta {token.delta:+.2f} (full {token.full.logit:.2f}, CF {token.cf.logit:.2f}), "
         f"rank {token.full.rank} full, {token.cf.rank} CF, {token.contrast.rank} contrast, KL {token.kl:.3f}"
@@ -146,7 +146,7 @@ def _token(token: Token) -> dict[str, Any]:
     rows = list(token.top)
     chosen = next((index for index, row in enumerate(rows) if row.token_id == token.token_id), len(rows))
     if chosen == len(rows):
-        rows.append(token)  # given or sampled, and among no view's best
+        rows.append(token)  # given or sampled, it may be among no view's best
     return {
         "text": label(token),
         "delta": _rounded(token.delta),
@@ -158,7 +158,7 @@ def _token(token: Token) -> dict[str, Any]:
 
 
 def _row(candidate: Candidate) -> list[Any]:
-    """[text, then logit, logprob, rank of each view]: short, as a page holds ten thousands of them."""
+    """Return [text, then logit, logprob, rank of each view]: short, as a page holds tens of thousands of them."""
     views = (candidate.full, candidate.cf, candidate.contrast)
     return [
         label(candidate),

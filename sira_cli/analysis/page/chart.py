@@ -1,4 +1,4 @@
-"""Δ and KL along the text: bars as SVG paths, one path a colour, however long the text is."""
+"""Δ and KL along the text: bars as SVG paths, one path per colour, however long the text is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sira_cli.analysis.trace.read import Token, Trace
 
 LEAST_STEPS = 24  # a short text has no bars as wide as a hand
-HEIGHT = 100  # of a chart's view box
+HEIGHT = 100  # height of a chart's view box
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,11 @@ class Scale:
 
     @classmethod
     def of(cls, traces: Sequence[Trace]) -> Scale:
-        """Colours saturate where all but the largest twentieth lie below, and not before 1; axes hold every value."""
+        """Fit the scales to traces.
+
+        Colours saturate where all but the largest twentieth of the values lie below, and not before 1. The axes hold
+        every value.
+        """
         tokens = [token for trace in traces for token in trace.tokens]
         sizes = sorted(abs(token.delta) for token in tokens if not token.special)
         return cls(
@@ -40,7 +44,7 @@ class Scale:
         )
 
     def level(self, delta: float) -> int:
-        """The colour of a token, -4 to 4."""
+        """Return the colour of a token, -4 to 4."""
         size = min(4, int(4 * abs(delta) / self.colour + 0.5))
         return size if delta >= 0 else -size
 
@@ -57,7 +61,7 @@ class Chart:
 
     @classmethod
     def of(cls, tokens: Sequence[Token], scale: Scale) -> Chart:
-        """Bars on the page's axes."""
+        """Draw bars on the page's axes."""
         span = scale.high - scale.low or 1.0
 
         def height(delta: float) -> float:
@@ -79,6 +83,6 @@ def _bars(tokens: Sequence[Token], base: float, top: Callable[[Token], float]) -
 
 
 def _round_up(value: float) -> float:
-    """To a number that is easy to read."""
+    """Round up to a number that is easy to read."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= value)

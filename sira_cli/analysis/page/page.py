@@ -22,7 +22,7 @@ _ESCAPED = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u20
 
 
 def render(traces: Sequence[Trace], title: str | None = None) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         traces: at least one; several are shown side by side.
@@ -53,7 +53,7 @@ def render(traces: Sequence[Trace], title: str | None = None) -> str:
 
 
 def to_script(value: Any) -> Markup:
-    """JSON that cannot end the script element it stands in."""
+    """Return JSON that cannot end the script element it stands in."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(text.translate(_ESCAPED))
 
@@ -67,5 +67,5 @@ def _signed(value: float) -> str:
 
 
 def _source(text: str) -> str:
-    """How a content security policy names an inline style or script."""
+    """Return how a content security policy names an inline style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

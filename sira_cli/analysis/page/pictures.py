@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import dataclass
-from pathlib import Path
 
 from PIL import Image
 
 from sira_cli.analysis.trace.read import Trace
 from sira_cli.errors import PictureError
-from sira_cli.pictures.opening import Picture, one_line, open_picture
-from sira_cli.pictures.stores import is_uri
+from sira_cli.pictures.names import one_line
+from sira_cli.pictures.picture import OpenedPicture, located
 
 LONGEST_SIDE = 640  # pixels
 
@@ -43,10 +42,10 @@ def find_picture(trace: Trace) -> Shown:
     name = one_line(file_name or image.path or "stdin")
     problem, replaced = "", None
     for place in dict.fromkeys((str(trace.path.parent / file_name), file_name, image.path)):
-        if not place or is_uri(place) or not _is_file(place):
+        if not place or not located(place).is_here():  # nothing is fetched for a page
             continue
         try:
-            picture = open_picture(place)
+            picture = located(place).open()
         except PictureError as error:
             problem = problem or str(error)
             continue
@@ -61,14 +60,7 @@ def find_picture(trace: Trace) -> Shown:
     )
 
 
-def _is_file(place: str) -> bool:
-    try:
-        return Path(place).is_file()
-    except OSError:  # a name that is too long, a folder that may not be looked into
-        return False
-
-
-def _embedded(name: str, picture: Picture, note: str) -> Shown:
+def _embedded(name: str, picture: OpenedPicture, note: str) -> Shown:
     small = picture.image
     small.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     data = io.BytesIO()

@@ -17,7 +17,7 @@ _SIGNS = {"\n": "↵", "\r": "␍", "\t": "⇥", "\x7f": "␡", "\u2028": "↵",
 
 
 def pieces(tokens: Iterable[Token]) -> list[Markup]:
-    """What each token adds to the text, as HTML. Together they read as the text.
+    """Return what each token adds to the text, as HTML. Together they read as the text.
 
     A character whose bytes come in several tokens stands in the last of them; the others show their bytes.
     """
@@ -37,7 +37,7 @@ def pieces(tokens: Iterable[Token]) -> list[Markup]:
 
 
 def label(candidate: Candidate) -> str:
-    """A token by itself, so that no two look the same: with what is invisible written out."""
+    """Return a token by itself, so that no two look the same: what is invisible is written out."""
     data = bytes(candidate.bytes)
     try:
         text = data.decode() if data else candidate.token
@@ -53,7 +53,7 @@ def _hex(data: Iterable[int]) -> str:
 def _visible(character: str) -> str:
     if _CONTROL.match(character):
         return _sign(character)
-    if unicodedata.category(character) == "Cf":  # of no width
+    if unicodedata.category(character) == "Cf":  # it has no width
         return f"⟨U+{ord(character):04X}⟩"
     return character
 

@@ -15,13 +15,13 @@ Figures = Mapping[Cell, Mapping[str, Figure]]
 
 
 def by_score(figures: Figures, name: str) -> Cell:
-    """The setting with the highest figure of that name; of equal ones the smaller K, then the smaller alpha."""
+    """Return the setting with the highest figure of that name; on a tie the smaller K, then the smaller alpha."""
     cells = sorted(cell for cell in figures if cell != GREEDY)
-    return max(cells, key=lambda cell: round(figures[cell][name].value, 9))  # the first of equal ones
+    return max(cells, key=lambda cell: round(figures[cell][name].value, 9))  # the first on a tie
 
 
 def by_captions(figures: Figures) -> Cell | None:
-    """The setting that CAPTIONS_RULE picks; None: no one fulfils it, and the paper's setting takes its place."""
+    """Return the setting that CAPTIONS_RULE picks; None if no setting fulfils it."""
     greedy = figures[GREEDY]
     fit = [
         cell
@@ -35,12 +35,12 @@ def by_captions(figures: Figures) -> Cell | None:
 
 
 def paper(layers: int) -> Cell:
-    """The paper's setting on both of its models, for one of L layers."""
+    """Return the paper's setting on both of its models, for a model of L layers."""
     return Cell(layers // 2, 0.5)
 
 
 def verdict(difference: Figure) -> str:
-    """What a difference to greedy, with its 95 % interval, allows to say."""
+    """Say in words what a difference to greedy, with its 95 % interval, shows."""
     said = f"{difference.value:+.1f} against greedy, 95 % interval {difference.low:+.1f} to {difference.high:+.1f}"
     if difference.low <= 0 <= difference.high:
         said += ", which holds 0: no difference to greedy is shown"
@@ -48,5 +48,5 @@ def verdict(difference: Figure) -> str:
 
 
 def rule(captions: bool, score: str) -> str:
-    """In words."""
+    """Return the rule in words."""
     return CAPTIONS_RULE if captions else f"the highest mean {score} over the splits"

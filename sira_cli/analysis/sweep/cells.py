@@ -10,7 +10,7 @@ from sira_cli.core.config import check_range
 from sira_cli.errors import SettingsError
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-VALUES = 6  # of K, unless they are given
+VALUES = 6  # number of values of K, unless they are given
 
 
 class Cell(NamedTuple):
@@ -21,7 +21,7 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In reports and messages."""
+        """Its name in reports and messages."""
         return f"K = {self.k}, alpha = {self.alpha:g}" if self.k else "greedy"
 
 
@@ -36,15 +36,15 @@ class Grid:
     alphas: tuple[float, ...]
 
     def cells(self) -> list[Cell]:
-        """Greedy first."""
+        """Return all settings, greedy first."""
         return [GREEDY, *(Cell(k, alpha) for k in self.ks for alpha in self.alphas)]
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
-    """`1,2,4` or `1-7` or both.
+    """Read values of K: `1,2,4`, `1-7`, or both.
 
     Raises:
-        SettingsError: it is neither.
+        SettingsError: the text has another form.
     """
     values: set[int] = set()
     for part in text.split(","):
@@ -57,10 +57,10 @@ def parse_ks(text: str) -> tuple[int, ...]:
 
 
 def parse_alphas(text: str) -> tuple[float, ...]:
-    """`0.5,1`. 0 is left out: it is greedy, which is always measured.
+    """Read values of alpha: `0.5,1`. 0 is left out: it is greedy, which is always measured.
 
     Raises:
-        SettingsError: not numbers of 0 or more, or none above 0.
+        SettingsError: they are not numbers of 0 or more, or none is above 0.
     """
     try:
         values = {float(part) for part in text.split(",")}
@@ -74,5 +74,5 @@ def parse_alphas(text: str) -> tuple[float, ...]:
 
 
 def spread(layers: int, largest: int) -> tuple[int, ...]:
-    """VALUES values of K from early to late forks, L/2 among them."""
+    """Return VALUES values of K from early to late forks, L/2 among them."""
     return tuple(sorted({max(1, min(number * layers // VALUES, largest)) for number in range(1, VALUES + 1)}))

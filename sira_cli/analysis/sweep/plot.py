@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from sira_cli.analysis.sweep.report import SweepReport
+    from sira_cli.analysis.sweep.outcome import SweepReport
 
 # Colours of Okabe and Ito, which the colour-blind tell apart; markers tell them apart in grey.
 STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"))
 
 
 def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
-    """Write the figure: the score over K at the best alpha, and over alpha, from greedy on, at the best K.
+    """Draw the score over K at the best alpha, and over alpha, from greedy on, at the best K.
 
     Where the best setting is not in the grid, the nearest one takes its place.
 
     Args:
         report: what was measured.
-        file: where to.
+        file: where to write it.
         ending: .png, .pdf or .svg.
     """
     from matplotlib.ticker import MaxNLocator
@@ -54,7 +54,7 @@ def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
 
 
 def _panel(axes: Axes, report: SweepReport, values: Sequence[float], cells: Sequence[Cell]) -> None:
-    """A line per split over cells in the order of the rows, with its interval as a band, and greedy's."""
+    """Draw a line per split over cells in the order of the rows, with its interval as a band, and greedy's value."""
     for number, split in enumerate(report.splits):
         colour, marker = STYLES[number % len(STYLES)]
         name = f"{split} {report.score}"

@@ -1,7 +1,7 @@
-"""What a sweep has finished: in memory, and one line of JSON each in a file, if there is one.
+"""What a sweep has finished: in memory, and in a file, if there is one, with one line of JSON per unit.
 
-The first line holds the settings. What a killed process leaves behind is complete but for its last line, which
-the next run cuts off.
+The first line holds the settings. What a killed process leaves behind is complete, except perhaps for its last line,
+which the next run cuts off.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError
 from sira_cli.runs.ledger import append_whole, check_same, open_locked
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.sweep.benchmark import Benchmark
+    from sira_cli.analysis.sweep.questions import QuestionSet
     from sira_cli.models.presets import Preset
 
 SCHEMA = "sira.sweep.units/1"
@@ -25,18 +25,19 @@ class Units:
     """Texts of finished units by the unit's name.
 
     Attributes:
-        path: of the file, locked against other processes; None: they are only kept in memory.
+        path: the file, locked against other processes; None: texts are only kept in memory.
     """
 
     def __init__(self, path: Path | None = None, *, overwrite: bool = False) -> None:
         """Open or create the file, and read what is in it.
 
         Args:
-            path: of the file.
-            overwrite: start anew; what is in the file is not looked at, and dropped by `begin`.
+            path: the file.
+            overwrite: start anew: what is in the file is not looked at, and `begin` drops it.
 
         Raises:
-            SettingsError: it is not a file of a sweep, or in use.
+            DataError: it is not a file of a sweep.
+            SettingsError: another process writes to it.
             SiraError: it cannot be opened.
         """
         self.path = path
@@ -63,7 +64,7 @@ class Units:
         return self._texts[unit]
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Whether settings, or what is known of them, are those of the file.
+        """Check that settings, or what is known of them, are those of the file.
 
         Raises:
             SettingsError: they differ; the message says in what.
@@ -72,7 +73,7 @@ class Units:
             check_same(self.path, settings, self._settings)
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Make ready to add: drop a torn last line, or with `overwrite` everything; write the settings if need be.
+        """Get ready to add: drop a torn last line, or with `overwrite` everything; write the settings if need be.
 
         Raises:
             SettingsError: as `check`.
@@ -96,7 +97,7 @@ class Units:
         self._texts |= {unit: list(texts) for unit, texts in units.items()}
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file and release its lock."""
         if self.path is not None:
             self._file.close()
 
@@ -107,7 +108,7 @@ class Units:
         self._end += len(data)
 
     def _scan(self, path: Path) -> None:
-        """Read settings and units; everything after the last newline is torn."""
+        """Read settings and units. Whatever follows the last newline is torn."""
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 try:
@@ -123,14 +124,14 @@ class Units:
                     else:
                         self._texts[record["unit"]] = list(record["texts"])
                 except (ValueError, KeyError, TypeError):
-                    raise SettingsError(
+                    raise DataError(
                         f"{path}: line {number} is not of a sweep: give another --output, or --overwrite to replace it"
                     ) from None
                 self._end += len(line)
 
 
-def decisive(preset: Preset, benchmark: Benchmark, alphas: Sequence[float], captions: bool) -> dict[str, Any]:
-    """What decides the texts of a sweep, beside K and the checkpoint's revision, as JSON holds it."""
+def decisive(preset: Preset, questions: QuestionSet, alphas: Sequence[float], captions: bool) -> dict[str, Any]:
+    """Return what decides the texts of a sweep, beside K and the checkpoint's revision, as JSON holds it."""
     parts = preset.decisive()
     for swept in ("k", "k_fraction", "alpha"):
         del parts["sira"][swept]
@@ -143,4 +144,4 @@ def decisive(preset: Preset, benchmark: Benchmark, alphas: Sequence[float], capt
         for name, value in (values if isinstance(values, dict) else {"": values}).items()
     }
     asked = {"prompts.ask": preset.prompts.ask, "captions": captions, "alpha": list(alphas)}
-    return {**flat, **prompts, **asked, **benchmark.settings()}
+    return {**flat, **prompts, **asked, **questions.settings()}

@@ -1,4 +1,13 @@
-"""What both streams say at every token of a text: the lines of `sira trace`, and what is made of them."""
+"""Traces: what both streams say at every token of a text.
+
+request     what is traced
+record      decode a picture, or force a text on it, and write down the logits
+rows        the numbers of a token line
+logits      all logits, in a safetensors file
+run         many pictures: yields what happens
+targets     where the lines go: one file, a tree of files, or a listener
+read        traces read from files
+"""
 
 from pathlib import Path
 

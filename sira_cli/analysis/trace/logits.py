@@ -10,14 +10,14 @@ from torch import Tensor
 
 from sira_cli.files import writing
 
-_HEADER = 512  # bytes reserved; safetensors allows spaces behind the JSON
+_HEADER = 512  # bytes reserved for it; safetensors allows spaces behind the JSON
 
 
 class LogitsFile:
     """`logits` float32 `[steps, 3, V]` (full, cf, contrast) and `token_ids` int64 `[steps]`."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file; what is in it is lost.
+        """Open the file; its old content is lost.
 
         Raises:
             SiraError: it cannot be written.
@@ -30,7 +30,7 @@ class LogitsFile:
             self._file.write(b" " * (8 + _HEADER))
 
     def append(self, token: int, logits: Tensor) -> None:
-        """One step: `[3, V]` in the order full, cf, contrast.
+        """Append one step: `[3, V]` in the order full, cf, contrast.
 
         Raises:
             SiraError: the file cannot be written.
@@ -40,7 +40,7 @@ class LogitsFile:
         self._write(logits.float().cpu().contiguous().numpy().tobytes())
 
     def close(self) -> None:
-        """Write the header: before this the file cannot be read.
+        """Write the header; before that, nobody can read the file.
 
         Raises:
             SiraError: the file cannot be written.

@@ -1,6 +1,6 @@
-"""Reading traces: the JSON lines of `trace.schema.json` -> frozen dataclasses.
+"""Traces read from files: the JSON lines of `trace.schema.json` become frozen dataclasses.
 
-Only what readers use is named here and checked; further keys of the schema are passed over.
+Only what readers use is named here and checked; other keys of the schema are ignored.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from sira_cli.errors import SiraError
-from sira_cli.pictures.opening import one_line
+from sira_cli.errors import DataError
+from sira_cli.pictures.names import one_line
 
 SCHEMA = "sira.trace/1"
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
@@ -22,6 +22,12 @@ _HINT = f"expected a line of {SCHEMA} as `sira trace` writes it; make the trace 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Byte = Annotated[int, Field(ge=0, le=255)]
+
+
+class BadTraceError(DataError):
+    """A file is no trace, or a damaged one."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -176,12 +182,12 @@ _LINE: TypeAdapter[Run | Token | End] = TypeAdapter(Annotated[Run | Token | End,
 
 
 def read_traces(path: Path) -> list[Trace]:
-    """All traces of a file, in its order.
+    """Read all traces of a file, in its order.
 
-    A last line that was cut off in the middle, as when a run is killed, is left out.
+    A last line that is cut off in the middle, because a run was killed, is left out.
 
     Raises:
-        SiraError: the file cannot be read, is empty, or a line is not one of a trace: which, and why.
+        BadTraceError: the file cannot be read, is empty, or a line is not one of a trace: which, and why.
     """
     name = one_line(str(path))
     traces: list[Trace] = []
@@ -206,11 +212,11 @@ def read_traces(path: Path) -> list[Trace]:
                     traces.append(Trace(path, begin if run else number, run, tuple(tokens), line))
                     run, tokens = None, []
     except OSError as error:
-        raise SiraError(f"{name}: cannot be read: {error.strerror}") from None
+        raise BadTraceError(f"{name}: cannot be read: {error.strerror}") from None
     if run is not None:
         traces.append(Trace(path, begin, run, tuple(tokens), None))
     if not traces:
-        raise SiraError(f"{name}: is empty, expected a trace; `sira trace IMAGE -o {name}` makes one")
+        raise BadTraceError(f"{name}: is empty, expected a trace; `sira trace IMAGE -o {name}` makes one")
     return traces
 
 
@@ -222,22 +228,22 @@ def _parse(where: str, data: bytes, cut: bool) -> Run | Token | End | None:
         if first["type"] == "json_invalid":
             if cut:
                 return None
-            raise SiraError(f"{where}: is not JSON ({first['ctx']['error']}); {_HINT}") from None
+            raise BadTraceError(f"{where}: is not JSON ({first['ctx']['error']}); {_HINT}") from None
         kind, *field = first["loc"] or ("",)
         what = f"{'.'.join(map(str, field))} of the {kind} line: " if field else ""
-        raise SiraError(f"{where}: {what}{first['msg']}; {_HINT}") from None
+        raise BadTraceError(f"{where}: {what}{first['msg']}; {_HINT}") from None
 
 
 def _check_token(where: str, token: Token, run: Run | None, steps: int) -> None:
     if run is None:
-        raise SiraError(f"{where}: a token line before any run line; {_HINT}")
+        raise BadTraceError(f"{where}: a token line before any run line; {_HINT}")
     if token.step != steps:
-        raise SiraError(f"{where}: step {token.step}, expected step {steps}: lines are missing or mixed; {_HINT}")
+        raise BadTraceError(f"{where}: step {token.step}, expected step {steps}: lines are missing or mixed; {_HINT}")
 
 
 def _check_end(where: str, end: End, run: Run | None, steps: int) -> None:
     if run is None and end.status == "ok":
-        raise SiraError(f"{where}: an end line before any run line; {_HINT}")
+        raise BadTraceError(f"{where}: an end line before any run line; {_HINT}")
     reached = [word.steps[1] for word in end.words] + [use.step + 1 for use in end.tracked]
     if max(reached, default=0) > steps:
-        raise SiraError(f"{where}: words up to step {max(reached) - 1}, but there are {steps} tokens; {_HINT}")
+        raise BadTraceError(f"{where}: words up to step {max(reached) - 1}, but there are {steps} tokens; {_HINT}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,51 +12,18 @@ from torch import Tensor
 
 from sira_cli._version import __version__
 from sira_cli.analysis.trace.logits import LogitsFile
-from sira_cli.analysis.trace.rows import VIEWS, StepRows
+from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
+from sira_cli.analysis.trace.rows import StepRows
 from sira_cli.core.forcing import score
-from sira_cli.core.fork import Step
+from sira_cli.core.fork import VIEWS, Step
 from sira_cli.errors import SettingsError
-from sira_cli.methods import check_two_streams
+from sira_cli.methods import require
+from sira_cli.methods.base import Ability
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.records import as_text
 from sira_cli.models.word_scores import WordScores
-from sira_cli.pictures.opening import Picture
-from sira_cli.pictures.sources import STDIN
-from sira_cli.pictures.stores import is_uri, public
+from sira_cli.pictures.names import as_text
 
 Line = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class TraceOptions:
-    """What is written beside the chosen tokens.
-
-    Attributes:
-        top_k: how many candidates of each view.
-        track: words whose first token is looked up at every step.
-        full_logits: a safetensors file for all logits of one trace.
-    """
-
-    top_k: int = 10
-    track: tuple[str, ...] = ()
-    full_logits: Path | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """One picture, and what is asked about it.
-
-    Attributes:
-        picture: opened.
-        name: in the run line.
-        text: to be forced; None: to be generated.
-    """
-
-    task: str
-    picture: Picture
-    name: str
-    prompt: str
-    text: str | None = None
 
 
 _END: Line = {
@@ -75,16 +40,18 @@ _END: Line = {
 
 
 def failed(error: str) -> Line:
-    """The end line of a picture that failed."""
+    """Return the end line of a picture that failed."""
     return _END | {"error": error}
 
 
 class Tracer:
-    """The lines of one trace."""
+    """Writes the lines of one trace."""
 
-    def __init__(self, lvlm: Lvlm, asked: Asked, options: TraceOptions, write: Callable[[Line], None]) -> None:
-        check_two_streams(lvlm.method, "a trace")
-        self._lvlm, self._asked, self._options, self._write = lvlm, asked, options, write
+    def __init__(
+        self, lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]
+    ) -> None:
+        require(lvlm.decoder, Ability.TRACES, "a trace")
+        self._lvlm, self._request, self._options, self._write = lvlm, request, options, write
         self._vocabulary = lvlm.vocabulary
         self._tracked = {word: self._vocabulary.encode_inside(word) for word in options.track}
         for word, ids in self._tracked.items():
@@ -92,33 +59,28 @@ class Tracer:
                 raise SettingsError(f"--track: {word!r} has no tokens")
         self._tokens: list[int] = []
         self._scores = WordScores(self._vocabulary, lvlm.sira.alpha)
-        self._logprobs: list[dict[str, float]] = []  # of the chosen tokens
+        self._logprobs: list[dict[str, float]] = []  # one per chosen token
         self._logits = None if options.full_logits is None else LogitsFile(options.full_logits)
         self._began = time.perf_counter()
 
     def run(self, input_ids: Tensor, attention_mask: Tensor) -> None:
-        """The first line. `input_ids [1, S]`, left-padded."""
-        lvlm, asked, preset = self._lvlm, self._asked, self._lvlm.preset
+        """Write the first line. `input_ids [1, S]`, left-padded."""
+        lvlm, request, preset = self._lvlm, self._request, self._lvlm.preset
         live = attention_mask[0].bool()
         image = lvlm.find_image(input_ids)[0][live]
-        path = asked.picture.name
-        if is_uri(path):
-            path = public(path)
-        elif path != STDIN:
-            path = str(Path(path).absolute())
         self._write(
             {
                 "type": "run",
                 "schema": "sira.trace/1",
-                "task": asked.task,
-                "file_name": as_text(asked.name),
+                "task": request.task,
+                "file_name": as_text(request.name),
                 "image": {
-                    "path": "" if path == STDIN else as_text(path),
-                    "sha256": asked.picture.sha256,
-                    "width": asked.picture.image.width,
-                    "height": asked.picture.image.height,
+                    "path": request.address,
+                    "sha256": request.picture.sha256,
+                    "width": request.picture.image.width,
+                    "height": request.picture.image.height,
                 },
-                "prompt": asked.prompt,
+                "prompt": request.prompt,
                 "preset": preset.name,
                 "model": preset.model,
                 "revision": lvlm.revision,
@@ -131,7 +93,7 @@ class Tracer:
                 "temperature": preset.generation.temperature,
                 "top_p": preset.generation.top_p,
                 "seed": preset.generation.seed,
-                "forced": asked.text is not None,
+                "forced": request.text is not None,
                 "top_k": self._options.top_k,
                 "vocab_size": lvlm.model.get_output_embeddings().weight.shape[0],
                 "prompt_tokens": int(live.sum()),
@@ -149,7 +111,7 @@ class Tracer:
         )
 
     def token(self, token: int, step: Step) -> None:
-        """The line of a token and the logits `[1, V]` that it was picked from."""
+        """Write the line of a token and the logits `[1, V]` that it was picked from."""
         views = StepRows(step, self._vocabulary)
         top = views.top(self._options.top_k)
         firsts = [ids[0] for ids in self._tracked.values()]
@@ -174,7 +136,7 @@ class Tracer:
             self._logits.append(token, views.logits)
 
     def end(self, finish_reason: str) -> Line:
-        """The last line."""
+        """Write the last line, and return it."""
         if self._logits is not None:
             self._logits.close()
         line = _END | {
@@ -190,7 +152,7 @@ class Tracer:
         return line
 
     def _said(self) -> Iterator[Line]:
-        """Where the text goes on with all tokens of a tracked word."""
+        """Yield where the text goes on with all tokens of a tracked word."""
         for word, ids in self._tracked.items():
             for step in range(len(self._tokens) - len(ids) + 1):
                 if self._tokens[step : step + len(ids)] == ids:
@@ -199,46 +161,48 @@ class Tracer:
                     yield {"word": word, "step": step, **sums}
 
 
-def trace_generated(lvlm: Lvlm, asked: Asked, options: TraceOptions, write: Callable[[Line], None]) -> Line:
-    """Decode as `Lvlm.run`, with a line written as soon as each token is known.
+def trace_generated(lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]) -> Line:
+    """Decode as `Lvlm.run` does, and write a line as soon as each token is known.
 
     Returns:
         The end line.
 
     Raises:
-        SettingsError: several beams, or a prompt that cannot be asked.
+        SettingsError: there are several beams, or the prompt cannot be asked.
     """
-    lvlm.check_prompt(asked.prompt)
-    tracer = Tracer(lvlm, asked, options, write)
-    inputs = _prepared(lvlm, [asked])
+    lvlm.check_prompt(request.prompt)
+    tracer = Tracer(lvlm, request, options, write)
+    inputs = _prepared(lvlm, [request])
     tracer.run(inputs["input_ids"], inputs["attention_mask"])
     tokens = lvlm.generate(inputs, on_tokens=lambda tokens, step: tracer.token(tokens[0], step))[0].tolist()
-    return tracer.end(lvlm.finish_reason(tokens))
+    return tracer.end(lvlm.ends.finish_reason(tokens))
 
 
 def trace_forced(
-    lvlm: Lvlm, asked: Sequence[Asked], options: TraceOptions, writes: Sequence[Callable[[Line], None]]
+    lvlm: Lvlm, requests: Sequence[OpenedRequest], options: TraceOptions, writes: Sequence[Callable[[Line], None]]
 ) -> list[Line]:
     """Score given texts under both streams, in one pass for all of them.
 
     Args:
-        asked: pictures with texts.
-        writes: one for each; called with its lines in order, those of several traces in turns.
+        requests: pictures with texts.
+        writes: one per request; called with its lines in order, those of several traces in turns.
 
     Returns:
         The end lines.
 
     Raises:
-        SettingsError: an empty text.
+        SettingsError: a text is empty.
     """
-    for one in asked:
+    for one in requests:
         lvlm.check_prompt(one.prompt)
         if not (one.text or "").strip():
             raise SettingsError(f"{one.name}: the text to force is empty")
-    tracers = [Tracer(lvlm, one, options, write) for one, write in zip(asked, writes, strict=True)]
-    inputs = _prepared(lvlm, asked)
+    tracers = [Tracer(lvlm, one, options, write) for one, write in zip(requests, writes, strict=True)]
+    inputs = _prepared(lvlm, requests)
     prompts = inputs["input_ids"].tolist()
-    texts = [lvlm.vocabulary.encode_after(prompt, one.text or "") for prompt, one in zip(prompts, asked, strict=True)]
+    texts = [
+        lvlm.vocabulary.encode_after(prompt, one.text or "") for prompt, one in zip(prompts, requests, strict=True)
+    ]
     for row, tracer in enumerate(tracers):
         tracer.run(inputs["input_ids"][row : row + 1], inputs["attention_mask"][row : row + 1])
     longest = max(map(len, texts))
@@ -251,13 +215,13 @@ def trace_forced(
     return [tracer.end("forced") for tracer in tracers]
 
 
-def _prepared(lvlm: Lvlm, asked: Sequence[Asked]) -> Any:
-    inputs = lvlm.prepare([one.picture.image for one in asked], [one.prompt for one in asked])
-    return inputs.to(lvlm.model.device, dtype=lvlm.model.dtype)
+def _prepared(lvlm: Lvlm, requests: Sequence[OpenedRequest]) -> Any:
+    inputs = lvlm.prepare([one.picture.image for one in requests], [one.prompt for one in requests])
+    return lvlm.to_device(inputs)
 
 
 def _runs(image: Tensor) -> list[list[int]]:
-    """`[S]` bool -> `[first, last + 1]` of each run of True."""
+    """Return `[first, last + 1]` of each run of True: `[S]` bool."""
     edges = torch.diff(image.int(), prepend=image.new_zeros(1).int(), append=image.new_zeros(1).int())
     firsts, lasts = (edges == 1).nonzero().flatten(), (edges == -1).nonzero().flatten()
     return torch.stack([firsts, lasts], dim=1).tolist()

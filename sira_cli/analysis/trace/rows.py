@@ -1,4 +1,4 @@
-"""Logits of one decoding step -> the numbers of a token line."""
+"""From the logits of one decoding step to the numbers of a token line."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sira_cli.core.fork import Step
+from sira_cli.core.fork import VIEWS, Step
 from sira_cli.core.rules import kl_divergence
 from sira_cli.models.vocabulary import Vocabulary
 
-VIEWS = ("full", "cf", "contrast")
-
 
 class StepRows:
-    """The three views of one step, for one picture: `step` holds logits `[1, V]`."""
+    """The three views of one step of one picture; `step` holds logits `[1, V]`."""
 
     def __init__(self, step: Step, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -29,11 +27,11 @@ class StepRows:
         return self._logits
 
     def logprob(self, token: int) -> dict[str, float]:
-        """A token's log probability in each view, in nats."""
+        """Return a token's log probability in each view, in nats."""
         return dict(zip(VIEWS, self._logprobs[:, token].tolist(), strict=True))
 
     def rows(self, tokens: Sequence[int]) -> list[dict[str, Any]]:
-        """Each token in all views: logit, logprob, rank (1 + how many have a larger logit)."""
+        """Describe each token in all views: logit, logprob, rank (1 + how many have a larger logit)."""
         ids = torch.tensor(list(tokens), device=self._logits.device)
         logits, logprobs = self._logits[:, ids], self._logprobs[:, ids]  # [3, n]
         ranks = 1 + torch.stack([(self._logits > logit[:, None]).sum(dim=1) for logit in logits.T], dim=1)
@@ -48,21 +46,21 @@ class StepRows:
         ]
 
     def top(self, count: int) -> list[int]:
-        """The union of each view's `count` best tokens, by contrast logit."""
+        """Return the union of each view's `count` best tokens, by contrast logit."""
         best = torch.unique(self._logits.topk(min(count, self._logits.shape[1])).indices)
         ordered: list[int] = best[self._logits[2, best].argsort(descending=True, stable=True)].tolist()
         return ordered
 
     def delta(self, token: int) -> float:
-        """z_full - z_cf."""
+        """Return z_full - z_cf of a token."""
         full, cf, _ = self._logits[:, token].tolist()
         return _finite(full) - _finite(cf)
 
     def kl(self) -> float:
-        """KL(full || cf) in nats."""
+        """Return KL(full || cf) in nats."""
         return float(kl_divergence(self._logprobs[0], self._logprobs[1]))
 
 
 def _finite(value: float) -> float:
-    """JSON has no infinity; a suppressed token's logit becomes the most negative float32."""
+    """Replace the infinite logit of a suppressed token by the most negative float32: JSON has no infinity."""
     return max(value, torch.finfo(torch.float32).min)

@@ -17,14 +17,14 @@ from sira_cli.pictures.perturb import Perturbations
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over pictures, and its standard error (None: there is one picture only)."""
+    """A mean over pictures, and its standard error (None if there is only one picture)."""
 
     mean: float
     stderr: float | None
 
     @classmethod
     def of(cls, values: np.ndarray) -> Estimate:
-        """From `[N]`, a value per picture, N >= 1."""
+        """Make an estimate of `[N]`, a value per picture, N >= 1."""
         count = len(values)
         return cls(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else None)
 
@@ -47,7 +47,7 @@ class Profile:
 
     @classmethod
     def of(cls, pictures: Sequence[Divergence], boundary: int) -> Profile:
-        """From at least one picture; `boundary` is b."""
+        """Make a profile of at least one picture; `boundary` is b."""
         drift = np.array([picture.drift for picture in pictures])  # [N, L]
         return cls(
             drift=tuple(map(Estimate.of, drift.T)),
@@ -58,7 +58,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedFile:
     """A picture that could not be measured, and why."""
 
     file_name: str
@@ -87,7 +87,7 @@ class DriftReport:
     boundary: int
     perturbations: Perturbations
     pictures: int
-    failures: tuple[Failure, ...]
+    failures: tuple[FailedFile, ...]
     references: dict[str, Profile]
 
     @classmethod
@@ -97,9 +97,9 @@ class DriftReport:
         prompt: str,
         perturbations: Perturbations,
         measured: Sequence[dict[str, Divergence]],
-        failures: Sequence[Failure] = (),
+        failures: Sequence[FailedFile] = (),
     ) -> DriftReport:
-        """From what `measure_drift` gave for each of at least one picture."""
+        """Make the report of what `measure_drift` returned for at least one picture."""
         boundary = lvlm.layers - lvlm.k
         return cls(
             preset=lvlm.preset.name,
@@ -118,6 +118,6 @@ class DriftReport:
         )
 
     def to_json(self) -> str:
-        """One JSON object, `sira.drift/1`."""
+        """Return one JSON object, `sira.drift/1`."""
         record = {"schema": "sira.drift/1", **asdict(self), "sira_version": __version__}
         return json.dumps(record, ensure_ascii=False, allow_nan=False)

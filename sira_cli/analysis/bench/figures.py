@@ -32,7 +32,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """From at least one value."""
+        """Make it of at least one value."""
         return cls(median(values), min(values), max(values))
 
 
@@ -50,7 +50,7 @@ class Measure:
 
     @classmethod
     def of(cls, runs: Sequence[Timing], baseline: Sequence[Timing], figure: Callable[[Timing], float]) -> Measure:
-        """`runs[i]` and `baseline[i]` are of the same round."""
+        """Make it of runs and of greedy's; `runs[i]` and `baseline[i]` are of the same round."""
         own, base = [figure(run) for run in runs], [figure(run) for run in baseline]
         return cls(Spread.of(own), Spread.of([a / b for a, b in zip(own, base, strict=True)]))
 
@@ -100,7 +100,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Of the method, with what is done to it."""
+        """The method's name, and what is done to it."""
         return str(Decoder(self.method, self.compiled))
 
     @classmethod
@@ -112,7 +112,7 @@ class Row:
         runs: Mapping[Decoder, Sequence[Timing]],
         lengths: Sequence[int],
     ) -> Row:
-        """From the runs of all decoders, round by round; `sizes` are B, prompt and image tokens.
+        """Make it of the runs of all decoders, round by round; `sizes` are B, prompt and image tokens.
 
         A request of fewer tokens is the beginning of the longest one, so each run serves all lengths.
         """
@@ -166,12 +166,12 @@ class BenchReport:
     rows: tuple[Row, ...]
 
     def to_json(self) -> str:
-        """One JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
+        """Return one JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
         return json.dumps({"schema": "sira.bench/1", **asdict(self), "sira_version": __version__}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> BenchReport:
-        """The inverse of `to_json`."""
+        """Make a report of what `to_json` wrote."""
         record: TypeAdapter[BenchReport] = TypeAdapter(cls)
         return record.validate_json(text)
 

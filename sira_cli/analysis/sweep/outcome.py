@@ -1,32 +1,25 @@
-"""The figures of a grid with intervals, the best setting, and their record."""
+"""The outcome of a sweep: figures with intervals, the best setting, and their record."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sira_cli._version import __version__
 from sira_cli.analysis.sweep import best
-from sira_cli.analysis.sweep.benchmark import Asked, Benchmark
 from sira_cli.analysis.sweep.cells import GREEDY, Cell, Grid
-from sira_cli.analysis.sweep.grid import answer_unit, caption_unit
+from sira_cli.analysis.sweep.grid import FailedPicture, answer_unit, caption_unit
+from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.units import Units
-from sira_cli.demo.evaluate import answer_counts, caption_counts, columns
-from sira_cli.demo.figures import Counts, Report
-from sira_cli.demo.scenes import Scene
 from sira_cli.errors import PictureError
 from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.eval.stats.compared import Compared
+from sira_cli.eval.stats.named import answer_figures, caption_figures, named_differences, named_figures
+from sira_cli.eval.stats.pope import add_answer, strict
+from sira_cli.eval.stats.tally import Tally
 from sira_cli.models.lvlm import Lvlm
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A picture about which not all questions could be answered, and why."""
-
-    picture: str
-    error: str
 
 
 @dataclass(frozen=True)
@@ -37,7 +30,7 @@ class Row:
         k, alpha: 0 for greedy.
         neither: answers that are neither yes nor no; POPE's rule takes most of them for yes.
         figures: in percent, with 95 % intervals over pictures: `mean accuracy`, `<split> accuracy`, ..., `CHAIRi`.
-        differences: of the figures to greedy's, paired; none for greedy.
+        differences: the figures less greedy's, paired; none for greedy.
     """
 
     k: int
@@ -55,10 +48,10 @@ class SweepReport:
         questions: how many were answered, each once, whatever number of splits it belongs to.
         pictures: how many they are about.
         captions: whether captions were measured, too.
-        score: `accuracy` or `F1`: of answers, what is looked at.
+        score: which figure of answers counts: `accuracy` or `F1`.
         rule: how the best setting is picked.
-        best: it.
-        by_default: no setting fulfils the rule, so `best` is the paper's, which may not be in the grid.
+        best: the best setting.
+        by_default: whether no setting fulfils the rule, so that `best` is the paper's, which may not be in the grid.
         rows: greedy's first, then by K and alpha.
     """
 
@@ -72,7 +65,7 @@ class SweepReport:
     questions: int
     pictures: int
     captions: bool
-    failures: tuple[Failure, ...]
+    failures: tuple[FailedPicture, ...]
     score: str
     rule: str
     best: Cell
@@ -83,41 +76,41 @@ class SweepReport:
     def of(
         cls,
         lvlm: Lvlm,
-        benchmark: Benchmark,
+        questions: QuestionSet,
         grid: Grid,
         units: Units,
         *,
         captions: bool = False,
         score: str = "accuracy",
-        failures: Sequence[Failure] = (),
+        failures: Sequence[FailedPicture] = (),
     ) -> SweepReport:
-        """From finished units; questions without one are left out.
+        """Make the report of finished units; questions without one are left out.
 
         Raises:
-            PictureError: there is none.
+            PictureError: no question was answered.
         """
         answered = [
-            (asked, units[answer_unit(number)])
-            for number, asked in enumerate(benchmark.questions)
+            (question, units[answer_unit(number)])
+            for number, question in enumerate(questions.questions)
             if answer_unit(number) in units
         ]
         if not answered:
             raise PictureError("no question could be answered")
         cells = grid.cells()
-        counts = {cell.name: _counts(benchmark.splits, answered, number) for number, cell in enumerate(cells)}
+        groups = {split: _answers_of(split, answered, cells) for split in questions.splits}
+        pictures = {question.picture for question, _ in answered}
+        splits = {f"{split} ": Compared.of(tallies, answer_figures) for split, tallies in groups.items()}
+        prefixed = {**splits, "mean ": Compared.mean(list(splits.values()))}
         if captions:
-            pictures = {asked.picture for asked, _ in answered}
-            asked_about = [of for of in benchmark.scenes if str(of.seed) in pictures]
-            for cell in cells:
-                counts[cell.name] |= _caption_counts(asked_about, grid, units, cell)
-        report = Report.of(counts, {})
+            counted = _captions_of(questions, pictures, grid, units)
+            prefixed = {"": Compared.of(counted, caption_figures), **prefixed}
         rows = tuple(
             Row(
                 cell.k,
                 cell.alpha,
-                sum(texts[number].strip(" .,!").lower() not in ("yes", "no") for _, texts in answered),
-                report.figures[cell.name],
-                report.differences.get(cell.name, {}),
+                sum(strict(texts[number]) is None for _, texts in answered),
+                named_figures(prefixed, cell.name),
+                named_differences(prefixed, cell.name, GREEDY.name),
             )
             for number, cell in enumerate(cells)
         )
@@ -130,9 +123,9 @@ class SweepReport:
             quantization=lvlm.quantization,
             dtype=lvlm.dtype,
             layers=lvlm.layers,
-            splits=benchmark.splits,
+            splits=questions.splits,
             questions=len(answered),
-            pictures=report.scenes,
+            pictures=len(pictures),
             captions=captions,
             failures=tuple(failures),
             score=score,
@@ -144,23 +137,23 @@ class SweepReport:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> SweepReport:
-        """The inverse of `to_json`, once that is read."""
+        """Make a report of what `to_json` wrote, parsed."""
         fields = {name: value for name, value in record.items() if name not in ("schema", "sira_version")}
         rows = tuple(
             Row(**{**row, **{part: _figures(row[part]) for part in ("figures", "differences")}})
             for row in record["rows"]
         )
-        failures = tuple(Failure(**failure) for failure in record["failures"])
+        failures = tuple(FailedPicture(**failure) for failure in record["failures"])
         best = Cell(**record["best"])
         return cls(**{**fields, "splits": tuple(record["splits"]), "failures": failures, "best": best, "rows": rows})
 
     @property
     def figures(self) -> dict[Cell, dict[str, Figure]]:
-        """Of every setting."""
+        """The figures of every setting."""
         return {Cell(row.k, row.alpha): row.figures for row in self.rows}
 
     def row(self, cell: Cell) -> Row | None:
-        """Of a setting; None if it is not in the grid."""
+        """Return the row of a setting; None if it is not in the grid."""
         return next((row for row in self.rows if (row.k, row.alpha) == cell), None)
 
     @property
@@ -170,11 +163,11 @@ class SweepReport:
 
     @property
     def greedy(self) -> Row:
-        """The model as it is."""
+        """The row of the model as it is."""
         return self.rows[0]
 
     def to_json(self) -> str:
-        """One JSON object, `sira.sweep/1`."""
+        """Return one JSON object, `sira.sweep/1`."""
         record = {"schema": "sira.sweep/1", **asdict(self), "best": self.best._asdict(), "sira_version": __version__}
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
@@ -183,15 +176,26 @@ def _figures(values: dict[str, Any]) -> dict[str, Figure]:
     return {name: Figure(**figure) for name, figure in values.items()}
 
 
-def _counts(splits: Sequence[str], answered: Sequence[tuple[Asked, list[str]]], cell: int) -> Counts:
-    """POPE's counts of one cell by picture: `[N]` each."""
-    by_picture: dict[str, list[tuple[bool, Sequence[str], str]]] = {}
-    for asked, texts in answered:
-        by_picture.setdefault(asked.picture, []).append((asked.there, asked.splits, texts[cell]))
-    return columns([answer_counts(splits, about) for about in by_picture.values()])
+def _answers_of(split: str, answered: Sequence[tuple[Question, list[str]]], cells: Sequence[Cell]) -> dict[str, Tally]:
+    """Count the answers of one split, by cell."""
+    tallies = {cell.name: Tally() for cell in cells}
+    for number, (question, texts) in enumerate(answered):
+        for time in range(question.splits.count(split)):
+            for cell, text in zip(cells, texts, strict=True):
+                add_answer(tallies[cell.name], question.picture, f"{number} {time}", text, question.expected)
+    return tallies
 
 
-def _caption_counts(scenes: Sequence[Scene], grid: Grid, units: Units, cell: Cell) -> Counts:
-    """CHAIR's counts of one cell by scene."""
-    number = 0 if cell == GREEDY else grid.alphas.index(cell.alpha)
-    return columns([caption_counts(of, units[caption_unit(of, cell.k)][number]) for of in scenes])
+def _captions_of(questions: QuestionSet, pictures: Collection[str], grid: Grid, units: Units) -> dict[str, Tally]:
+    """Count the captions of the pictures that were asked about, by cell."""
+    assert questions.count_caption is not None
+    tallies = {}
+    for cell in grid.cells():
+        number = 0 if cell == GREEDY else grid.alphas.index(cell.alpha)
+        tallies[cell.name] = Tally(
+            {
+                picture: questions.count_caption(picture, units[caption_unit(picture, cell.k)][number])
+                for picture in pictures
+            }
+        )
+    return tallies

@@ -1,0 +1,97 @@
+"""Yes/no questions about pictures, in splits: from POPE's files, or whoever else makes a `QuestionSet`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from sira_cli.eval.pope import read_questions, split_names
+from sira_cli.eval.stats.tally import Counts
+from sira_cli.models.records import hash_of
+from sira_cli.pictures.picture import open_picture
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a picture.
+
+    Attributes:
+        picture: its name in the set.
+        text: the question.
+        expected: whether yes is the true answer.
+        splits: those that the question belongs to; a split that asks it twice is named twice.
+    """
+
+    picture: str
+    text: str
+    expected: bool
+    splits: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """Questions; those about one picture are side by side.
+
+    Attributes:
+        splits: their names.
+        questions: each once, whatever number of splits it belongs to.
+        open: opens a picture by its name; raises PictureError.
+        count_caption: counts a caption against what its picture shows (`stats.chair.mention_counts`, and `words`);
+            None: that is not known.
+        folder: where the pictures are, if they are files.
+    """
+
+    splits: tuple[str, ...]
+    questions: tuple[Question, ...]
+    open: Callable[[str], Image.Image]
+    count_caption: Callable[[str, str], Counts] | None = None
+    folder: str = ""
+
+    @property
+    def pictures(self) -> list[str]:
+        """The pictures' names, each once."""
+        return list(dict.fromkeys(question.picture for question in self.questions))
+
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the answers, as JSON holds it."""
+        rows = [
+            {"picture": each.picture, "text": each.text, "there": each.expected, "splits": each.splits}
+            for each in self.questions
+        ]
+        return {
+            "splits": list(self.splits),
+            "images": self.folder,
+            "questions": len(self.questions),
+            "questions_sha256": hash_of(questions=rows),
+        }
+
+
+def from_files(paths: Sequence[Path], folder: Path, limit: int | None = None, suffix: str = "") -> QuestionSet:
+    """Read POPE's question files, each a split that is named after the file.
+
+    Args:
+        paths: files of JSON lines or of a JSON array, with `image`, `text` and `label` (yes or no).
+        folder: where the images are.
+        limit: take only so many questions of each file.
+        suffix: put behind each question.
+
+    Raises:
+        SettingsError: two files have the same name.
+        DataError: a file cannot be read, or a row of it.
+    """
+    splits = tuple(split_names(paths))
+    found: dict[str, dict[tuple[str, bool], list[str]]] = {}  # by picture
+    for path, split in zip(paths, splits, strict=True):
+        for row in read_questions(path)[:limit]:
+            found.setdefault(row.image, {}).setdefault((row.text + suffix, row.expected), []).append(split)
+    questions = (
+        Question(picture, text, expected, tuple(belongs_to))
+        for picture, about in found.items()
+        for (text, expected), belongs_to in about.items()
+    )
+    pictures = folder.resolve()
+    return QuestionSet(splits, tuple(questions), lambda name: open_picture(pictures / name).image, folder=str(pictures))

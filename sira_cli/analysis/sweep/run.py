@@ -1,0 +1,111 @@
+"""A sweep from Python: measure SIRA over K and alpha on yes/no questions, resumable, without a terminal.
+
+sweep = Sweep(from_files(question_files, images), load("llava-1.5-7b"), alphas=(0.5, 1.0), output=Path("sweep.jsonl"))
+for event in sweep.events():
+    print(event)
+print(sweep.report().best)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sira_cli.analysis.sweep.cells import ALPHAS, Grid, spread
+from sira_cli.analysis.sweep.grid import FailedPicture, GridEvent, answer_questions, write_captions
+from sira_cli.analysis.sweep.outcome import SweepReport
+from sira_cli.analysis.sweep.questions import QuestionSet
+from sira_cli.analysis.sweep.units import Units, decisive
+from sira_cli.core.families import find_backbone
+from sira_cli.models.lvlm import Lvlm
+
+
+@dataclass(frozen=True)
+class StageStarted:
+    """A stage begins: `questions` or `captions`, so many of them."""
+
+    stage: str
+    total: int
+
+
+class Sweep:
+    """K and alpha over some questions.
+
+    Attributes:
+        grid: the settings that are measured.
+        failures: pictures that failed, each once.
+    """
+
+    def __init__(
+        self,
+        questions: QuestionSet,
+        lvlm: Lvlm,
+        *,
+        ks: Sequence[int] | None = None,
+        every_k: bool = False,
+        alphas: Sequence[float] = ALPHAS,
+        captions: bool = False,
+        batch_size: int = 1,
+        output: Path | None = None,
+        units: Units | None = None,
+    ) -> None:
+        """Prepare a sweep.
+
+        Args:
+            questions: what is asked.
+            lvlm: the loaded model.
+            ks: values of K; None: a few from early to late forks, or with `every_k` all that the model allows.
+            alphas: contrast strengths.
+            captions: measure captions, too; only where `questions` can count them.
+            batch_size: questions, or captions, decoded together.
+            output: keeps every answer, so that the same sweep goes on where it stopped.
+            units: that file, if it is open already.
+
+        Raises:
+            SettingsError: K does not fit the model, or a question cannot be asked.
+        """
+        largest = lvlm.layers - find_backbone(lvlm.model).first_boundary
+        chosen = tuple(ks) if ks else tuple(range(1, largest + 1)) if every_k else spread(lvlm.layers, largest)
+        self.grid = Grid(chosen, tuple(alphas))
+        lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
+        self._questions, self._lvlm, self._captions, self._batch_size = questions, lvlm, captions, batch_size
+        self._units = Units(output) if units is None else units  # `or` would not do: an empty one is falsy
+        self.failures: list[FailedPicture] = []
+
+    def events(self) -> Generator[StageStarted | GridEvent, None, None]:
+        """Measure, and yield what happens. A picture that fails is an event once; the others go on.
+
+        Raises:
+            SiraError: about the model or the settings, or the file holds answers of other settings.
+        """
+        lvlm, questions, units = self._lvlm, self._questions, self._units
+        settings = decisive(lvlm.preset, questions, self.grid.alphas, self._captions)
+        settings |= {"quantization": lvlm.quantization, "k": list(self.grid.ks)}
+        units.begin(settings | {"checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)})
+        failed: dict[str, FailedPicture] = {}
+        yield StageStarted("questions", len(questions.questions))
+        for event in answer_questions(lvlm, questions, self.grid, units, self._batch_size):
+            if isinstance(event, FailedPicture):
+                if event.picture in failed:
+                    continue
+                failed[event.picture] = event
+                self.failures.append(event)
+            yield event
+        if self._captions:
+            yield StageStarted("captions", len(questions.pictures) * len(self.grid.cells()))
+            yield from write_captions(lvlm, questions, self.grid, units, self._batch_size)
+
+    def report(self, score: str = "accuracy") -> SweepReport | None:
+        """Return the figures and the best setting, by `accuracy` or `F1`; None if nothing was answered."""
+        if not len(self._units):
+            return None
+        return SweepReport.of(
+            self._lvlm,
+            self._questions,
+            self.grid,
+            self._units,
+            captions=self._captions,
+            score=score,
+            failures=self.failures,
+        )

@@ -1,0 +1,104 @@
+"""Let decoders caption scenes that the model never saw, and answer questions about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from sira_cli.analysis.sweep.grid import batches
+from sira_cli.demo.language import yes_no_question
+from sira_cli.demo.questions import SPLITS, Question, Questions, caption_counts
+from sira_cli.demo.report import SceneReport
+from sira_cli.demo.scenes import Scene, render
+from sira_cli.eval.stats.pope import add_answer
+from sira_cli.eval.stats.tally import Tally
+from sira_cli.models import presets
+from sira_cli.models.loading import load
+from sira_cli.models.lvlm import Lvlm
+
+BATCH = 50  # captions decoded together, and half of the answers
+CAPTIONS = "captions"  # the group of captions, beside the splits of questions
+
+Tallies = dict[str, dict[str, Tally]]  # by group and method
+
+
+def load_methods(folder: Path = presets.BUNDLED_FOLDER) -> dict[str, Lvlm]:
+    """Load the model in `folder` with the settings of the preset `demo`, once per decoder."""
+    return {method: load_method(method, folder) for method in ("greedy", "sira")}
+
+
+def load_method(method: str, folder: Path = presets.BUNDLED_FOLDER, **settings: Any) -> Lvlm:
+    """Load the model in `folder` under one decoder, with the preset `demo`'s settings unless others are given."""
+    preset = presets.find("demo")
+    if folder != presets.BUNDLED_FOLDER:
+        preset = preset.model_copy(update={"model": str(folder)})
+    return load(preset, method=method, **settings)
+
+
+def measure(
+    methods: Mapping[str, Lvlm],
+    scenes: Sequence[Scene],
+    questions: Questions | None = None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> SceneReport:
+    """Compare decoders on the same scenes.
+
+    Args:
+        methods: the bundled model under each; the others are compared with the first.
+        scenes: what is captioned and asked about.
+        questions: None measures captions only.
+        on_progress: called with the number of scenes that are done.
+    """
+    groups = (CAPTIONS, *(SPLITS if questions else ()))
+    tallies: Tallies = {group: {name: Tally() for name in methods} for group in groups}
+    done = 0
+    for batch in batches(scenes, BATCH):
+        pictures = [render(scene)[0] for scene in batch]
+        asked = [questions.about(scene) if questions else [] for scene in batch]
+        for name, lvlm in methods.items():
+            captions = _texts(lvlm, pictures, [lvlm.preset.prompts.caption] * len(batch))
+            answers = _answers(lvlm, pictures, asked)
+            for scene, caption, about, texts in zip(batch, captions, asked, answers, strict=True):
+                count(tallies, name, scene, caption, about, texts)
+        done += len(batch)
+        on_progress(done)
+    return SceneReport.of(tallies, {name: _settings(lvlm) for name, lvlm in methods.items()})
+
+
+def count(
+    tallies: Tallies, method: str, scene: Scene, caption: str, questions: Sequence[Question], answers: Sequence[str]
+) -> None:
+    """Count what one method said about one scene."""
+    picture = str(scene.seed)
+    tallies[CAPTIONS][method].counts[picture] = caption_counts(scene, caption)
+    for number, (question, text) in enumerate(zip(questions, answers, strict=True)):
+        for split in question.splits:
+            add_answer(tallies[split][method], picture, f"{picture}/{number}", text, question.expected)
+
+
+def _settings(lvlm: Lvlm) -> dict[str, Any]:
+    if not lvlm.decoder.deciding:
+        return {}
+    return {"k": lvlm.k, "layers": lvlm.layers, "alpha": lvlm.alpha}
+
+
+def _answers(lvlm: Lvlm, pictures: Sequence[Image.Image], asked: Sequence[Sequence[Question]]) -> list[list[str]]:
+    flat = [
+        (picture, yes_no_question(question.name))
+        for picture, questions in zip(pictures, asked, strict=True)
+        for question in questions
+    ]
+    texts = [
+        text
+        for part in batches(flat, 2 * BATCH)
+        for text in _texts(lvlm, [picture for picture, _ in part], [question for _, question in part])
+    ]
+    rest = iter(texts)
+    return [[next(rest) for _ in questions] for questions in asked]
+
+
+def _texts(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str]) -> list[str]:
+    return [answer.text for answer in lvlm.answer(lvlm.prepare(pictures, prompts))]
