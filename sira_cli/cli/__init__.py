@@ -54,14 +54,14 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line and exit with the code that CLI.md promises.
+    """Run the command line, and exit: 0 all good, 1 nothing could be done, 2 usage, 3 some pictures failed, 130 Ctrl-C.
 
     Typer itself ends usage errors with 2, Ctrl-C with 130 and a closed pipe with 1.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name may hold any bytes
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what ends a job ends it as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job that is ended ends as with Ctrl-C
     try:
         app()
     except SiraError as error:

@@ -26,9 +26,9 @@ from sira_cli.errors import SettingsError
 def ask(
     *,
     paths: Paths = None,
-    question: Annotated[str, typer.Argument(help="One question about each picture.", show_default=False)],
+    question: Annotated[str, typer.Argument(help="The question to ask about each picture.", show_default=False)],
     choices: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="The likeliest of these answers, with its probability.")
+        str | None, typer.Option(metavar="A,B,...", help="Print the likeliest of these answers, with its probability.")
     ] = None,
     model: ModelOptions,
     decoding: DecodingOptions,

@@ -8,23 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.analysis.bench import shape_names
+from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import set_verbosity, waiting
-from sira_cli.cli.options import (
-    DecodingOptions,
-    ModelOptions,
-    Verbose,
-    check_file,
-    choose_preset,
-    load_model,
-    with_options,
-)
+from sira_cli.cli.options import ModelOptions, Verbose, check_file, with_options
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.bench.report import BenchReport, Measure, Row
+    from sira_cli.analysis.bench.figures import BenchReport, Measure, Row
     from sira_cli.models.lvlm import Lvlm
 
 
@@ -34,31 +27,40 @@ def bench(
     shape: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help=f"Random weights in a real model's shape, no download: {', '.join(shape_names())}."
+            metavar="NAME",
+            help=f"Measure random weights in a real model's shape, without a download: {', '.join(shape_names())}.",
         ),
     ] = None,
-    method: Annotated[str, typer.Option(metavar="NAME,...", help="Decoders beside greedy.")] = "sira,vcd",
-    k: Annotated[int | None, typer.Option(help="Layers after the fork, K; default the preset's.")] = None,
-    max_new_tokens: Annotated[str, typer.Option(metavar="N,...", help="Lengths of an answer.")] = "32,64,128",
+    method: Annotated[str, typer.Option(metavar="NAME,...", help="Methods to measure beside greedy.")] = "sira,vcd",
+    k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None,
+    max_new_tokens: Annotated[str, typer.Option(metavar="N,...", help="Lengths of a text, in tokens.")] = "32,64,128",
     batch_size: Annotated[str, typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes.")] = "1",
     image_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Size of the pictures, where a model has no fixed one.")
+        int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if the model has no fixed number.")
     ] = 600,
-    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Rounds, after one that only warms up.")] = 5,
+    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, after one that only warms up.")] = 5,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="Greedy and SIRA with compiled decoding steps, too.")
+        bool, typer.Option("--compile", help="Measure greedy and SIRA with compiled decoding steps, too.")
     ] = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="JSON, as --json.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the JSON that --json prints.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
     model: ModelOptions,
 ) -> None:
-    """Measure what decoders cost beside greedy, on the same pictures and in turn.
+    """Measure what methods cost beside greedy, on the same pictures and in turn.
 
-    Prefill is the time from the image encoder to the first token, a step that between two tokens, a request the
-    whole. Ratios are to greedy's time in the same round; the spread is from the least to the largest. Texts do not
-    end before the last length. It checks that caches are as long as the method's streams have to be.
+    Prefill is the time from the image encoder to the first token, a step the time from one token to the next, a
+    request the whole. Ratios are to greedy's time in the same round, with the smallest and the largest behind the
+    median. No text ends before its last length. The bench checks that caches are as long as the method's streams.
     """
     set_verbosity(quiet, verbose)
     methods = [name.strip() for name in method.split(",") if name.strip()]
@@ -97,10 +99,10 @@ def bench(
 
 
 def _numbers(option: str, given: str) -> list[int]:
-    """`1,8` as numbers, in order.
+    """Read numbers such as `1,8`, in order.
 
     Raises:
-        SettingsError: it is something else.
+        SettingsError: the text has another form.
     """
     parts = [part.strip() for part in given.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
@@ -110,7 +112,7 @@ def _numbers(option: str, given: str) -> list[int]:
 
 def _loaded(shape: str | None, model: ModelOptions, k: int | None) -> Lvlm:
     if shape is None:
-        return load_model(choose_preset(model, DecodingOptions(k=k)), model, "sira")
+        return load_model(choose_preset(model, k=k), model, "sira")
     if model != ModelOptions(device=model.device, dtype=model.dtype):
         raise SettingsError("--shape brings its own model: only --device and --dtype go with it")
     with waiting(f"making random weights of {shape}"):
@@ -120,7 +122,7 @@ def _loaded(shape: str | None, model: ModelOptions, k: int | None) -> Lvlm:
 
 
 def print_report(report: BenchReport) -> None:
-    """A table per batch size, of phases and of whole requests."""
+    """Print tables per batch size, of phases and of whole requests."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -164,7 +166,7 @@ def _name(row: Row) -> str:
 
 
 def _shown(measure: Measure | None) -> str:
-    """Milliseconds and the ratio to greedy with its spread."""
+    """Return milliseconds, and the ratio to greedy with its spread."""
     if measure is None:
         return "-"
     ratio = measure.ratio

@@ -12,6 +12,7 @@ from sira_cli.cli.options import (
     ModelOptions,
     OutputOptions,
     Paths,
+    Prompt,
     SelectionOptions,
     with_options,
 )
@@ -29,8 +30,8 @@ def caption(
     selection: SelectionOptions,
     engine: EngineOptions,
     output: OutputOptions,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="What to ask for; default the preset's.")] = None,
-    words: Annotated[bool, typer.Option("--words", help="How well the picture supports each word.")] = False,
+    prompt: Prompt = None,
+    words: Annotated[bool, typer.Option("--words", help="Score how well the picture supports each word.")] = False,
 ) -> None:
     """Describe pictures."""
     run_pictures("caption", paths or [], prompt, model, decoding, selection, engine, output, words=words)

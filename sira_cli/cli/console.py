@@ -20,16 +20,16 @@ _verbosity = 0
 
 
 def verbosity() -> int:
-    """-1 quiet, 0 normal, 1 with the libraries' chatter (-v), 2 with tracebacks (-vv)."""
+    """Return -1 (quiet), 0 (normal), 1 (-v: with messages of the libraries) or 2 (-vv: with tracebacks)."""
     return _verbosity
 
 
 def set_verbosity(quiet: bool, verbose: int) -> None:
-    """To be called before transformers is imported: it reads its log level from the environment then."""
+    """Set how much is said. Call it before transformers is imported, which reads its log level from the environment."""
     global _verbosity
     _verbosity = -1 if quiet else verbose
     log = logging.getLogger("sira_cli")
-    log.handlers = [_Said()]
+    log.handlers = [_LogToStderr()]
     log.propagate = False
     log.setLevel(logging.DEBUG if verbose >= 2 else logging.ERROR if quiet else logging.WARNING)
     if _verbosity >= 1:
@@ -45,7 +45,7 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
 
 
 def silence_transformers() -> None:
-    """No bars while weights are read or written."""
+    """Hide the progress bars of reading and writing weights."""
     if _verbosity < 1:
         from transformers.utils import logging
 
@@ -53,19 +53,19 @@ def silence_transformers() -> None:
 
 
 def say(message: str) -> None:
-    """One line to stderr."""
+    """Print one line to stderr."""
     print(f"sira: {message}", file=sys.stderr, flush=True)
 
 
 def note(message: str) -> None:
-    """A line that `-q` leaves out."""
+    """Print one line to stderr, unless `-q` is given."""
     if _verbosity >= 0:
         say(message)
 
 
 @contextmanager
 def waiting(message: str) -> Iterator[None]:
-    """A spinner on a terminal, nothing elsewhere."""
+    """Show a spinner on a terminal, nothing elsewhere."""
     if _verbosity < 0 or not sys.stderr.isatty():
         yield
         return
@@ -76,15 +76,15 @@ def waiting(message: str) -> Iterator[None]:
 
 
 def announce(download: Download) -> None:
-    """Before a first download: what, how large, where to, and the way that needs none."""
+    """Say before a first download what is fetched, how large it is, where it goes, and what needs no download."""
     note(
         f"fetching {download.model} ({download.revision}), {download.gigabytes:.1f} GB, to {download.cache} "
         "(--preset demo needs no download)"
     )
 
 
-class _Said(logging.Handler):
-    """What the library logs is said like everything else; -vv adds where it happened."""
+class _LogToStderr(logging.Handler):
+    """Prints what the library logs like everything else; -vv adds where it happened."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called by `logging` with each message."""

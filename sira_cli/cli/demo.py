@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
     from sira_cli.demo.scenes import Scene
 
-SHOWN, MEASURED, TESTED, EXPORTED = 4, 60, 1_000, 100  # scenes: shown, in the small table, --evaluate, --export
+SHOWN, MEASURED, TESTED, EXPORTED = (
+    4,
+    60,
+    1_000,
+    100,
+)  # scenes: shown, in the table, --evaluate, --export
 
 
 def demo(
@@ -31,21 +36,21 @@ def demo(
             min=1,
             max=10_000,
             show_default=False,
-            help=f"How many; default {SHOWN}, {TESTED} to evaluate, {EXPORTED} to export.",
+            help=f"Number of scenes (default: {SHOWN}; {TESTED} with --evaluate, {EXPORTED} with --export).",
         ),
     ] = None,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Measure on all test scenes instead; takes minutes.")
+        bool, typer.Option("--evaluate", help="Measure both decoders on all test scenes instead; takes minutes.")
     ] = False,
     export: Annotated[
         Path | None,
         typer.Option("--export", metavar="DIR", help="Write the scenes as files for sira eval instead."),
     ] = None,
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", help="Where the pictures are saved; default a cache folder.")
+        Path | None, typer.Option("--output-dir", help="Folder for the pictures (default: a cache folder).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON: a line per scene, or the figures.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one line per scene, or the figures.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
 ) -> None:
     """Show greedy and SIRA on drawn scenes with a bundled model: nothing to download."""
@@ -56,7 +61,7 @@ def demo(
         _export(export, seed, count or EXPORTED)
         return
     with waiting("loading the bundled model"):
-        from sira_cli.demo.evaluate import load_methods
+        from sira_cli.demo.measure import load_methods
 
         silence_transformers()
         methods = load_methods()
@@ -68,8 +73,8 @@ def demo(
 
 def _export(folder: Path, seed: int, count: int) -> None:
     """Write the files, and print what to type next."""
-    from sira_cli.demo.evaluate import held_out
     from sira_cli.demo.export import export
+    from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import TEST_SEEDS
 
     with Progress.shown("scenes", count) as progress:
@@ -82,7 +87,7 @@ def _export(folder: Path, seed: int, count: int) -> None:
 
 
 def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:
-    from sira_cli.demo.evaluate import held_out
+    from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import TEST_SEEDS, render
     from sira_cli.models import presets
 
@@ -90,49 +95,49 @@ def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | Non
     out = table_console()
     paths = []
     for number in range(1, count + 1):
-        of = held_out(TEST_SEEDS[seed + number - 1])
-        paths.append(folder / f"scene-{of.seed}.png")
+        scene = held_out(TEST_SEEDS[seed + number - 1])
+        paths.append(folder / f"scene-{scene.seed}.png")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            render(of)[0].save(paths[-1])
+            render(scene)[0].save(paths[-1])
         except OSError as error:
             raise SiraError(f"{paths[-1]}: cannot be saved ({error.strerror}): give another --output-dir") from error
         texts = {name: lvlm.caption(paths[-1]).text for name, lvlm in methods.items()}
         if as_json:
-            print(json.dumps(_record(of, paths[-1], texts)), flush=True)
+            print(json.dumps(_record(scene, paths[-1], texts)), flush=True)
         else:
             out.print(f"scene {number} of {count}  {paths[-1]}", style="bold", markup=False, soft_wrap=True)
-            _print_captions(out, of, texts)
+            _print_captions(out, scene, texts)
     if not as_json:
         _explain(out, methods, paths[0], seed, count)
 
 
-def _record(of: Scene, path: Path, texts: dict[str, str]) -> dict[str, Any]:
-    from sira_cli.demo.evaluate import hallucinated
+def _record(scene: Scene, path: Path, texts: dict[str, str]) -> dict[str, Any]:
+    from sira_cli.demo.questions import hallucinated
 
     return {
-        "seed": of.seed,
+        "seed": scene.seed,
         "file": str(path),
-        "place": of.place,
-        "broken": of.broken,
-        "objects": sorted(of.objects),
+        "place": scene.place,
+        "broken": scene.broken,
+        "objects": sorted(scene.objects),
         "captions": texts,
         "hallucinated": {
-            name: [text[start:end] for start, end in hallucinated(of, text)] for name, text in texts.items()
+            name: [text[start:end] for start, end in hallucinated(scene, text)] for name, text in texts.items()
         },
     }
 
 
-def _print_captions(out: Console, of: Scene, texts: dict[str, str]) -> None:
-    """What is there, and each caption with what is not there in brackets, and red."""
+def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
+    """Print what is in the scene, and each caption with what is not in brackets, and red."""
     from rich.text import Text
 
-    from sira_cli.demo.evaluate import hallucinated
+    from sira_cli.demo.questions import hallucinated
 
-    rows = {"there": Text(f"{of.place}: {', '.join(sorted(of.objects))}")}
+    rows = {"there": Text(f"{scene.place}: {', '.join(sorted(scene.objects))}")}
     for name, text in texts.items():
         marked, end = Text(), 0
-        for first, last in hallucinated(of, text):
+        for first, last in hallucinated(scene, text):
             marked.append(text[end:first]).append(f"[{text[first:last]}]", style="bold red")
             end = last
         rows[name] = marked.append(text[end:])
@@ -144,8 +149,9 @@ def _print_captions(out: Console, of: Scene, texts: dict[str, str]) -> None:
 
 
 def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, count: int) -> None:
-    """Figures measured on the spot, what they mean, and what to type next."""
-    from sira_cli.demo.evaluate import held_out, measure
+    """Measure figures, and print them with what they mean and what to type next."""
+    from sira_cli.demo.measure import measure
+    from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import TEST_SEEDS
     from sira_cli.models import presets
 
@@ -173,15 +179,16 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
 def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> None:
     import dataclasses
 
-    from sira_cli.demo.evaluate import Questions, held_out, measure
+    from sira_cli.demo.measure import measure
+    from sira_cli.demo.questions import Questions, held_out
     from sira_cli.demo.scenes import TEST_SEEDS
     from sira_cli.demo.word_scores import measure_words, words_table
 
-    subjects = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
+    scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
     with Progress.shown("scenes", count) as progress:
-        report = measure(methods, subjects, Questions(), progress.reach)
+        report = measure(methods, scenes, Questions(), progress.reach)
     with waiting("scoring the words of captions"):
-        words = measure_words(methods, subjects)
+        words = measure_words(methods, scenes)
     if as_json:
         print(json.dumps({**report.to_json(), "words": words}, default=dataclasses.asdict))
     else:

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sira_cli.cli.choosing import choose_preset, chosen_pictures, load_model
 from sira_cli.cli.console import note, say, set_verbosity
-from sira_cli.cli.options import (
-    DecodingOptions,
-    Images,
-    ModelOptions,
-    Question,
-    SelectionOptions,
-    Verbose,
-    check_file,
-    choose_preset,
-    load_model,
-    with_options,
-)
+from sira_cli.cli.options import Images, ModelOptions, Question, SelectionOptions, Verbose, check_file, with_options
 from sira_cli.cli.output import save_plot, table_console
-from sira_cli.cli.pictures import chosen
 from sira_cli.cli.progress import Progress
-from sira_cli.errors import PictureError, SettingsError, SiraError
+from sira_cli.errors import PictureError, SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.drift.measure import Divergence
-    from sira_cli.analysis.drift.report import DriftReport, Estimate, Failure
+    from sira_cli.analysis.drift.profiles import DriftReport, Estimate, FailedFile
     from sira_cli.models.lvlm import Lvlm
     from sira_cli.pictures.perturb import Perturbations
-    from sira_cli.pictures.sources import Source
+    from sira_cli.pictures.picture import Picture
 
-ROWS = 16  # of layers in the table; more layers share rows
+ROWS = 16  # in the table; more layers share rows
 
 
 @with_options(model=ModelOptions, selection=SelectionOptions)
@@ -42,33 +30,36 @@ def drift(
     paths: Images = None,
     question: Question = None,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", help="The same without the preset's wording; default its caption prompt.")
+        str | None, typer.Option("--prompt", help="Prompt without the preset's wording (default: its caption prompt).")
     ] = None,
-    k: Annotated[int | None, typer.Option(help="Layers after the fork, K; default the preset's.")] = None,
+    k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None,
     blur: Annotated[
         float,
-        typer.Option(metavar="RADIUS", help="Standard deviation of the blur, as a share of the shorter side."),
+        typer.Option(
+            metavar="RADIUS",
+            help="Standard deviation of the blur, as a share of the picture's shorter side.",
+        ),
     ] = 0.05,
     patches: Annotated[int, typer.Option(metavar="N", help="Shuffle a grid of N x N patches.")] = 8,
-    seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the shuffle.")] = 0,
     model: ModelOptions,
     selection: SelectionOptions,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="The record that --json prints.")
+        Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="Write the record that --json prints.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf, .svg (extra `plot`).")
+        Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Errors only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
 ) -> None:
     """Measure how far SIRA's CF stream, a blurred and a shuffled picture stray (the paper's Figure 4).
 
-    After every layer: 1 - cosine similarity to the full model, at the position that predicts the next
-    token. Of the next token: KL(full || reference) in nats. A caption's first word may be always the
-    same: a question (-q) tells more. The paper does not say how strong its blur and its shuffle are:
-    the defaults are ours.
+    Two measures are shown: after every layer, 1 - cosine similarity to the full model, at the position that
+    predicts the next token; and for the next token, KL(full || reference) in nats. A question (-q) tells more
+    than a caption, whose first word may always be the same. The paper does not say how strong its blur and its
+    shuffle are: the defaults are ours.
     """
     set_verbosity(quiet, verbose)
     if question is not None and prompt is not None:
@@ -81,18 +72,18 @@ def drift(
         check_file(option, file)
     if plot is not None:
         check_format(plot)
-    sources = chosen(paths or [], selection)
-    if not sources:
+    pictures = chosen_pictures(paths or [], selection)
+    if not pictures:
         note(f"--shard {selection.shard} holds none of the pictures")
         return
-    preset = choose_preset(model, DecodingOptions(k=k), prompt=prompt)
+    preset = choose_preset(model, k=k, prompt=prompt)
     text = preset.prompts.caption if question is None else preset.prompts.asking(question)
     lvlm = load_model(preset, model, "sira")
-    measured, failures = _measure(lvlm, sources, text, perturbations)
-    if failures and len(sources) > 1:
-        say(f"{len(failures)} of {len(sources)} pictures failed")
+    measured, failures = _measure(lvlm, pictures, text, perturbations)
+    if failures and len(pictures) > 1:
+        say(f"{len(failures)} of {len(pictures)} pictures failed")
     if measured:
-        from sira_cli.analysis.drift.report import DriftReport
+        from sira_cli.analysis.drift.profiles import DriftReport
         from sira_cli.files import replacing
 
         report = DriftReport.of(lvlm, text, perturbations, measured, failures)
@@ -112,37 +103,26 @@ def drift(
 
 
 def _measure(
-    lvlm: Lvlm, sources: list[Source], prompt: str, perturbations: Perturbations
-) -> tuple[list[dict[str, Divergence]], list[Failure]]:
-    """Every picture; those that fail are said, and the others go on."""
-    from sira_cli.analysis.drift.measure import measure_drift
-    from sira_cli.analysis.drift.report import Failure
-    from sira_cli.models.records import as_text
-    from sira_cli.pictures.opening import one_line
-    from sira_cli.pictures.sources import STDIN
+    lvlm: Lvlm, pictures: list[Picture], prompt: str, perturbations: Perturbations
+) -> tuple[list[dict[str, Divergence]], list[FailedFile]]:
+    """Measure every picture, and show how far it is."""
+    from sira_cli.analysis.drift.measure import measure_each
+    from sira_cli.analysis.drift.profiles import FailedFile
 
     measured, failures = [], []
-    with Progress.shown("pictures", len(sources)) as progress:
-        for source in sources:
-            try:
-                picture: Any = sys.stdin.buffer if source.path == STDIN else source.path
-                measured.append(measure_drift(lvlm, picture, prompt, perturbations))
-                progress.advance()
-                continue
-            except PictureError as error:
-                message = str(error)
-            except SiraError:
-                raise
-            except Exception as error:
-                message = f"{one_line(source.path)}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-            say(message)
-            failures.append(Failure(as_text(source.path), message))
-            progress.advance(error=True)
+    with Progress.shown("pictures", len(pictures)) as progress:
+        for picture, result in measure_each(lvlm, pictures, prompt, perturbations):
+            if isinstance(result, PictureError):
+                say(str(result))
+                failures.append(FailedFile(picture.name_in(None), str(result)))
+            else:
+                measured.append(result)
+            progress.advance(error=isinstance(result, PictureError))
     return measured, failures
 
 
 def _print(report: DriftReport) -> None:
-    """The table: layers, those that share a row never on both sides of the boundary; stages; KL."""
+    """Print the table: layers (no row spans the boundary), stages, KL."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

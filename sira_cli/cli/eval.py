@@ -14,12 +14,12 @@ from typer.core import TyperCommand
 
 from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.eval_options import EvalOptions, find_answers
-from sira_cli.cli.eval_results import evaluate
+from sira_cli.cli.eval_run import evaluate
 from sira_cli.cli.options import DecodingOptions, ModelOptions, with_options
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.eval.answers.answers import AnswerFiles
+    from sira_cli.eval.answers.read import AnswerFiles
     from sira_cli.eval.base import Part
 
 LENGTHS = (64, 512)  # of captions, in the paper's Table 2
@@ -32,10 +32,10 @@ app = typer.Typer(
 
 
 class Variadic(TyperCommand):
-    """A command whose repeatable options take all that follows them: `--questions a.json b.json`, as shells expand."""
+    """A command whose repeatable options take all values that follow: `--questions a.json b.json`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Repeats the option before each of its values."""
+        """Repeat the option before each of its values."""
         names = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
         expanded: list[str] = []
         current = ""
@@ -68,7 +68,7 @@ class TextRule(StrEnum):
 
 
 class Language(StrEnum):
-    """Whose tokenizer, tagger and lemmatizer."""
+    """Who splits and lemmatizes words."""
 
     AUTO = "auto"
     NLTK = "nltk"
@@ -87,13 +87,16 @@ class Task(StrEnum):
 
 
 LanguageOption = Annotated[
-    Language, typer.Option(help="NLTK's data (extra `eval`) or the fallback without data, which is not official.")
+    Language,
+    typer.Option(
+        help="How captions become words: with NLTK's data (extra `eval`), or by a fallback that is not official."
+    ),
 ]
 SuffixOption = Annotated[
     str | None,
-    typer.Option(help="After each yes/no question; default ' Please answer this question with one word.'"),
+    typer.Option(help="Text behind each yes/no question (default: ' Please answer this question with one word.')."),
 ]
-NoSuffix = Annotated[bool, typer.Option("--no-suffix", help="Questions as they are in the files.")]
+NoSuffix = Annotated[bool, typer.Option("--no-suffix", help="Ask the questions as they stand in the files.")]
 
 
 @app.command("pope", cls=Variadic, short_help="Yes/no questions about objects.")
@@ -101,9 +104,9 @@ NoSuffix = Annotated[bool, typer.Option("--no-suffix", help="Questions as they a
 def pope(
     *,
     questions: Annotated[
-        list[Path], typer.Option(metavar="FILE...", help="POPE's question files, a split each.", show_default=False)
+        list[Path], typer.Option(metavar="FILE...", help="POPE's question files, one per split.", show_default=False)
     ],
-    rule: Annotated[Rule, typer.Option(help="How an answer becomes yes or no: whose script.")] = Rule.OFFICIAL,
+    rule: Annotated[Rule, typer.Option(help="Whose script decides what counts as yes or no.")] = Rule.OFFICIAL,
     suffix: SuffixOption = None,
     no_suffix: NoSuffix = False,
     options: EvalOptions,
@@ -112,9 +115,9 @@ def pope(
 ) -> None:
     """Yes/no questions about objects (Li et al. 2023): accuracy, F1, precision, recall, FPR, yes-rate.
 
-    --method takes several, as greedy,sira,vcd; greedy and greedy+apc are added as controls. Answer files are
-    of {"question", "answer"} in the order of the questions or of {"question_id", "text"}, one for each file of
-    questions, or sira's own.
+    --method takes several methods, such as sira,vcd; greedy and greedy+apc are added as controls. Answer files
+    hold {"question", "answer"} in the order of the questions, or {"question_id", "text"}, one file per file of
+    questions; or they are sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
     sources = find_answers(options, model, decoding, questions)
@@ -129,18 +132,19 @@ def pope(
 def chair(
     *,
     annotations: Annotated[
-        Path, typer.Option(metavar="COCO_DIR", help="The folder of COCO's instances_*.json and captions_*.json.")
+        Path, typer.Option(metavar="COCO_DIR", help="Folder with COCO's instances_*.json and captions_*.json.")
     ],
     ids: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Image ids, one a line; default with --answers: theirs.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Image ids, one per line (default with --answers: all that are there)."),
     ] = None,
     lengths: Annotated[
         str | None,
-        typer.Option(
-            help=f"Longest captions in tokens, default {','.join(map(str, LENGTHS))}; --max-new-tokens N is one length."
-        ),
+        typer.Option(help=f"Length limits in tokens (default: {','.join(map(str, LENGTHS))}; or --max-new-tokens N)."),
     ] = None,
-    rule: Annotated[TextRule, typer.Option(help="Lemmas, or singulars as the first script.")] = TextRule.LEMMA,
+    rule: Annotated[
+        TextRule, typer.Option(help="How words are compared: as lemmas, or as singulars like the first script.")
+    ] = TextRule.LEMMA,
     language: LanguageOption = Language.AUTO,
     options: EvalOptions,
     model: ModelOptions,
@@ -148,8 +152,8 @@ def chair(
 ) -> None:
     """Objects in captions that are not in the picture (Rohrbach et al. 2018): CHAIRs, CHAIRi, recall, length.
 
-    --method takes several, as greedy,sira,vcd; greedy and greedy+apc are added as controls. Answer files are
-    of {"image_id", "caption"}, a file a method, or sira's own.
+    --method takes several methods, such as sira,vcd; greedy and greedy+apc are added as controls. Answer files
+    hold {"image_id", "caption"}, one file per method; or they are sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
     sources = find_answers(options, model, decoding)
@@ -166,18 +170,18 @@ def chair(
             raise SettingsError("give --lengths or --max-new-tokens, not both")
         tokens = (decoding.max_new_tokens,) if decoding.max_new_tokens else tokens or LENGTHS
     if images is None:
-        raise SettingsError("--ids FILE is needed: the images to caption, one id a line")
+        raise SettingsError("--ids FILE is needed: the images to caption, one id per line")
     try:
         benchmark = Chair.of(annotations, ids=list(images), rule=rule.value, language=language.value, lengths=tokens)
     except UnknownImageError as error:
-        raise SettingsError(f"{images[error.image]}: {error}") from None
+        raise DataError(f"{images[error.image]}: {error}") from None
     evaluate(benchmark, sources, model, decoding, options)
 
 
 def _answered(
     sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: dict[int, str] | None, limit: int | None
 ) -> tuple[tuple[int, ...], dict[int, str]]:
-    """The lengths of the captions in files, as far as they say so, and their images, unless these are given."""
+    """Return the lengths of captions in files, as far as they say so, and their images, unless these are given."""
     from sira_cli.eval.chair.rows import image_of_row, read_captions
     from sira_cli.eval.rows import read_rows
 
@@ -191,7 +195,7 @@ def _answered(
             continue
         for where, row in (row for path in source.paths for row in read_rows(path)):
             if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
-                raise SettingsError(f"{where}: is no caption of sira caption or sira eval chair")
+                raise DataError(f"{where}: is no caption of sira caption or sira eval chair")
             if images is None:
                 found[image_of_row(where, row, "id", "file_name")] = where
             said[-1] |= {int(row["part"])} if "part" in row else set()
@@ -209,9 +213,12 @@ def _answered(
 def amber(
     *,
     data: Annotated[Path, typer.Option(metavar="AMBER_DIR", help="AMBER's folder `data`, or its repository.")],
-    task: Annotated[Task, typer.Option(help="Captions, yes/no questions or a dimension of them, or all.")] = Task.ALL,
+    task: Annotated[
+        Task, typer.Option(help="Captions, yes/no questions, one dimension of the questions, or all.")
+    ] = Task.ALL,
     similarity: Annotated[
-        str, typer.Option(help="spacy: en_core_web_lg; exact: equal words only, not official; or a spaCy pipeline.")
+        str,
+        typer.Option(help="How words are compared: spacy (en_core_web_lg), exact (not official), or a spaCy pipeline."),
     ] = "spacy",
     language: LanguageOption = Language.AUTO,
     suffix: SuffixOption = None,
@@ -222,8 +229,8 @@ def amber(
 ) -> None:
     """Captions and yes/no questions (Wang et al. 2023): CHAIR, Cover, Hal, Cog; accuracy, precision, recall, F1.
 
-    --method takes several, as greedy,sira,vcd; greedy and greedy+apc are added as controls. Answer files are
-    of {"id", "response"}, a file a method, or sira's own.
+    --method takes several methods, such as sira,vcd; greedy and greedy+apc are added as controls. Answer files
+    hold {"id", "response"}, one file per method; or they are sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
     sources = find_answers(options, model, decoding)
@@ -248,7 +255,7 @@ def amber(
 
 
 def _first(part: Part, pictures: int) -> Part:
-    """What is asked about the first pictures."""
+    """Return what is asked about the first pictures."""
     first = list(dict.fromkeys(ask.picture for ask in part.asks))[:pictures]
     return dataclasses.replace(part, asks=tuple(ask for ask in part.asks if ask.picture in first))
 

@@ -14,7 +14,7 @@ from sira_cli.cli.options import DecodingOptions, ModelOptions, Verbose, check_f
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.eval.answers.answers import AnswerFiles
+    from sira_cli.eval.answers.read import AnswerFiles
 
 
 class Format(StrEnum):
@@ -37,59 +37,60 @@ class EvalOptions:
     """Where answers come from, and what is made of them."""
 
     images: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Run: ask the model about the pictures that are here.")
+        Path | None, typer.Option(metavar="FOLDER", help="Ask the model about the pictures in this folder.")
     ] = None
     answers: Annotated[
         list[str] | None,
-        typer.Option(metavar="[LABEL=]FILE...", help="Score these answers instead: of sira, or from elsewhere."),
+        typer.Option(metavar="[LABEL=]FILE...", help="Score these answers instead: sira's own, or from elsewhere."),
     ] = None
     batch_size: Annotated[
-        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Pictures decoded together.")
+        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Number of pictures decoded together.")
     ] = 1
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Only N questions of each file (POPE), or N pictures."),
+        typer.Option(metavar="N", min=1, help="Take only N questions of each file (POPE), or N pictures."),
     ] = None
     shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Run part I of N; score all parts' files with --answers.")
+        str | None,
+        typer.Option(metavar="I/N", help="Ask about part I of N only; score all parts together with --answers."),
     ] = None
     no_controls: Annotated[
-        bool, typer.Option("--no-controls", help="Without greedy and greedy+apc beside the methods.")
+        bool, typer.Option("--no-controls", help="Leave out the controls greedy and greedy+apc.")
     ] = False
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="FOLDER", help="Keeps the answers, to go on where a run stopped, and report.json."
+            "-o", "--output", metavar="FOLDER", help="Keep answers here, to go on where a run stopped, and report.json."
         ),
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew: replace existing answers.")] = False
     retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Try again what failed in an earlier run.")] = (
         False
     )
     export: Annotated[
-        Export | None, typer.Option(help="Also write the answers as the official scripts read them, into --output.")
+        Export | None, typer.Option(help="Also write the answers into --output as the official scripts read them.")
     ] = None
     details: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="How each answer was counted, a line each.")
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Write how each answer was counted, one line per answer.")
     ] = None
-    paper: Annotated[bool, typer.Option("--paper", help="The paper's figures of the same model beside.")] = False
-    format: Annotated[Format, typer.Option(help="How figures are printed.")] = Format.TABLE
-    json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False
+    paper: Annotated[bool, typer.Option("--paper", help="Show the paper's figures of the same model, too.")] = False
+    format: Annotated[Format, typer.Option(help="Format of the printed figures.")] = Format.TABLE
+    json: Annotated[bool, typer.Option("--json", help="Print JSON; the same as --format json.")] = False
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False
     verbose: Verbose = 0
 
 
 def find_answers(
     options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, questions: Sequence[Path] = ()
 ) -> list[AnswerFiles]:
-    """The files to be scored; none if the model is to be asked.
+    """Return the files to be scored; none if the model is to be asked.
 
     Args:
-        options, model, decoding: of the command line.
+        options, model, decoding: the command line's.
         questions: as for `find_files`.
 
     Raises:
-        SettingsError: neither or both, or options that do not go together.
+        SettingsError: --images and --answers are both given, or neither; or options exclude each other.
     """
     if (options.images is None) == (not options.answers):
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
@@ -98,7 +99,7 @@ def find_answers(
     _check(options)
     sources: list[AnswerFiles] = []
     if options.answers:
-        from sira_cli.eval.answers.answers import find_files
+        from sira_cli.eval.answers.read import find_files
 
         sources = find_files(options.answers, questions)
         if options.limit is not None and not all(source.own for source in sources):
@@ -107,7 +108,7 @@ def find_answers(
 
 
 def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> list[str]:
-    """What is given of options that answers from files leave nothing to do; --paper asks for the model's name."""
+    """Return options that do nothing for answers from files. (--paper needs the model's name.)"""
     names = ["batch_size", "shard", "overwrite", "retry_errors"]
     idle: list[tuple[Any, Field[Any]]] = [(options, field) for field in fields(options) if field.name in names]
     idle += [(model, field) for field in fields(model) if field.name not in ("preset", "model")]
@@ -119,7 +120,7 @@ def _check(options: EvalOptions) -> None:
     if options.json and options.format not in (Format.TABLE, Format.JSON):
         raise SettingsError(f"give --json or --format {options.format.value}, not both")
     if options.shard is not None:
-        from sira_cli.pictures.sources import Shard
+        from sira_cli.pictures.find import Shard
 
         Shard.parse(options.shard)
     if options.details is not None:
@@ -132,8 +133,8 @@ def _check(options: EvalOptions) -> None:
 
 
 def _check_details(path: Path, output: Path | None) -> None:
-    """Only what an earlier call wrote is replaced: neither answers nor a benchmark's own files."""
-    if path.parent != output or path.is_dir():  # that folder is made if it is not there
+    """Check that only details of an earlier call are replaced, neither answers nor a benchmark's own files."""
+    if path.parent != output or path.is_dir():  # the output folder itself is made if need be
         check_file("--details", path)
     if path.suffix != ".jsonl":
         raise SettingsError(f"--details {path}: expected a name that ends in .jsonl")

@@ -1,4 +1,4 @@
-"""What the commands of `sira eval` print: for each group a row a method, as wide as the terminal allows."""
+"""What the commands of `sira eval` print: in each group one row per method, as wide as the terminal allows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
     from sira_cli.eval.report import EvalReport, Row
 
-EXTRAS = ("neither", "words", "length")  # what a narrow terminal can do without
+EXTRAS = ("neither", "words", "length")  # left out first on a narrow terminal
 
 
 def print_report(report: EvalReport) -> None:
-    """To stdout; nothing is wrapped in a file."""
+    """Print the report to stdout; in a file, nothing is wrapped."""
     from rich.measure import Measurement
 
     out = table_console()
@@ -38,7 +38,7 @@ def print_report(report: EvalReport) -> None:
 
 
 def _tables(report: EvalReport) -> list[tuple[list[str], list[Row]]]:
-    """Rows that have the same figures, with the figures' names."""
+    """Group rows that have the same figures, with the figures' names."""
     tables: dict[tuple[str, ...], list[Row]] = {}
     for row in report.rows:
         tables.setdefault(tuple(row.figures), []).append(row)
@@ -46,7 +46,7 @@ def _tables(report: EvalReport) -> list[tuple[list[str], list[Row]]]:
 
 
 def _table(report: EvalReport, rows: list[Row], names: list[str], intervals: bool, widest: int) -> Table:
-    """With some figures; names of methods are at most `widest` characters wide, and go on in the next line."""
+    """Make a table of some figures; names of methods are wrapped at `widest` characters."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

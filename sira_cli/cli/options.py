@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from sira_cli.errors import SettingsError
-from sira_cli.methods import METHODS, find
-from sira_cli.methods.base import Method
-
-if TYPE_CHECKING:
-    from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.presets import Preset
+from sira_cli.methods import METHODS
 
 
 class Dtype(StrEnum):
@@ -36,31 +30,44 @@ class Dtype(StrEnum):
 
 
 class Engine(StrEnum):
-    """Who does the work."""
+    """Where pictures are decoded."""
 
     LOCAL = "local"
     RAY = "ray"
 
 
 class Quantization(StrEnum):
-    """Weights in fewer bits."""
+    """Bits of the weights."""
 
     BITS4 = "4bit"
     BITS8 = "8bit"
 
 
+def _other_settings() -> str:
+    """List the settings of methods that have no option of their own, for the help of --set."""
+    named = {
+        name: [setting for setting in method.own_settings() if setting not in ("alpha", "beta")]
+        for name, method in METHODS.items()
+    }
+    return ", ".join(f"{setting} ({name})" for name, settings in named.items() for setting in settings)
+
+
 Verbose = Annotated[
     int,
     typer.Option(
-        "-v", "--verbose", count=True, show_default=False, help="Show the libraries' messages; -vv: tracebacks."
+        "-v",
+        "--verbose",
+        count=True,
+        show_default=False,
+        help="Show messages of the libraries; -vv also shows tracebacks.",
     ),
 ]
 
-
-_PICTURES = "Pictures, folders, globs; - reads a picture from stdin."
+_PICTURES = "Pictures, folders, globs or URIs; - reads one picture from stdin."
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
-Question = Annotated[str | None, typer.Option("-q", "--question", help="What to ask about each picture.")]
+Question = Annotated[str | None, typer.Option("-q", "--question", help="Question to ask about each picture.")]
+Prompt = Annotated[str | None, typer.Option("--prompt", help="Prompt for the model (default: the preset's).")]
 
 
 @dataclass(frozen=True)
@@ -69,16 +76,18 @@ class ModelOptions:
 
     preset: Annotated[
         str | None,
-        typer.Option("-p", "--preset", help="Preset name or file; default $SIRA_PRESET, else qwen2.5-vl-7b."),
+        typer.Option("-p", "--preset", help="Preset name or file (default: $SIRA_PRESET, or qwen2.5-vl-7b)."),
     ] = None
     model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Hugging Face id or folder, instead of a preset.")
+        str | None, typer.Option("-m", "--model", help="Hugging Face model id or folder, instead of a preset.")
     ] = None
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the model.")] = None
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
-    dtype: Annotated[Dtype | None, typer.Option(help="Precision of the weights; default the preset's.")] = None
-    quantization: Annotated[Quantization | None, typer.Option(help="Load in fewer bits (extra `quant`).")] = None
-    offline: Annotated[bool, typer.Option("--offline", help="Never ask the hub.")] = False
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the model (default: main).")] = None
+    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    dtype: Annotated[Dtype | None, typer.Option(help="Precision of the weights (default: the preset's).")] = None
+    quantization: Annotated[
+        Quantization | None, typer.Option(help="Load the weights in fewer bits (extra `quant`).")
+    ] = None
+    offline: Annotated[bool, typer.Option("--offline", help="Never contact the Hugging Face hub.")] = False
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
     ] = False
@@ -86,34 +95,47 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """How the next token is picked. What is not given is the preset's."""
+    """How the next token is picked. What is not given comes from the preset or from the method."""
 
-    method: Annotated[str, typer.Option(help=f"Decoder: {', '.join(METHODS)}.")] = "sira"
-    k: Annotated[
-        int | None,
-        typer.Option(help="Layers after the fork, K. Default, here and below: the preset's, or the method's."),
+    method: Annotated[str, typer.Option(help=f"Decoding method: {', '.join(METHODS)}.")] = "sira"
+    k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None
+    alpha: Annotated[
+        float | None, typer.Option(help="Contrast strength (default: the preset's for sira, else the method's).")
     ] = None
-    alpha: Annotated[float | None, typer.Option(help="Contrast strength.")] = None
-    beta: Annotated[float | None, typer.Option(help="Plausibility cut-off, off in the paper.")] = None
-    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None
-    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling.")] = None
-    seed: Annotated[int | None, typer.Option(help="For sampling.")] = None
-    num_beams: Annotated[int | None, typer.Option(help="Beam search.")] = None
+    beta: Annotated[
+        float | None,
+        typer.Option(help="Plausibility cut-off, from 0 to 1 (default: the method's; sira has none)."),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help=f"Any other setting of the method: {_other_settings()}."),
+    ] = None
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Length limit of a text, in tokens (default: the preset's).")
+    ] = None
+    temperature: Annotated[
+        float | None, typer.Option(help="Sampling temperature; 0 takes the best token (default: the preset's).")
+    ] = None
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from this share of the probability (default: the preset's).")
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Random seed for sampling (default: the preset's).")] = None
+    num_beams: Annotated[int | None, typer.Option(help="Number of search beams (default: the preset's).")] = None
 
 
 @dataclass(frozen=True)
 class SelectionOptions:
     """Which pictures, beside the paths."""
 
-    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Subfolders too.")] = False
+    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")] = False
     files_from: Annotated[
         str | None,
-        typer.Option("--files-from", metavar="FILE", help="More paths, one a line; - is stdin."),
+        typer.Option("--files-from", metavar="FILE", help="Read more paths from FILE, one per line; - is stdin."),
     ] = None
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first so many.")] = None
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Take only the first N pictures.")] = None
     shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Only part I of N, for so many machines: 1/8, ..., 8/8.")
+        str | None,
+        typer.Option(metavar="I/N", help="Take part I of N, to share the work among N machines: 1/8, ..., 8/8."),
     ] = None
 
 
@@ -127,145 +149,51 @@ class OutputOptions:
             "-o",
             "--output",
             metavar="FILE",
-            help="Records: .jsonl, or a folder for it; a .csv or .parquet is made from one.",
+            help="Write records to FILE.jsonl or into a folder; .csv and .parquet are made from such records.",
         ),
     ] = None
-    sidecar: Annotated[bool, typer.Option("--sidecar", help="A text file beside each picture.")] = False
-    caption_extension: Annotated[str, typer.Option(help="Of those text files.")] = ".txt"
+    sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file beside each picture.")] = False
+    caption_extension: Annotated[str, typer.Option(help="File extension of these text files.")] = ".txt"
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", help="A tree for those text files, instead of beside the pictures.")
+        Path | None, typer.Option("--output-dir", help="Write the text files into this folder instead.")
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew; replace text files.")] = False
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start anew: replace existing records and text files.")
+    ] = False
     retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Try again what failed in an earlier run.")] = (
         False
     )
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")] = False
-    json: Annotated[bool, typer.Option("--json", help="One JSON record per picture on stdout.")] = False
-    no_stream: Annotated[bool, typer.Option("--no-stream", help="Print a text when it is complete.")] = False
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON record per picture.")] = False
+    no_stream: Annotated[bool, typer.Option("--no-stream", help="Print each text when it is complete.")] = False
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False
     verbose: Verbose = 0
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How many pictures are worked on at once, where, and how fast."""
+    """How many pictures are decoded at once, where, and how fast."""
 
     batch_size: Annotated[
-        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Pictures decoded together.")
+        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Number of pictures decoded together.")
     ] = 1
-    engine: Annotated[Engine, typer.Option(help="ray: on the workers of a Ray cluster (extra `ray`).")] = Engine.LOCAL
+    engine: Annotated[
+        Engine, typer.Option(help="Where to decode: on this machine, or on a Ray cluster (extra `ray`).")
+    ] = Engine.LOCAL
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Of Ray; default one a GPU, without any one.")
+        int | None, typer.Option(metavar="N", min=1, help="Number of Ray workers (default: one per GPU, or one).")
     ] = None
     compile: Annotated[
-        bool, typer.Option("--compile", help="Compile decoding steps: a slow start, then faster (sira, greedy).")
+        bool,
+        typer.Option("--compile", help="Compile the decoding steps: a slow start, then faster (sira and greedy)."),
     ] = False
 
 
-def choose_method(decoding: DecodingOptions) -> Method:
-    """The decoder, with those of its settings that the options change.
-
-    Raises:
-        SettingsError: there is no such method, or it has not what is given for it.
-    """
-    given = {field.name: getattr(decoding, field.name) for field in fields(decoding)}
-    method = find(given.pop("method"))
-    return method.with_settings(**{name: value for name, value in given.items() if method.owns(name)})
-
-
-def names_of(methods: str) -> list[str]:
-    """Of several methods with commas between them."""
-    return [name.strip() for name in methods.split(",")]
-
-
-def choose_preset(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> Preset:
-    """The preset in force, with what the options change, but for what is the method's.
-
-    Raises:
-        SettingsError: --preset and --model together, or a value that is not valid.
-    """
-    if model.preset is not None and model.model is not None:
-        raise SettingsError("give --preset or --model, not both")
-    from sira_cli.models import presets
-
-    if model.model is not None:
-        preset = presets.for_model(model.model)
-    else:
-        preset = presets.find(model.preset or os.environ.get("SIRA_PRESET") or presets.DEFAULT)
-    method = find(decoding.method)
-    names = [field.name for field in fields(decoding) if field.name != "method" and not method.owns(field.name)]
-    given = {name: getattr(decoding, name) for name in names}
-    return preset.with_settings(revision=model.revision, dtype=model.dtype, **given, **settings)
-
-
-def note_idle(decoding: DecodingOptions, preset: Preset) -> None:
-    """Say which of the options change nothing under any of the methods."""
-    from sira_cli.cli.console import note
-
-    seeded = any(find(name).seeded for name in names_of(decoding.method))
-    if preset.generation.temperature == 0 and (
-        decoding.top_p is not None or (decoding.seed is not None and not seeded)
-    ):
-        note(f"--top-p {'changes' if seeded else 'and --seed change'} nothing at temperature 0")
-
-
-def load_model(preset: Preset, model: ModelOptions, method: str | Method, compiled: bool = False) -> Lvlm:
-    """The model of a preset; `compiled`: its decoding steps are.
-
-    Raises:
-        SettingsError: a value that is not valid.
-        ModelNotFoundError: the weights are not here and cannot be fetched.
-    """
-    from sira_cli.cli.console import announce, silence_transformers, waiting
-    from sira_cli.models import presets
-
-    if preset.model != presets.BUNDLED:
-        # Before torch is imported: a model that cannot be had is known within a second.
-        from sira_cli.models.hub import find_checkpoint
-
-        find_checkpoint(
-            preset.model,
-            preset.revision,
-            offline=model.offline,
-            code=model.trust_remote_code,
-            expected_gb=preset.download_gb,
-            on_download=announce,
-        )
-    with waiting(f"loading {preset.name or preset.model}"):
-        from sira_cli.models.loading import load
-
-        silence_transformers()
-        lvlm = load(preset, **loading(model, method, compiled))
-    note_bundled(preset)
-    return lvlm
-
-
-def note_bundled(preset: Preset) -> None:
-    """What to know about the model that comes along."""
-    from sira_cli.cli.console import note
-    from sira_cli.models import presets
-
-    if preset.model == presets.BUNDLED:
-        note("the bundled model knows drawn scenes only; photographs need another preset")
-
-
-def loading(model: ModelOptions, method: str | Method, compiled: bool = False) -> dict[str, Any]:
-    """The arguments of `sira_cli.load` but for the preset."""
-    return {
-        "method": method,
-        "device": model.device,
-        "quantization": model.quantization,
-        "offline": model.offline,
-        "trust_remote_code": model.trust_remote_code,
-        "compile": compiled,
-    }
-
-
 def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
-    """Whether a file can be written, before a model is loaded.
+    """Check that a file can be written, before a model is loaded.
 
     Raises:
-        SettingsError: it is a folder, its folder is not there, or it is there and not to be overwritten.
+        SettingsError: it is a folder, its folder is missing, or it exists and is not to be overwritten.
     """
     if file is not None and file.is_dir():
         raise SettingsError(f"{option} {file}: is a folder, expected a file")

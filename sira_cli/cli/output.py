@@ -1,4 +1,4 @@
-"""What commands print as tables, and figures that they write."""
+"""What commands share that print tables and write figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def table_console() -> Console:
-    """stdout for tables; nothing is wrapped in a file."""
+    """Return a console for tables on stdout; in a file, nothing is wrapped."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)

@@ -1,18 +1,17 @@
-"""What `caption` and `ask` share: one prompt, many pictures; texts or records to stdout or into files."""
+"""What `caption` and `ask` share: options in, texts or records out; the run itself is `sira_cli.runs`."""
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sira_cli.cli.choosing import choose, chosen_pictures, load_model, loading, note_bundled, note_idle
 from sira_cli.cli.console import note, say, set_verbosity, verbosity, waiting
 from sira_cli.cli.options import (
     DecodingOptions,
@@ -21,24 +20,18 @@ from sira_cli.cli.options import (
     ModelOptions,
     OutputOptions,
     SelectionOptions,
-    choose_method,
-    choose_preset,
-    load_model,
-    loading,
-    note_bundled,
-    note_idle,
 )
 from sira_cli.cli.progress import Progress, in_words
-from sira_cli.errors import PictureError, SettingsError, SiraError
-from sira_cli.methods import check_compile, check_two_streams
-from sira_cli.methods.base import Method
+from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
+    from sira_cli.methods.base import Method
     from sira_cli.models.presets import Preset
     from sira_cli.models.records import Result
-    from sira_cli.pictures.sources import Source
-    from sira_cli.runs.batch import BatchRun, Item
-    from sira_cli.runs.ray_run import RayRun
+    from sira_cli.pictures.picture import Picture
+    from sira_cli.runs.events import Failed, Finished
+    from sira_cli.runs.run import Engine as RunEngine
+    from sira_cli.runs.run import PictureRun
     from sira_cli.runs.targets import Targets
 
 
@@ -72,80 +65,38 @@ def run_pictures(
         SiraError: the run could not start, or not go on.
     """
     set_verbosity(output.quiet, output.verbose)
-    sources = chosen(paths, selection)
-    method = choose_method(decoding)
-    for option, wanted in (("--words", words), ("--choices", bool(choices))):
-        if wanted:
-            check_two_streams(method.name, option)
-    preset = choose_preset(model, decoding, prompt=text if task == "caption" else None)
+    pictures = chosen_pictures(paths, selection)
+    preset, method = choose(model, decoding, prompt=text if task == "caption" else None)
     note_idle(decoding, preset)
     prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(text or "")
-
-    from sira_cli.pictures.sources import STDIN
+    from sira_cli.runs.run import PictureRun, check_request
     from sira_cli.runs.targets import Targets, settings_of
 
-    if choices and (len(choices) < 2 or not all(choices)):
-        raise SettingsError(f"--choices {','.join(choices)!r}: expected two or more answers, such as Yes,No")
-    if method.one_text and preset.generation.num_beams > 1:
-        raise SettingsError(f"--method {method.name} follows one text a picture: leave out --num-beams")
-    if words and preset.generation.num_beams > 1:
-        raise SettingsError("--words follows one text: leave out --num-beams")
-    if engine.compile:
-        check_compile(method.name, preset.generation.num_beams, "--words" if words else "--choices" if choices else "")
+    check_request(method, preset.generation.num_beams, words=words, choices=choices, compiled=engine.compile)
+    asked = {"words": words, "choices": choices}
     settings = settings_of(task, prompt, preset, method, model.quantization)
     settings |= {"words": words, "choices": list(choices)}
-    targets = Targets(task, sources, output)
-    if engine.engine == Engine.RAY and (targets.to_stdout or STDIN in paths):
-        raise SettingsError("--engine ray reads files and writes files: give paths, and -o FILE or --output-dir DIR")
-    try:
+    with Targets(
+        pictures,
+        task=task,
+        output=output.output,
+        sidecar=output.sidecar,
+        caption_extension=output.caption_extension,
+        output_dir=output.output_dir,
+        overwrite=output.overwrite,
+        retry_errors=output.retry_errors,
+    ) as targets:
+        if engine.engine == Engine.RAY and (not targets.any or "-" in paths):
+            raise SettingsError(
+                "--engine ray reads files and writes files: give paths, and -o FILE or --output-dir DIR"
+            )
         targets.check(settings)
-        run = _Run(targets, output, settings)
-        asked = {"words": words, "choices": choices}
-        pictures = _engine(task, prompt, preset, model, method, engine, targets, run.on_text, asked)
-        failed = run.do(sources, pictures)
-    finally:
-        targets.close()
-    if failed:
+        terminal = _Terminal(targets, output, len(pictures))
+        decoder = _engine(task, prompt, preset, model, method, engine, targets, terminal.on_text, asked)
+        run = PictureRun(pictures, decoder, targets, settings, fail_fast=output.fail_fast)
+        terminal.listen(run)
+    if run.counts.failed:
         raise typer.Exit(3)
-
-
-def chosen(paths: Sequence[str], selection: SelectionOptions) -> list[Source]:
-    """The pictures that the command line names. That there are none is known before a model is loaded.
-
-    Raises:
-        SettingsError: nothing is named, or in a way that cannot be followed.
-        PictureError: none of them exists.
-    """
-    from sira_cli.pictures.opening import one_line
-    from sira_cli.pictures.sources import STDIN, Shard, find_sources, read_list
-    from sira_cli.pictures.stores import is_uri
-
-    listed: list[str] = []
-    if selection.files_from == STDIN:
-        if STDIN in paths:
-            raise SettingsError("stdin cannot be both a picture (-) and a list of pictures (--files-from -)")
-        listed = read_list(sys.stdin.buffer.read())
-    elif selection.files_from is not None:
-        try:
-            listed = read_list(Path(selection.files_from).read_bytes())
-        except OSError as error:
-            raise SettingsError(f"--files-from {selection.files_from}: cannot be read: {error.strerror}") from error
-    elif not paths:
-        raise SettingsError("Missing argument 'PATH': a picture, a folder, a glob, or --files-from FILE")
-    if selection.files_from is not None and not paths and not listed:
-        raise SettingsError(f"--files-from {selection.files_from}: names no pictures")
-    sources = find_sources(
-        [*paths, *listed],
-        recursive=selection.recursive,
-        shard=None if selection.shard is None else Shard.parse(selection.shard),
-        limit=selection.limit,
-    )
-    if not sources or any(
-        source.path == STDIN or is_uri(source.path) or os.path.lexists(source.path) for source in sources
-    ):
-        return sources
-    others = f", nor any of the other {len(sources) - 1}" * (len(sources) > 1)
-    raise PictureError(f"{one_line(sources[0].path)}: no such file{others}")
 
 
 def _engine(
@@ -156,10 +107,10 @@ def _engine(
     method: Method,
     engine: EngineOptions,
     targets: Targets,
-    on_text: Callable[[Item, str], None] | None,
+    on_text: Callable[[Picture, str], None] | None,
     asked: dict[str, Any],
-) -> BatchRun | RayRun:
-    """Who decodes the pictures. On this machine the model is loaded now, on others by the workers."""
+) -> RunEngine:
+    """Return who decodes the pictures. On this machine the model is loaded now, on others by the workers."""
     if engine.engine == Engine.LOCAL:
         if engine.workers is not None:
             raise SettingsError("--workers is for --engine ray")
@@ -174,108 +125,72 @@ def _engine(
             preset, loading(model, method, engine.compile), task, prompt, engine.batch_size, str(Path.cwd()), **asked
         )
         run = RayRun(work, workers=engine.workers, done=targets.done, quiet=verbosity() < 1)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own in place of ours
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has replaced ours
     note_bundled(preset)
     return run
 
 
-class _Run:
-    """The pictures one after the other, and what is said about them."""
+class _Terminal:
+    """Shows what happens in a run: texts or records on stdout, progress and errors on stderr."""
 
-    def __init__(self, targets: Targets, output: OutputOptions, settings: dict[str, Any]) -> None:
-        self._targets, self._output, self._settings = targets, output, settings
-        self._done = dict.fromkeys(("ok", "error", "ok before", "error before"), 0)
-        self._tokens = 0
-        self._began = time.time()
-        self._begun = False
-        self._shown = False  # a part of the current text
+    def __init__(self, targets: Targets, output: OutputOptions, total: int) -> None:
+        self._targets, self._output = targets, output
+        self._named = total > 1  # whether texts need their picture's name
+        self._shown = False  # whether a part of the current text is on the terminal
         self._legend_shown = False
-        self._named = False  # whether texts need their picture's name
 
     @property
-    def on_text(self) -> Callable[[Item, str], None] | None:
+    def on_text(self) -> Callable[[Picture, str], None] | None:
         """Shows a text while it is made, if it goes to a terminal."""
-        shown = self._targets.to_stdout and sys.stdout.isatty() and not self._output.json
+        shown = not self._targets.any and sys.stdout.isatty() and not self._output.json
         return self._show if shown and not self._output.no_stream else None
 
-    def do(self, sources: list[Source], engine: BatchRun | RayRun) -> int:
-        """The whole run; how many pictures failed, those of earlier runs included."""
-        total = len(sources)
-        self._engine = engine
-        self._named = total > 1
-        if (blank := engine.blank()) is not None:
-            self._begin(blank, total)
+    def listen(self, run: PictureRun) -> None:
+        """Run to the end.
+
+        Raises:
+            typer.Exit: with 130 if interrupted.
+        """
+        total = run.counts.total
+        silent = nullcontext(Progress("", total, silent=True))
         try:
-            silent = nullcontext(Progress("", total, silent=True))
-            with silent if self._targets.to_stdout else Progress.shown("pictures", total) as progress:
-                stopped = self._all(sources, progress)
-            self._begin(None, total)
-            if not stopped:
-                self._targets.finish(sources)
+            with (
+                closing(run.events()) as events,
+                Progress.shown("pictures", total) if self._targets.any else silent as progress,
+            ):
+                for event in events:
+                    self._take(event, progress)
         except KeyboardInterrupt:
-            if self._targets.to_stdout:
+            if not self._targets.any:
                 raise
-            self._report("interrupted", total)
             say("interrupted; what is finished is kept: run the same command again to go on")
             raise typer.Exit(130) from None
-        except SiraError:
-            with suppress(SiraError):  # the disk may be full
-                self._report("failed", total)
-            raise
-        self._report("stopped" if stopped else "finished", total)
-        self._sum_up(total)
-        return self._done["error"] + self._done["error before"]
+        self._sum_up(run)
 
-    def _begin(self, like: Result | None, total: int) -> None:
-        """Before anything is written: whether results like this one belong into the files."""
-        if not self._begun:
-            self._targets.begin(like)
-            self._begun = True
-            self._report("running", total)
+    def _take(self, event: object, progress: Progress) -> None:
+        from sira_cli.runs.events import Failed, Finished, Halved, Skipped
 
-    def _all(self, sources: list[Source], progress: Progress) -> bool:
-        """Every picture; whether --fail-fast stopped before the end."""
-        kept = [source for source in sources if self._targets.keeps(source)]
-        if kept:
-            self._done["ok before"] += len(kept)
-            progress.advance(len(kept), worked=False)
-        todo = {source.path: source for source in sources}
-        for source in kept:
-            del todo[source.path]
-        items = self._engine.results((source.path, self._targets.name(source)) for source in todo.values())
-        try:
-            for item in items:
-                self._begin(item.result, len(sources))
-                failed = self._take(todo[item.path], item, progress)
-                if failed and self._output.fail_fast:
-                    return True
-        finally:
-            items.close()
-        return False
+        if isinstance(event, Halved):
+            note(f"out of memory with {event.before} pictures at once, now {event.batch_size}")
+        elif isinstance(event, Skipped):
+            progress.advance(error=event.failed, worked=False)
+        elif isinstance(event, Finished | Failed):
+            self._print(event)
+            progress.advance(error=isinstance(event, Failed))
 
-    def _take(self, source: Source, item: Item, progress: Progress) -> bool:
-        """Keep and show one picture's result; whether it failed, now and not in an earlier run."""
-        result = item.result
-        self._targets.write(source, item.name, result)
-        if result is None:
-            failed = self._targets.failed_before(item.name)
-            self._done["error before" if failed else "ok before"] += 1
-            progress.advance(error=failed, worked=False)
-            return False
-        self._done[result.status] += 1
-        self._tokens += result.output_tokens
+    def _print(self, event: Finished | Failed) -> None:
+        record = event.record
+        failed = record.status == "error"
         if self._shown:
             print()
             self._shown = False
-        elif self._targets.to_stdout and not self._output.json and result.status == "ok":
-            self._print_name(item)
-            self._print_text(result)
+        elif not self._targets.any and not self._output.json and not failed:
+            self._print_name(event.picture)
+            self._print_text(record)
         if self._output.json:
-            print(result.to_json(), flush=True)
-        if result.status == "error":
-            say(result.error)
-        progress.advance(error=result.status == "error")
-        return result.status == "error"
+            print(record.to_json(), flush=True)
+        if failed:
+            say(record.error)
 
     def _print_text(self, result: Result) -> None:
         if result.choices:
@@ -289,44 +204,29 @@ class _Run:
         else:
             print(result.text, flush=True)
 
-    def _show(self, item: Item, piece: str) -> None:
+    def _show(self, picture: Picture, piece: str) -> None:
         if not self._shown:
-            self._print_name(item)
+            self._print_name(picture)
         print(piece if self._shown else piece.lstrip(), end="", flush=True)
         self._shown = True
 
-    def _print_name(self, item: Item) -> None:
-        from sira_cli.pictures.opening import one_line
-
+    def _print_name(self, picture: Picture) -> None:
         if self._named:
-            print(f"{one_line(item.path)}: ", end="")
+            print(f"{picture.shown}: ", end="")
 
-    def _report(self, state: str, total: int) -> None:
-        if not self._begun:
-            return
-        from sira_cli.runs.run_record import run_report
-
-        pictures = {"all": total, **self._done}
-        report = run_report(state, self._settings, self._engine.facts(), pictures, self._tokens, self._began)
-        self._targets.write_report(report)
-
-    def _sum_up(self, total: int) -> None:
-        done, seconds = self._done, time.time() - self._began
-        if self._targets.to_stdout:
-            if done["error"] and total > 1:
-                say(f"{done['error']} of {total} pictures failed")
+    def _sum_up(self, run: PictureRun) -> None:
+        counts, seconds, ledger = run.counts, run.seconds, self._targets.ledger
+        if not self._targets.any:
+            if counts.error and counts.total > 1:
+                say(f"{counts.error} of {counts.total} pictures failed")
             return
         parts = []
-        if self._worked or not total:
-            speed = f" in {in_words(seconds)} ({self._worked / seconds:.2f}/s)"
-            parts.append(f"{done['ok']} of {total} pictures done{speed}")
-        if done["ok before"]:
-            parts.append(f"{done['ok before']} of {total} pictures were done before")
-        if failed := done["error"] + done["error before"]:
-            again = " (--retry-errors tries them again)" if self._targets.ledger else ""
-            parts.append(f"{failed} failed{again}")
-        note(", ".join(parts) + (f": {self._targets.ledger.path}" if self._targets.ledger else ""))
-
-    @property
-    def _worked(self) -> int:
-        return self._done["ok"] + self._done["error"]
+        if counts.worked or not counts.total:
+            speed = f" in {in_words(seconds)} ({counts.worked / seconds:.2f}/s)"
+            parts.append(f"{counts.ok} of {counts.total} pictures done{speed}")
+        if counts.ok_before:
+            parts.append(f"{counts.ok_before} of {counts.total} pictures were done before")
+        if counts.failed:
+            again = " (--retry-errors tries them again)" if ledger else ""
+            parts.append(f"{counts.failed} failed{again}")
+        note(", ".join(parts) + (f": {ledger.path}" if ledger else ""))

@@ -51,9 +51,9 @@ def check(file: Annotated[str, typer.Argument(help="Preset file.")]) -> None:
 
 @app.command()
 def new(
-    model: Annotated[str, typer.Argument(help="Hugging Face id or folder.")],
+    model: Annotated[str, typer.Argument(help="Hugging Face model id or folder.")],
     revision: Annotated[str, typer.Option(help="Branch, tag or commit of the model.")] = "main",
-    offline: Annotated[bool, typer.Option("--offline", help="Never ask the hub.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Never contact the Hugging Face hub.")] = False,
 ) -> None:
     """Print a preset for a model: K = L/2, its image tokens, its size."""
     set_verbosity(False, 0)

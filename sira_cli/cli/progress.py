@@ -14,7 +14,7 @@ EVERY = 30.0  # seconds between two lines
 
 
 class Progress:
-    """Counts what is done. `Progress.shown` makes one that shows it, `silent` keeps it to itself."""
+    """Counts what is done, and shows it unless it is silent. `Progress.shown` makes one that fits the terminal."""
 
     def __init__(self, what: str, total: int, bar: Any = None, *, silent: bool = False) -> None:
         self.done = self.errors = 0
@@ -25,7 +25,7 @@ class Progress:
         self._silent = silent
 
     def advance(self, count: int = 1, *, error: bool = False, worked: bool = True) -> None:
-        """So many more are done; not `worked`: done in an earlier run, which does not count for the speed."""
+        """Count more as done; not `worked`: in an earlier run, which does not count for the speed."""
         self.done += count
         self.errors += error
         self._worked += count * worked
@@ -41,13 +41,13 @@ class Progress:
             note(", ".join(part for part in parts if part))
 
     def reach(self, done: int) -> None:
-        """So many are done in all."""
+        """Set how many are done in all."""
         self.advance(done - self.done)
 
     @classmethod
     @contextmanager
     def shown(cls, what: str, total: int) -> Iterator[Progress]:
-        """A progress that is shown, of `total` pieces of `what`."""
+        """Show the progress of `total` pieces of `what`."""
         if verbosity() < 0 or not sys.stderr.isatty():
             yield cls(what, total)
             return
@@ -68,7 +68,7 @@ class Progress:
 
 
 def in_words(seconds: float) -> str:
-    """`3 h 12 min`, `4 min 2 s`, `12 s`."""
+    """Write a duration as `3 h 12 min`, `4 min 2 s` or `12 s`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

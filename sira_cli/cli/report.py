@@ -14,9 +14,15 @@ from sira_cli.errors import SettingsError
 
 def report(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Files that `sira trace` wrote.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page: FILE.html.")],
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Of the page; default the picture's name.")] = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page to write: FILE.html.")],
+    title: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Title of the page (default: the picture's name).",
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
 ) -> None:
     """Make a page to look at traces: one HTML file, several traces side by side."""

@@ -1,4 +1,4 @@
-"""A text as a strip on the terminal: which words late access to the image argues for, and which it does not."""
+"""A text as a coloured strip on the terminal: which words the image supports, and which it does not."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ STEPS = (  # least delta, style
 
 
 def style_of(delta: float) -> str:
-    """How a piece of text with this delta looks."""
+    """Return the style of a piece of text with this delta."""
     return next(style for least, style in STEPS if delta >= least)
 
 
 def print_words(text: str, words: list[dict[str, Any]], *, legend: bool = True) -> None:
-    """A text with its words marked by their summed delta, to stdout."""
+    """Print a text with its words marked by their summed delta."""
     strip = Text(text)
     for word in words:
         strip.stylize(style_of(word["delta"]), word["start"], word["end"])
@@ -35,7 +35,7 @@ def print_words(text: str, words: list[dict[str, Any]], *, legend: bool = True) 
 
 
 def print_candidates(tokens: list[dict[str, Any]], shown: int = 3) -> None:
-    """A table of token lines to stdout: what was picked, and what each view would have picked."""
+    """Print a table of token lines: what was picked, and what each view would have picked."""
     table = Table("step", "token", "\u0394", "KL", *("full", "CF", "contrast"), box=None, header_style="bold")
     for line in tokens:
         views = []

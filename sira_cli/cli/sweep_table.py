@@ -1,4 +1,4 @@
-"""What `sira sweep` prints: a row a setting, and which is the best."""
+"""What `sira sweep` prints: one row per setting, and the best one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from sira_cli.cli.output import table_console
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.sweep.report import Row, SweepReport
+    from sira_cli.analysis.sweep.outcome import Row, SweepReport
 
 
 def print_report(report: SweepReport) -> None:
-    """To stdout; nothing is wrapped in a file."""
+    """Print the report to stdout; in a file, nothing is wrapped."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

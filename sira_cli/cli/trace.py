@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.cli.console import say, set_verbosity
+from sira_cli.cli.choosing import choose, chosen_pictures, load_model, note_idle
+from sira_cli.cli.console import say, set_verbosity, verbosity
 from sira_cli.cli.options import (
     DecodingOptions,
     Images,
     ModelOptions,
+    Prompt,
     Question,
     SelectionOptions,
     Verbose,
     check_file,
-    choose_method,
-    choose_preset,
-    load_model,
-    note_idle,
     with_options,
 )
-from sira_cli.cli.pictures import chosen
-from sira_cli.cli.trace_target import Line, TraceTarget
-from sira_cli.errors import PictureError, SettingsError, SiraError
-from sira_cli.methods import check_two_streams
+from sira_cli.errors import SettingsError
+from sira_cli.methods import require
+from sira_cli.methods.base import Ability
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.trace.record import Asked, TraceOptions
-    from sira_cli.models.lvlm import Lvlm
-    from sira_cli.pictures.sources import Source
+    from sira_cli.analysis.trace.run import TraceRun
+    from sira_cli.analysis.trace.targets import Line
+    from sira_cli.pictures.picture import Picture
 
 
 def _print_schema(wanted: bool) -> None:
@@ -49,47 +45,64 @@ def trace(
     *,
     paths: Images = None,
     question: Question = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="What to ask for; default the preset's.")] = None,
+    prompt: Prompt = None,
     force: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Score this text instead of generating one.")
     ] = None,
     force_from: Annotated[
         Path | None,
         typer.Option(
-            "--force-from", metavar="FILE", help="Score the texts of a .jsonl with file_name and text (or caption)."
+            "--force-from",
+            metavar="FILE",
+            help="Score the texts of a .jsonl file with file_name and text (or caption).",
         ),
     ] = None,
     model: ModelOptions,
     decoding: DecodingOptions,
     selection: SelectionOptions,
-    top_k: Annotated[int, typer.Option("--top-k", metavar="N", min=1, help="Candidates of each view.")] = 10,
+    top_k: Annotated[
+        int,
+        typer.Option(
+            "--top-k",
+            metavar="N",
+            min=1,
+            help="Number of candidates per view and token.",
+        ),
+    ] = 10,
     track: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Words to look up at every step.", show_default=False)
+        str,
+        typer.Option(metavar="A,B,...", help="Words whose first token is looked up at every step.", show_default=False),
     ] = "",
     full_logits: Annotated[
         Path | None,
-        typer.Option("--full-logits", metavar="FILE", help="All logits of one picture, as .safetensors."),
+        typer.Option("--full-logits", metavar="FILE", help="Write all logits of one picture to FILE.safetensors."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="JSON lines; default stdout.")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write JSON lines to FILE (default: stdout).")
     ] = None,
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", metavar="DIR", help="A trace for each picture, in a tree.")
+        Path | None, typer.Option("--output-dir", metavar="DIR", help="Write one trace per picture into this folder.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
     batch_size: Annotated[
-        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Texts scored together.")
+        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Number of texts scored together.")
     ] = 1,
     schema: Annotated[
-        bool, typer.Option("--schema", callback=_print_schema, is_eager=True, help="Print the lines' JSON Schema.")
+        bool,
+        typer.Option(
+            "--schema",
+            callback=_print_schema,
+            is_eager=True,
+            help="Print the JSON Schema of the lines.",
+        ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Errors only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
 ) -> None:
     """Write the logits of both streams and their contrast at every token.
 
-    JSON lines: a run line, a line for each token, an end line with the words and their scores. On a
-    terminal a strip instead, with -v and the candidates of each token.
+    The output is JSON lines: a run line, one line per token, and an end line with the words and their scores. A
+    terminal shows a coloured strip of the text instead, and with -v the candidates of each token.
     """
     set_verbosity(quiet, verbose)
     for one, other, names in (
@@ -101,150 +114,91 @@ def trace(
             raise SettingsError(f"give {names}, not both")
     if force is not None and not force.strip():
         raise SettingsError("--force: the text is empty")
-    work = _forced_from(force_from) if force_from is not None else None
-    if work is None:
-        work = [_Work(source, force) for source in chosen(paths or [], selection)]
-    elif paths:
-        raise SettingsError("--force-from names the pictures itself: leave out the paths")
-    elif question is not None:
-        raise SettingsError("--force-from has its own prompts, or --prompt: leave out --question")
-    if full_logits is not None and len(work) != 1:
-        raise SettingsError(f"--full-logits is for one picture, here are {len(work)}")
-    method = choose_method(decoding)
-    check_two_streams(method.name, "sira trace")
-    preset = choose_preset(model, decoding, prompt=prompt)
+    from sira_cli.analysis.trace.request import TraceOptions, TraceRequest, read_texts
+    from sira_cli.analysis.trace.targets import TraceTargets
+
+    if force_from is None:
+        requests = [TraceRequest(picture, text=force) for picture in chosen_pictures(paths or [], selection)]
+    else:
+        requests = read_texts(force_from)
+        if paths:
+            raise SettingsError("--force-from names the pictures itself: leave out the paths")
+        if question is not None:
+            raise SettingsError("--force-from has its own prompts, or --prompt: leave out --question")
+    if full_logits is not None and len(requests) != 1:
+        raise SettingsError(f"--full-logits is for one picture, here are {len(requests)}")
+    preset, method = choose(model, decoding, prompt=prompt)
+    require(method, Ability.TRACES, "sira trace")
     note_idle(decoding, preset)
     if preset.generation.num_beams > 1:
         raise SettingsError("a trace follows one text: leave out --num-beams")
-    sink = TraceTarget([one.source for one in work], output, output_dir, overwrite)
+    check_file("--output", output, overwrite)
+    terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty())
+    targets = TraceTargets(
+        [request.picture for request in requests],
+        output=output,
+        output_dir=output_dir,
+        overwrite=overwrite,
+        on_line=terminal.take,
+    )
     check_file("--full-logits", full_logits, overwrite)
     lvlm = load_model(preset, model, method)
-    from sira_cli.analysis.trace.record import TraceOptions
+    from sira_cli.analysis.trace.run import TraceRun
 
-    options = TraceOptions(top_k, tuple(word.strip() for word in track.split(",") if word.strip()), full_logits)
-    ask = None if question is None else preset.prompts.asking(question)
-    failed = _Run(lvlm, options, sink, batch_size, ask, prompt).do(work)
-    if failed and len(work) > 1:
-        say(f"{failed} of {len(work)} pictures failed")
+    run = TraceRun(
+        lvlm,
+        requests,
+        targets,
+        TraceOptions(top_k, tuple(word.strip() for word in track.split(",") if word.strip()), full_logits),
+        batch_size=batch_size,
+        prompt=prompt if question is None else preset.prompts.asking(question),
+        question=question is not None,
+    )
+    failed = terminal.listen(run)
+    if failed and len(requests) > 1:
+        say(f"{failed} of {len(requests)} pictures failed")
     if failed:
         raise typer.Exit(3)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """A picture, and the text to score, if there is one."""
+class _Terminal:
+    """Shows traces: JSON lines on stdout, or on a terminal a strip of each text."""
 
-    source: Source
-    text: str | None = None
-    prompt: str = ""
+    def __init__(self, strip: bool) -> None:
+        self._strip = strip
+        self._lines: list[Line] = []  # lines of the current strip
+        self._legend = True
 
+    def take(self, picture: Picture | None, line: Line) -> None:
+        """Print a line that goes to no file, or keep it for the strip."""
+        from sira_cli.analysis.trace.targets import as_json
 
-class _Run:
-    """The pictures one after the other, texts to be scored in batches."""
+        if self._strip:
+            self._lines.append(line)
+        else:
+            print(as_json(line), flush=True)
 
-    def __init__(
-        self, lvlm: Lvlm, options: TraceOptions, sink: TraceTarget, batch_size: int, ask: str | None, prompt: str | None
-    ) -> None:
-        self._lvlm, self._options, self._sink = lvlm, options, sink
-        self._batch_size, self._ask, self._prompt = batch_size, ask, prompt
+    def listen(self, run: TraceRun) -> int:
+        """Run to the end, and return how many pictures failed."""
+        from sira_cli.analysis.trace.run import Traced, TraceFailed
 
-    def do(self, work: list[_Work]) -> int:
-        """All of it; how many pictures failed."""
         failed = 0
-        batch: list[tuple[Source, Asked]] = []
-        for one in work:
-            if self._sink.has(one.source):
-                continue
-            try:
-                asked = self._asked(one)
-            except PictureError as error:
-                failed += self._fail(str(error))
-                continue
-            if asked.text is None:
-                failed += self._generated(one.source, asked)
-                continue
-            batch.append((one.source, asked))
-            if len(batch) == self._batch_size:
-                failed += self._forced(batch)
-                batch = []
-        return failed + (self._forced(batch) if batch else 0)
+        with closing(run.events()) as events:
+            for event in events:
+                if isinstance(event, TraceFailed):
+                    failed += 1
+                    say(event.error)
+                elif isinstance(event, Traced) and self._strip:
+                    self._show(event.picture)
+                self._lines = []
+        return failed
 
-    def _asked(self, one: _Work) -> Asked:
-        from sira_cli.analysis.trace.record import Asked
-        from sira_cli.pictures.opening import open_picture
-        from sira_cli.pictures.sources import STDIN
+    def _show(self, picture: Picture) -> None:
+        from sira_cli.cli.strip import print_candidates, print_words
 
-        picture = open_picture(sys.stdin.buffer if one.source.path == STDIN else one.source.path)
-        prompt = self._ask or self._prompt or one.prompt or self._lvlm.preset.prompts.caption
-        task = "caption" if self._ask is None else "ask"
-        return Asked(task, picture, self._sink.name(one.source), prompt, one.text)
-
-    def _generated(self, source: Source, asked: Asked) -> int:
-        from sira_cli.analysis.trace.record import trace_generated
-
-        try:
-            with self._sink.opened(source) as write:
-                trace_generated(self._lvlm, asked, self._options, write)
-        except SiraError:
-            raise
-        except Exception as error:  # outside of the block, so that no half trace takes its place in a tree
-            return self._failed(asked, error)
-        return 0
-
-    def _forced(self, batch: list[tuple[Source, Asked]]) -> int:
-        """Scored together; if that fails, one after the other."""
-        from sira_cli.analysis.trace.record import trace_forced
-
-        lines: list[list[Line]] = [[] for _ in batch]
-        try:
-            trace_forced(self._lvlm, [asked for _, asked in batch], self._options, [each.append for each in lines])
-        except SiraError:
-            raise
-        except Exception as error:
-            if len(batch) == 1:
-                return self._failed(batch[0][1], error)
-            return sum(self._forced([one]) for one in batch)
-        for (source, _), trace in zip(batch, lines, strict=True):
-            with self._sink.opened(source) as write:
-                for line in trace:
-                    write(line)
-        return 0
-
-    def _failed(self, asked: Asked, error: Exception) -> int:
-        from sira_cli.models.lvlm import refused
-
-        return self._fail(str(refused(asked.picture.name, error)))
-
-    def _fail(self, message: str) -> int:
-        say(message)
-        self._sink.error(message)
-        return 1
-
-
-def _forced_from(path: Path) -> list[_Work]:
-    """Texts and pictures of a file of records; failed records are left out.
-
-    Raises:
-        SettingsError: the file cannot be read, or a line is no such record.
-    """
-    from sira_cli.pictures.sources import Source
-
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--force-from {path}: cannot be read: {error}") from error
-    work = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            name, text = record["file_name"], record["text"] if "text" in record else record["caption"]
-            if record.get("status", "ok") == "ok":
-                source = Source(str(path.parent / name), name)
-                work.append(_Work(source, str(text), str(record.get("prompt", ""))))
-        except (ValueError, KeyError, TypeError):
-            raise SettingsError(
-                f"--force-from {path}: line {number}: expected a JSON object with file_name and text (or caption)"
-            ) from None
-    if not work:
-        raise SettingsError(f"--force-from {path}: holds no texts")
-    return work
+        lines = self._lines
+        print(f"{picture.shown}:")
+        print_words(lines[-1]["text"], lines[-1]["words"], legend=self._legend)
+        self._legend = False
+        if verbosity() >= 1:
+            print_candidates([line for line in lines if line["type"] == "token"])

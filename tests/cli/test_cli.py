@@ -1,4 +1,4 @@
-"""The command line: what goes to stdout, what to stderr, and the exit codes of CLI.md.
+"""The command line: what goes to stdout, what to stderr, and the exit codes.
 
 Most tests call `main` in this process; those about start-up, terminals and pipes run the installed
 command.
@@ -20,7 +20,7 @@ from PIL import Image
 
 from sira_cli import __version__
 from sira_cli.models.loading import load
-from sira_cli.models.records import as_text
+from sira_cli.pictures.names import as_text
 from tests.support.helpers import SIRA, installed
 
 

@@ -1,0 +1,230 @@
+"""From options to what the library takes: a preset, a method, a loaded model, pictures."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.cli.console import announce, note, silence_transformers, waiting
+from sira_cli.cli.options import DecodingOptions, ModelOptions, SelectionOptions
+from sira_cli.errors import SettingsError
+from sira_cli.methods import find
+from sira_cli.methods.base import Method
+
+if TYPE_CHECKING:
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.presets import Preset
+    from sira_cli.pictures.picture import Picture
+
+# Options whose names are those of settings of methods.
+METHOD_OPTIONS = ("k", "alpha", "beta")
+
+
+def method_names(text: str) -> list[str]:
+    """Split names of methods with commas between them."""
+    return [name.strip() for name in text.split(",")]
+
+
+def choose(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> tuple[Preset, Method]:
+    """Return the preset and the method in force, with what the options change of both.
+
+    Args:
+        model, decoding: the options; `decoding.method` is one name.
+        **settings: of the preset, such as prompt.
+
+    Raises:
+        SettingsError: --preset and --model together, there is no such method, or a setting is unknown or wrong.
+    """
+    method = find(decoding.method)
+    given = method_settings(decoding, [method])[method.name]
+    return _with_settings(_preset(model), method, model, decoding, given, **settings)
+
+
+def choose_each(
+    names: Sequence[str], model: ModelOptions, decoding: DecodingOptions
+) -> dict[str, tuple[Preset, Method]]:
+    """Return preset and method for each of several methods; each takes the settings that it has.
+
+    Raises:
+        SettingsError: as `choose`; or none of the methods has a setting.
+    """
+    methods = [find(name) for name in names]
+    preset = _preset(model)
+    return {
+        method.name: _with_settings(preset, method, model, decoding, given)
+        for method, given in zip(methods, method_settings(decoding, methods).values(), strict=True)
+    }
+
+
+def choose_preset(model: ModelOptions, **settings: Any) -> Preset:
+    """Return the preset in force for commands that are about SIRA alone; settings are those of `with_settings`.
+
+    Raises:
+        SettingsError: --preset and --model together, or a value is wrong.
+    """
+    return _preset(model).with_settings(revision=model.revision, dtype=model.dtype, **settings)
+
+
+def method_settings(decoding: DecodingOptions, methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
+    """Return what --k, --alpha, --beta and --set give each method, by its name.
+
+    A setting goes to every method that has it; `--set METHOD.NAME=VALUE` to that method only.
+
+    Raises:
+        SettingsError: none of the methods has a setting, it is given twice, or it is not of the right type.
+    """
+    found: dict[str, dict[str, Any]] = {method.name: {} for method in methods}
+    for name in METHOD_OPTIONS:
+        if (value := getattr(decoding, name)) is not None:
+            for method in _having(methods, name, f"--{name}"):
+                found[method.name][name] = value
+    for given in decoding.settings or ():
+        target, equals, text = given.partition("=")
+        only, dot, name = target.rpartition(".")
+        if not equals or not name or (dot and only not in found):
+            raise SettingsError(f"--set {given}: expected NAME=VALUE or METHOD.NAME=VALUE, such as noise_step=700")
+        chosen = [method for method in methods if only in ("", method.name)]
+        for method in _having(chosen, name, f"--set {given}"):
+            if name in found[method.name]:
+                raise SettingsError(f"--set {given}: {name} is given twice")
+            found[method.name] |= method.parse_settings({name: text})
+    return found
+
+
+def _having(methods: Sequence[Method], name: str, option: str) -> list[Method]:
+    """Return the methods that have a setting; a single one says itself that it has not."""
+    having = [method for method in methods if name in method.all_settings()]
+    if len(methods) == 1 and not having:
+        methods[0].parse_settings({name: ""})
+    # Greedy takes K, but only to show the CF stream, where one looks at both.
+    if not any(name in method.deciding or name in method.own_settings() for method in having) and len(methods) > 1:
+        raise SettingsError(f"{option}: none of the methods has it: {', '.join(method.name for method in methods)}")
+    return having
+
+
+def _preset(model: ModelOptions) -> Preset:
+    if model.preset is not None and model.model is not None:
+        raise SettingsError("give --preset or --model, not both")
+    from sira_cli.models import presets
+
+    if model.model is not None:
+        return presets.for_model(model.model)
+    return presets.find(model.preset or os.environ.get("SIRA_PRESET") or presets.DEFAULT)
+
+
+def _with_settings(
+    preset: Preset,
+    method: Method,
+    model: ModelOptions,
+    decoding: DecodingOptions,
+    given: dict[str, Any],
+    **settings: Any,
+) -> tuple[Preset, Method]:
+    """Part settings of the method from those of the preset."""
+    chosen = method.with_settings(**preset.methods.get(method.name, {}))
+    chosen = chosen.with_settings(**{name: value for name, value in given.items() if method.owns(name)})
+    rest = {name: value for name, value in given.items() if not method.owns(name)}
+    generation = {
+        field.name: getattr(decoding, field.name)
+        for field in fields(decoding)
+        if field.name not in ("method", "settings", *METHOD_OPTIONS)
+    }
+    changed = preset.with_settings(revision=model.revision, dtype=model.dtype, **generation, **rest, **settings)
+    return changed, chosen
+
+
+def note_idle(decoding: DecodingOptions, preset: Preset) -> None:
+    """Say which of the options change nothing under any of the methods."""
+    seeded = any(find(name).uses_seed for name in method_names(decoding.method))
+    if preset.generation.temperature == 0 and (
+        decoding.top_p is not None or (decoding.seed is not None and not seeded)
+    ):
+        note(f"--top-p {'changes' if seeded else 'and --seed change'} nothing at temperature 0")
+
+
+def load_model(preset: Preset, model: ModelOptions, method: str | Method, compiled: bool = False) -> Lvlm:
+    """Load the model of a preset; `compiled`: compile its decoding steps.
+
+    Raises:
+        SettingsError: a value is wrong.
+        ModelNotFoundError: the weights are not here and cannot be fetched.
+    """
+    from sira_cli.models import presets
+
+    if preset.model != presets.BUNDLED:
+        # Before torch is imported: a model that cannot be had is known within a second.
+        from sira_cli.models.hub import find_checkpoint
+
+        find_checkpoint(
+            preset.model,
+            preset.revision,
+            offline=model.offline,
+            code=model.trust_remote_code,
+            expected_gb=preset.download_gb,
+            on_download=announce,
+        )
+    with waiting(f"loading {preset.name or preset.model}"):
+        from sira_cli.models.loading import load
+
+        silence_transformers()
+        lvlm = load(preset, **loading(model, method, compiled))
+    note_bundled(preset)
+    return lvlm
+
+
+def note_bundled(preset: Preset) -> None:
+    """Say what to know about the model that comes along."""
+    from sira_cli.models import presets
+
+    if preset.model == presets.BUNDLED:
+        note("the bundled model knows drawn scenes only; photographs need another preset")
+
+
+def loading(model: ModelOptions, method: str | Method, compiled: bool = False) -> dict[str, Any]:
+    """Return the arguments of `sira_cli.load` without the preset."""
+    return {
+        "method": method,
+        "device": model.device,
+        "quantization": model.quantization,
+        "offline": model.offline,
+        "trust_remote_code": model.trust_remote_code,
+        "compile": compiled,
+    }
+
+
+def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[Picture]:
+    """Return the pictures that the command line names. That there are none is known before a model is loaded.
+
+    Raises:
+        SettingsError: nothing is named, or in a way that cannot be followed.
+        PictureError: none of them exists.
+    """
+    from sira_cli.pictures.find import Shard, check_any_exists, find_pictures, read_list
+    from sira_cli.pictures.picture import STDIN
+
+    listed: list[str] = []
+    if selection.files_from == STDIN:
+        if STDIN in paths:
+            raise SettingsError("stdin cannot be both a picture (-) and a list of pictures (--files-from -)")
+        listed = read_list(sys.stdin.buffer.read())
+    elif selection.files_from is not None:
+        try:
+            listed = read_list(Path(selection.files_from).read_bytes())
+        except OSError as error:
+            raise SettingsError(f"--files-from {selection.files_from}: cannot be read: {error.strerror}") from error
+    elif not paths:
+        raise SettingsError("Missing argument 'PATH': a picture, a folder, a glob, or --files-from FILE")
+    if selection.files_from is not None and not paths and not listed:
+        raise SettingsError(f"--files-from {selection.files_from}: names no pictures")
+    pictures = find_pictures(
+        [*paths, *listed],
+        recursive=selection.recursive,
+        shard=None if selection.shard is None else Shard.parse(selection.shard),
+        limit=selection.limit,
+    )
+    check_any_exists(pictures)
+    return pictures
