@@ -67,7 +67,7 @@ def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     script = (
-        "import sys; from sira_cli import load, presets; load('demo').caption(sys.argv[1]);"
+        "import sys; from sira_cli import load; from sira_cli.models import presets; load('demo').caption(sys.argv[1]);"
         "print(*sorted(presets.available()))"
     )
     run = subprocess.run(

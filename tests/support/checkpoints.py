@@ -14,7 +14,7 @@ import torch
 import transformers as hf
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from sira_cli.demo import MODEL
+from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import checkpoint
 
 WORDS = """
@@ -42,7 +42,7 @@ PRE_TOKENIZER = (
 
 def write_llava(folder: Path) -> Path:
     """LLaVA-1.5, in float32; what it says depends on picture and method."""
-    tokenizer = hf.AutoTokenizer.from_pretrained(MODEL)
+    tokenizer = hf.AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
     model = checkpoint.make_model(tokenizer, seed=0)
     for parameter in model.parameters():
         if parameter.ndim > 1:

@@ -1,0 +1,116 @@
+"""The rooms of the package and their one-way doors, read from the import statements."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "sira_cli"
+# From the ground floor up: a room imports rooms below it, and nothing above.
+ROOMS = ("core", "pictures", "methods", "models", "runs", "eval", "analysis", "demo", "cli")
+BESIDE = ("_version", "errors", "files")  # modules beside the rooms, which any room may import
+TERMINAL = {"typer", "rich", "click"}
+
+
+@functools.cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name; a package is its `__init__`."""
+    names = {path: ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for path, name in sorted(names.items())}
+
+
+def imported(module: str) -> Iterator[str]:
+    """What a module imports, wherever the statement stands: also inside functions, and for type hints only."""
+    for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: imports are absolute here"
+            assert node.module is not None
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                yield submodule if submodule in modules() else node.module
+
+
+def room(module: str) -> int:
+    """The floor of a module: -1 beside the rooms, else the number of its room."""
+    parts = module.split(".")
+    if len(parts) == 1 or parts[1] in BESIDE:
+        return -1
+    return ROOMS.index(parts[1])
+
+
+def arrows(module: str) -> set[str]:
+    """What a module imports of the package, without the public names of `sira_cli` itself."""
+    return {name for name in imported(module) if name.split(".")[0] == "sira_cli" and name != "sira_cli"}
+
+
+INSIDE = [name for name in modules() if name != "sira_cli"]
+
+
+def test_every_folder_is_a_room():
+    assert {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.glob("*/**/*.py")} == {*ROOMS}
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {*BESIDE, "__init__"}
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_imports_nothing_above(name):
+    up = [
+        f"{module} imports {target}"
+        for module in INSIDE
+        if module.split(".")[1] == name
+        for target in arrows(module)
+        if room(target) > room(module)
+    ]
+    assert up == []
+
+
+def test_what_lies_beside_the_rooms_imports_no_room():
+    assert [
+        (module, target) for module in INSIDE if room(module) < 0 for target in arrows(module) if room(target) >= 0
+    ] == []
+
+
+def test_nothing_imports_the_public_names_from_inside():
+    """`sira_cli/__init__.py` looks down on all rooms, so an import of it would be a way up."""
+    found = [(module, name) for module in INSIDE for name in imported(module) if name == "sira_cli"]
+    assert found == []
+
+
+def test_only_the_command_line_knows_the_terminal():
+    found = {module.split(".")[1] for module in INSIDE for name in imported(module) if name.split(".")[0] in TERMINAL}
+    assert found <= {"cli"}
+
+
+def test_only_the_command_line_prints():
+    found = [
+        module
+        for module in INSIDE
+        if module.split(".")[1] != "cli"
+        for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("print", "input")
+    ]
+    assert found == []
+
+
+def test_there_are_no_circles():
+    """Also not within a room: modules can be put in an order in which each imports earlier ones only."""
+    waiting = {module: {target for target in arrows(module) if target in modules()} for module in INSIDE}
+    while ready := [module for module, targets in waiting.items() if not targets & waiting.keys()]:
+        for module in ready:
+            del waiting[module]
+    assert not waiting, f"these import each other: {sorted(waiting)}"
+
+
+def test_the_core_has_no_files_and_no_tokenizers():
+    allowed = {"torch", "transformers", "sira_cli", "__future__"}
+    standard = {"collections", "contextlib", "copy", "dataclasses", "functools", "inspect", "math", "sys", "typing"}
+    standard |= {"warnings", "weakref"}
+    found = {
+        name.split(".")[0] for module in INSIDE if module.startswith("sira_cli.core.") for name in imported(module)
+    }
+    assert found <= allowed | standard
