@@ -1,8 +1,11 @@
 """SIRA decoding for Hugging Face vision-language models: fewer hallucinations, no training, one pass.
 
-from sira_cli import SiraConfig, attach, load
+from sira_cli import SiraConfig, attach, load, run_pictures
 
-print(load("llava-1.5-7b").caption("photo.jpg").text)
+lvlm = load("llava-1.5-7b")
+print(lvlm.caption("photo.jpg").text)
+for event in run_pictures(lvlm, "photos/", output="photos/captions.jsonl", batch_size=8):
+    print(event)
 
 with attach(model, SiraConfig(k=14, alpha=0.5)):
     model.generate(**inputs)
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from sira_cli.core.image_tokens import Between, ImageTokens
     from sira_cli.errors import (
         AttachError,
+        DataError,
         ImageTokenError,
         ModelNotFoundError,
         PictureError,
@@ -33,11 +37,13 @@ if TYPE_CHECKING:
     from sira_cli.models.lvlm import Lvlm
     from sira_cli.models.presets import Preset
     from sira_cli.models.records import Result
+    from sira_cli.runs.run import run_pictures
 
 # Where each public name lives. They are imported on first use: `sira --help` must not wait for torch.
 _HOMES = {
     "AttachError": "errors",
     "Between": "core.image_tokens",
+    "DataError": "errors",
     "Fork": "core.fork",
     "ImageTokenError": "errors",
     "ImageTokens": "core.image_tokens",
@@ -54,11 +60,13 @@ _HOMES = {
     "UntestedModelWarning": "errors",
     "attach": "core.fork",
     "load": "models.loading",
+    "run_pictures": "runs.run",
 }
 
 __all__ = [
     "AttachError",
     "Between",
+    "DataError",
     "Fork",
     "ImageTokenError",
     "ImageTokens",
@@ -76,6 +84,7 @@ __all__ = [
     "__version__",
     "attach",
     "load",
+    "run_pictures",
 ]
 
 

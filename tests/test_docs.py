@@ -14,22 +14,23 @@ from sira_cli.analysis.bench import shape_names
 from sira_cli.models import presets
 
 ROOT = Path(__file__).parent.parent
-GENERATED = ("README.md", "docs/performance.md", "docs/benchmarks.md")
+PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: str = "README.md") -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def test_the_generated_parts_are_up_to_date():
     check = subprocess.run(
-        [sys.executable, "-m", "cogapp", "--check", "-I", ".", *GENERATED],
+        [sys.executable, "-m", "cogapp", "--check", "-I", ".", *PAGES],
         cwd=ROOT,
         capture_output=True,
         check=False,
     )
-    assert check.returncode == 0, f"run: cog -r -I . {' '.join(GENERATED)}"
+    assert check.returncode == 0, "run: cog -r -I . README.md docs/*.md"
 
 
 def test_ci_runs_what_readme_says():
@@ -40,8 +41,32 @@ def test_ci_runs_what_readme_says():
         assert command in ci
 
 
-def test_the_preset_in_readme_is_valid(tmp_path):
-    (example,) = blocks("yaml")
+def test_readme_is_a_front_door():
+    """What takes longer to read belongs in docs/."""
+    assert len(README.splitlines()) <= 165
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    """To files, and to headings in them."""
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+        path, _, heading = target.partition("#")
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.is_file(), target
+        headings = {
+            re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+            for line in (file.read_text(encoding="utf-8").splitlines() if heading else ())
+            if line.startswith("#")
+        }
+        assert not heading or heading in headings, target
+
+
+def test_every_page_is_in_the_manual():
+    assert {page for page in PAGES if f"]({page})" not in README} == {"README.md"}
+
+
+def test_the_preset_in_the_manual_is_valid(tmp_path):
+    (example,) = blocks("yaml", "docs/presets.md")
     path = tmp_path / "example.yaml"
     path.write_text(example, encoding="utf-8")
     preset = presets.read(path)
@@ -49,6 +74,7 @@ def test_the_preset_in_readme_is_valid(tmp_path):
 
 
 def test_the_python_in_readme_compiles():
+    """That of docs/library.md is run by tests/test_library.py."""
     for block in blocks("python"):
         compile(block, "README.md", "exec")
 
@@ -79,6 +105,8 @@ def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
         check=True,
     )
     assert run.stdout.split() == sorted(path.stem for path in (ROOT / "presets").iterdir())
+    modules = {path.name for path in tmp_path.iterdir() if path.suffix != ".dist-info"}
+    assert modules == {"sira_cli"}  # no tools, no tests
     for name in ("py.typed", "eval/paper.yaml", "eval/chair/synonyms.txt"):
         assert (tmp_path / "sira_cli" / name).read_bytes() == (ROOT / "sira_cli" / name).read_bytes()
     (licences,) = tmp_path.glob("sira_cli-*.dist-info/licenses")

@@ -1,9 +1,8 @@
-"""The generated parts of README.md and docs/performance.md: `cog -r -I .` writes them, CI checks them."""
+"""The generated parts of README.md and docs/*.md: `cog -r -I . README.md docs/*.md` writes them, CI checks them."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import os
@@ -21,6 +20,7 @@ from sira_cli.core.families import FAMILIES
 from sira_cli.demo.report import SceneReport
 from sira_cli.demo.word_scores import from_json, words_table
 from sira_cli.methods import METHODS
+from sira_cli.methods.base import Ability
 from sira_cli.models import presets
 
 BENCH = Path(__file__).parent.parent / "docs" / "bench"
@@ -42,12 +42,26 @@ def families_table() -> str:
 
 
 def methods_table() -> str:
-    """Return the table of methods: each one's first docstring line, and its own defaults."""
-    rows = ["| `--method` | | defaults |", "|---|---|---|"]
+    """Return the table of methods: each one's first docstring line, and what it can do."""
+    rows = ["| `--method` | what it is | beams | traces | compiled steps |", "|---|---|---|---|---|"]
     for name, method in METHODS.items():
         what = (sys.modules[type(method).__module__].__doc__ or "").strip().splitlines()[0]
-        own = ", ".join(f"{field.name} {getattr(method, field.name)}" for field in dataclasses.fields(method))
-        rows.append(f"| `{name}` | {what.split(': ', 1)[1].rstrip('.')} | {own} |")
+        able = (
+            "yes" if each in method.abilities else ""
+            for each in (Ability.BEAMS, Ability.TRACES, Ability.COMPILED_STEPS)
+        )
+        rows.append(f"| `{name}` | {what.split(': ', 1)[1].rstrip('.')} | {' | '.join(able)} |")
+    return "\n".join(rows)
+
+
+def settings_table() -> str:
+    """Return the table of all settings of all methods, from their declarations."""
+    rows = ["| method | setting | what it does | values | default |", "|---|---|---|---|---|"]
+    for name, method in METHODS.items():
+        own = method.settings()
+        for setting, declared in method.all_settings().items():
+            default = own.get(setting, "the preset's")
+            rows.append(f"| `{name}` | `{setting}` | {declared.meaning} | {declared.values} | {default} |")
     return "\n".join(rows)
 
 
@@ -117,8 +131,13 @@ def _figures() -> dict[str, Any]:
     return figures
 
 
+def demo_captions() -> str:
+    """Return what `python -m tools.card` measured on the bundled model's captions."""
+    return SceneReport.from_json(_figures()).captions_table()
+
+
 def demo_figures() -> str:
-    """Return what `python -m tools.card` measured on the bundled model."""
+    """Return all that `python -m tools.card` measured on the bundled model."""
     report = SceneReport.from_json(_figures())
     sira = report.settings["sira"]
     return (

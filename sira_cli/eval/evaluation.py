@@ -1,7 +1,8 @@
 """A benchmark, asked of one loaded model under several methods: resumable, in shards, without a terminal.
 
 lvlm = load("llava-1.5-7b")
-evaluation = Evaluation(Pope(questions), images, methods_of(lvlm.preset, ["sira", "vcd"]), output=folder)
+methods = methods_of(lvlm.preset, ["sira", "vcd"])
+evaluation = Evaluation(Pope(["coco_pope_random.json"]), "val2014/", methods, output="pope/")
 for event in evaluation.events(lvlm):
     print(event)
 print(evaluation.report().to_json())
@@ -73,10 +74,10 @@ class Evaluation:
     def __init__(
         self,
         benchmark: Benchmark,
-        images: Path,
+        images: str | Path,
         methods: Mapping[str, tuple[Preset, Method]],
         *,
-        output: Path | None = None,
+        output: str | Path | None = None,
         overwrite: bool = False,
         retry_errors: bool = False,
         batch_size: int = 1,
@@ -103,9 +104,11 @@ class Evaluation:
         """
         for preset, method in methods.values():
             check_beams(method, preset.generation.num_beams)
+        images = Path(images)
         check_images(images, list(dict.fromkeys(ask.picture for part in benchmark.parts for ask in part.asks)))
         self._benchmark, self._images, self._methods = benchmark, images, dict(methods)
-        self._output, self._overwrite, self._retry_errors = output, overwrite, retry_errors
+        self._output, self._overwrite = None if output is None else Path(output), overwrite
+        self._retry_errors = retry_errors
         self._batch_size, self._shard, self._settings = batch_size, shard, dict(settings or {})
         generation = self.preset.generation
         plain = generation.temperature == 0 and generation.num_beams == 1

@@ -72,14 +72,14 @@ class Pope(Benchmark):
     averaged = True
 
     def __init__(
-        self, paths: Sequence[Path], *, rule: str = "official", suffix: str = ONE_WORD, limit: int | None = None
+        self, paths: Sequence[str | Path], *, rule: str = "official", suffix: str = ONE_WORD, limit: int | None = None
     ) -> None:
         """Read the files.
 
         Args:
             paths: the question files; splits are named after them: `coco_pope_random.json` is `coco random`.
             rule: how an answer becomes yes or no.
-            suffix: after each question, when it is question.
+            suffix: what follows each question in the prompt.
             limit: only so many questions of each file.
 
         Raises:
@@ -89,7 +89,8 @@ class Pope(Benchmark):
         if rule not in RULES:
             raise SettingsError(f"--rule {rule!r}: expected {', '.join(RULES)}")
         self.rule = rule
-        self._paths = dict(zip(split_names(paths), paths, strict=True))
+        files = [Path(path) for path in paths]
+        self._paths = dict(zip(split_names(files), files, strict=True))
         self._questions = {split: read_questions(path)[:limit] for split, path in self._paths.items()}
         asks = (
             Ask(_id(split, question), question.image, question.text + suffix, f"{question.image}: {question.text}")

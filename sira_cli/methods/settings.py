@@ -36,19 +36,31 @@ class Setting:
     choices: tuple[str, ...] = ()
     optional: bool = False
 
+    @property
+    def values(self) -> str:
+        """What values it takes, in words: `a whole number from 0 to 999`."""
+        if self.kind is str:
+            words = " or ".join(self.choices) or "a text"
+        else:
+            words = "a whole number" if self.kind is int else "a number"
+            if self.low > -math.inf:
+                words += f" {'above' if self.above_low else 'from'} {self.low:g}"
+            if self.high < math.inf:
+                words += f" to {self.high:g}"
+        return f"{words}, or none" if self.optional else words
+
     def parse(self, name: str, text: str) -> Any:
         """Turn the text of `--set NAME=TEXT` into a value of the right type; `check` looks at its range.
 
         Raises:
-            SettingsError: the text is none.
+            SettingsError: the text is not of that type.
         """
         if self.optional and text.strip().lower() == "none":
             return None
         try:
             return text if self.kind is str else self.kind(text.strip())
         except ValueError:
-            wanted = "a whole number" if self.kind is int else "a number"
-            raise SettingsError(f"--set {name}={text}: expected {wanted}{' or none' * self.optional}") from None
+            raise SettingsError(f"--set {name}={text}: expected {self.values}") from None
 
     def check(self, name: str, value: Any) -> None:
         """Check the type and the range of a value.
@@ -60,14 +72,13 @@ class Setting:
             return
         if self.kind is float:
             check_range(name, value, self.low, self.high)
-            if self.above_low and value == self.low:
-                raise SettingsError(f"{name} must be above {self.low:g}; got {value!r}")
+            fits = not self.above_low or value != self.low
         elif self.kind is int:
-            if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
-                to = "" if self.high == math.inf else f" to {self.high:g}"
-                raise SettingsError(f"{name} must be a whole number from {self.low:g}{to or ' on'}; got {value!r}")
-        elif not isinstance(value, str) or (self.choices and value not in self.choices):
-            raise SettingsError(f"{name} must be {' or '.join(self.choices) or 'a text'}; got {value!r}")
+            fits = isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
+        else:
+            fits = isinstance(value, str) and (not self.choices or value in self.choices)
+        if not fits:
+            raise SettingsError(f"{name} must be {self.values}; got {value!r}")
 
 
 def setting(default: Any, meaning: str, **limits: Any) -> Any:
@@ -90,8 +101,8 @@ def setting_of(declared: Any) -> Setting:
 
 # The settings of the fork, which live in the preset's `sira` part; `SiraConfig` checks them.
 FORK_SETTINGS = {
-    "k": Setting(int, "layers after the fork, K"),
-    "k_fraction": Setting(float, "K as a share of all layers"),
-    "alpha": Setting(float, "contrast strength"),
-    "beta": Setting(float, "plausibility cut-off", optional=True),
+    "k": Setting(int, "layers after the fork, K", low=1),
+    "k_fraction": Setting(float, "K as a share of all layers", low=0, high=1, above_low=True),
+    "alpha": Setting(float, "contrast strength", low=0),
+    "beta": Setting(float, "plausibility cut-off", low=0, high=1, above_low=True, optional=True),
 }

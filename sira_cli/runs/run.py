@@ -1,6 +1,6 @@
 """A resumable run over many pictures, without a terminal: it yields what happens and never prints.
 
-for event in run_pictures(load("llava-1.5-7b"), ["photos/"], output=Path("photos/captions.jsonl"), batch_size=8):
+for event in run_pictures(load("llava-1.5-7b"), "photos/", output="photos/captions.jsonl", batch_size=8):
     print(event)
 """
 
@@ -17,7 +17,7 @@ from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import Result
-from sira_cli.pictures.find import find_pictures
+from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch import BatchRun
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
@@ -181,24 +181,27 @@ def check_request(
 
 def run_pictures(
     lvlm: Lvlm,
-    paths: Iterable[str],
+    paths: str | Path | Iterable[str | Path],
     *,
     task: str = "caption",
     prompt: str | None = None,
     recursive: bool = False,
+    shard: Shard | None = None,
+    limit: int | None = None,
     batch_size: int = 1,
     words: bool = False,
     choices: Sequence[str] = (),
     fail_fast: bool = False,
     on_text: Callable[[Picture, str], None] | None = None,
-    output: Path | None = None,
+    output: str | Path | None = None,
     **targets: Any,
 ) -> Generator[Event, None, None]:
     """Caption many pictures, or ask about them, and yield what happens. The same call goes on where a run stopped.
 
     Args:
         lvlm: the loaded model.
-        paths, recursive: as for `find_pictures`.
+        paths: a file, folder, glob or URI, or several.
+        recursive, shard, limit: as for `find_pictures`.
         task: `caption` or `ask`; an `ask` needs a `prompt`, the question.
         prompt: instead of the preset's.
         batch_size, words, choices, on_text: as for `BatchRun`.
@@ -221,10 +224,11 @@ def run_pictures(
         choices=choices,
         compiled=lvlm.compiled is not None,
     )
-    pictures = find_pictures(paths, recursive=recursive)
+    places = [paths] if isinstance(paths, str | Path) else paths
+    pictures = find_pictures([str(place) for place in places], recursive=recursive, shard=shard, limit=limit)
     settings = settings_of(task, text, lvlm.preset, lvlm.decoder, lvlm.quantization)
     settings |= {"words": words, "choices": list(choices)}
-    with Targets(pictures, task=task, output=output, **targets) as kept:
+    with Targets(pictures, task=task, output=None if output is None else Path(output), **targets) as kept:
         kept.check(settings)
         engine = BatchRun(
             lvlm,

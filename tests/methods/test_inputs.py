@@ -240,7 +240,7 @@ def test_own_settings_and_configured_methods():
         ("vcd", {"k": 3}, "method 'vcd' has no setting 'k'"),
         ("sid", {"k_fraction": 0.5}, "method 'sid' has no setting 'k_fraction'"),
         ("vcd", {"alpha": -1}, "alpha of method vcd must be 0 or more"),
-        ("icd", {"beta": 0}, "beta of method icd must be above 0"),
+        ("icd", {"beta": 0}, "beta of method icd must be a number above 0 to 1; got 0"),
         ("icd", {"noise_step": 3}, "no setting named 'noise_step'"),
         ("vcd", {"noise_step": 1000}, "noise_step of method vcd must be a whole number"),
         ("dola", {"bucket": "middle"}, "bucket of method dola must be low or high"),

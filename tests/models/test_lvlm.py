@@ -412,9 +412,9 @@ def test_quantized_weights(llava_folder, photos, bits):
 
 def test_public_names():
     assert sira_cli.__all__ == [
-        *("AttachError", "Between", "Fork", "ImageTokenError", "ImageTokens", "Lvlm", "ModelNotFoundError"),
-        *("PictureError", "Preset", "Result", "SettingsError", "SiraConfig", "SiraError", "Step"),
-        *("UnsupportedModelError", "UntestedModelWarning", "__version__", "attach", "load"),
+        *("AttachError", "Between", "DataError", "Fork", "ImageTokenError", "ImageTokens", "Lvlm"),
+        *("ModelNotFoundError", "PictureError", "Preset", "Result", "SettingsError", "SiraConfig", "SiraError", "Step"),
+        *("UnsupportedModelError", "UntestedModelWarning", "__version__", "attach", "load", "run_pictures"),
     ]
     for name in sira_cli.__all__:
         assert getattr(sira_cli, name) is not None

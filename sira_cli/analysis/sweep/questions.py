@@ -70,7 +70,9 @@ class QuestionSet:
         }
 
 
-def from_files(paths: Sequence[Path], folder: Path, limit: int | None = None, suffix: str = "") -> QuestionSet:
+def from_files(
+    paths: Sequence[str | Path], folder: str | Path, limit: int | None = None, suffix: str = ""
+) -> QuestionSet:
     """Read POPE's question files, each a split that is named after the file.
 
     Args:
@@ -83,9 +85,10 @@ def from_files(paths: Sequence[Path], folder: Path, limit: int | None = None, su
         SettingsError: two files have the same name.
         DataError: a file cannot be read, or a row of it.
     """
-    splits = tuple(split_names(paths))
+    files, folder = [Path(path) for path in paths], Path(folder)
+    splits = tuple(split_names(files))
     found: dict[str, dict[tuple[str, bool], list[str]]] = {}  # by picture
-    for path, split in zip(paths, splits, strict=True):
+    for path, split in zip(files, splits, strict=True):
         for row in read_questions(path)[:limit]:
             found.setdefault(row.image, {}).setdefault((row.text + suffix, row.expected), []).append(split)
     questions = (

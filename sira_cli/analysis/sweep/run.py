@@ -1,6 +1,6 @@
 """A sweep from Python: measure SIRA over K and alpha on yes/no questions, resumable, without a terminal.
 
-sweep = Sweep(from_files(question_files, images), load("llava-1.5-7b"), alphas=(0.5, 1.0), output=Path("sweep.jsonl"))
+sweep = Sweep(from_files(["coco_pope_random.json"], "val2014/"), load("llava-1.5-7b"), output="sweep.jsonl")
 for event in sweep.events():
     print(event)
 print(sweep.report().best)
@@ -47,7 +47,7 @@ class Sweep:
         alphas: Sequence[float] = ALPHAS,
         captions: bool = False,
         batch_size: int = 1,
-        output: Path | None = None,
+        output: str | Path | None = None,
         units: Units | None = None,
     ) -> None:
         """Prepare a sweep.
@@ -70,7 +70,9 @@ class Sweep:
         self.grid = Grid(chosen, tuple(alphas))
         lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
         self._questions, self._lvlm, self._captions, self._batch_size = questions, lvlm, captions, batch_size
-        self._units = Units(output) if units is None else units  # `or` would not do: an empty one is falsy
+        if units is None:  # not `units or ...`: without an answer they are falsy
+            units = Units(None if output is None else Path(output))
+        self._units = units
         self.failures: list[FailedPicture] = []
 
     def events(self) -> Generator[StageStarted | GridEvent, None, None]:

@@ -1,0 +1,96 @@
+"""The examples of docs/library.md, run as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sira_cli.demo.export import export
+from sira_cli.demo.questions import held_out
+from sira_cli.demo.scenes import TEST_SEEDS
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+EXAMPLES = dict(re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with what a checkout has, and what the page says to export."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    export([held_out(seed) for seed in TEST_SEEDS[:1]], folder / "scenes")
+    return folder
+
+
+@pytest.fixture
+def run(folder, monkeypatch, capsys):
+    """Run an example; returns the lines that it prints."""
+    monkeypatch.chdir(folder)
+
+    def run(title: str) -> list[str]:
+        capsys.readouterr()
+        exec(compile(EXAMPLES[title], f"library.md, {title}", "exec", dont_inherit=True), {"__name__": "example"})
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_every_section_has_one_example_but_the_errors():
+    sections = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
+    assert [*EXAMPLES, "Errors"] == sections
+    assert PAGE.count("```python") == len(EXAMPLES)
+
+
+def test_one_picture(run):
+    (line,) = run("One picture")
+    assert re.fullmatch(r"\S.* stop \w+", line)
+
+
+def test_ones_own_model(llava, capsys):
+    names: dict[str, object] = {}
+    exec(compile(EXAMPLES["Your own model and code"], "library.md", "exec"), names)
+    ids = names["caption"](llava.model, llava.inputs)
+    new = ids.shape[1] - llava.inputs["input_ids"].shape[1]
+    assert len(capsys.readouterr().out.splitlines()) == new == 64
+
+
+def test_a_folder_is_done_once(run, folder):
+    events = run("A folder, resumable")
+    assert [line.split("(")[0] for line in events] == ["Started", *5 * ["Finished"]]
+    records = (folder / "captions.jsonl").read_bytes()
+    assert [line.split("(")[0] for line in run("A folder, resumable")] == ["Started", *5 * ["Skipped"]]
+    assert (folder / "captions.jsonl").read_bytes() == records
+
+
+def test_pope_is_what_the_command_prints(run, folder, sira):
+    *events, report = run("POPE")
+    assert {line.split("(")[0] for line in events} == {"PartStarted", "Finished"}
+    code, out, _ = sira(
+        *("eval", "pope", "--questions", "scenes/pope/scenes_pope_random.json", "--images", "scenes/images"),
+        *("-p", "demo", "--method", "sira,vcd", "-o", "pope", "--json"),
+    )
+    found, expected = json.loads(report), json.loads(out)
+    assert code == 0
+    assert found["rows"] == expected["rows"]
+    assert [row["method"] for row in found["rows"]] == ["greedy", "greedy+apc", "sira", "vcd"]
+
+
+def test_traces(run):
+    *events, tokens = run("Traces")
+    assert [line.split("(")[0] for line in events] == ["Traced"]
+    assert tokens.startswith("[('")
+
+
+def test_a_sweep(run):
+    *events, best = run("A sweep")
+    assert {line.split("(")[0] for line in events} == {"StageStarted", "Advanced"}
+    assert re.fullmatch(r"Cell\(k=[67], alpha=(0.5|1.0)\)", best)
+
+
+def test_another_method(run):
+    (line,) = run("Another method")
+    assert line.endswith(".")
