@@ -14,6 +14,7 @@ from sira_cli.core.fork import Step, attach
 from sira_cli.core.image_tokens import ImageTokenFinder
 from tests.support import tiny
 from tests.support.helpers import generate, generate_sira, hooks, left_pad
+from tests.support.prompts import gemma_prompts, llava_prompts, qwen_prompts
 
 
 def test_alpha_zero_is_plain_generate(family: tiny.Tiny):
@@ -45,34 +46,6 @@ def test_cached_equals_uncached(family: tiny.Tiny):
     assert torch.equal(cached, uncached)
     for one, other in zip(cached_steps, uncached_steps, strict=True):
         torch.testing.assert_close(one.contrast, other.contrast, atol=1e-5, rtol=0)
-
-
-def llava_prompts() -> list[dict[str, torch.Tensor]]:
-    """Different lengths and places; the last one holds two images with text between them."""
-    prompts = [
-        tiny.with_mask(tiny.prompt(before=5, after=9, seed=1), pixel_values=tiny.pixels(1, 3, 32, 32, seed=1)),
-        tiny.with_mask(tiny.prompt(before=0, after=2, seed=2), pixel_values=tiny.pixels(1, 3, 32, 32, seed=2)),
-    ]
-    two = torch.cat([tiny.prompt(before=3, after=4, seed=3), tiny.prompt(before=2, after=1, seed=4)], dim=1)
-    return [*prompts, tiny.with_mask(two, pixel_values=tiny.pixels(2, 3, 32, 32, seed=3))]
-
-
-def qwen_prompts() -> list[dict[str, torch.Tensor]]:
-    """Three sizes and orientations: 16, 24 and 4 image tokens."""
-    shapes = [((1, 8, 8), 16, 5, 9), ((1, 6, 16), 24, 2, 4), ((1, 4, 4), 4, 7, 2)]
-    return [
-        tiny.qwen_inputs(tiny.prompt(images, before, after, seed=index), grid, seed=index)
-        for index, (grid, images, before, after) in enumerate(shapes)
-    ]
-
-
-def gemma_prompts() -> list[dict[str, torch.Tensor]]:
-    prompts = []
-    for index, (before, after) in enumerate([(5, 9), (1, 2), (14, 3)]):
-        ids = tiny.prompt(before=before, after=after, seed=index)
-        pixels = tiny.pixels(1, 3, 32, 32, seed=index)
-        prompts.append(tiny.with_mask(ids, pixel_values=pixels, token_type_ids=(ids == tiny.IMAGE).long()))
-    return prompts
 
 
 @pytest.mark.parametrize(("k", "cache"), [(1, None), (3, None), (5, None), (3, "static")])

@@ -11,9 +11,9 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.core.many_k import next_token
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError
-from tests.core.test_identities import llava_prompts, qwen_prompts
 from tests.support import reference, tiny
 from tests.support.helpers import generate_sira, hooks, left_pad
+from tests.support.prompts import llava_prompts, qwen_prompts
 
 
 def test_equals_algorithm_1_at_every_k(family: tiny.Tiny):

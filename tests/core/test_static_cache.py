@@ -11,9 +11,9 @@ from transformers.cache_utils import StaticLayer
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
 from sira_cli.core.static_cache import CF_ROWS, ReusedCache, StaticLateLayer
-from tests.core.test_identities import gemma_prompts, llava_prompts
 from tests.support import reference, tiny
 from tests.support.helpers import generate, generate_sira
+from tests.support.prompts import gemma_prompts, llava_prompts
 
 STEPS = 8
 

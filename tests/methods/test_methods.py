@@ -6,16 +6,11 @@ the batch's first row; logits processors are skipped; unknown settings vanish.
 
 from __future__ import annotations
 
-import functools
 import pickle
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.nn import functional as F
 
-from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS
@@ -26,47 +21,15 @@ from sira_cli.methods.icd import Icd
 from sira_cli.methods.m3id import M3id
 from sira_cli.methods.text_only import TextOnly
 from sira_cli.methods.vcd import Vcd
-from tests.core.test_identities import gemma_prompts, llava_prompts, qwen_prompts
 from tests.support import reference_methods as slow
 from tests.support import tiny
+from tests.support.decoding import attached, branch_of, case_of, decoded, with_role
 from tests.support.helpers import generate, hooks, left_pad
+from tests.support.prompts import gemma_prompts, llava_prompts, qwen_prompts
 from tests.support.reference_methods import Texts
 from tests.support.tiny import Tiny
 
 FAMILIES = ["LLaVA-1.5", "Qwen2.5-VL", "InternVL", "Gemma 3", "PaliGemma"]  # those of the less telling tests
-ROLE = torch.tensor([[33, 44, 55]])  # what stands for icd's role in front of a prompt
-
-
-@functools.cache
-def case_of(name: str) -> Tiny:
-    case = tiny.FAMILIES[name]()
-    if name == "Gemma 3":  # a new projector is all zeros, so that no picture differs from another
-        projection = case.model.model.multi_modal_projector.mm_input_projection_weight
-        projection.copy_(torch.randn(projection.shape, generator=torch.Generator().manual_seed(0)))
-    return case
-
-
-def stub(case: Tiny, seed: int = 0) -> SimpleNamespace:
-    """The part of an `Lvlm` that branches need, but for icd's processor."""
-    return SimpleNamespace(find_image=lambda ids: ids == tiny.IMAGE, seed=seed, model=case.model)
-
-
-def branch_of(method: Method, case: Tiny) -> dict[str, torch.Tensor]:
-    """The branch's inputs as the method makes them; icd's by hand."""
-    if not isinstance(method, Icd):
-        return method.branch_inputs(stub(case), [], [], case.inputs)
-    return with_role(case.inputs)
-
-
-def with_role(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The prompt of one row behind a few tokens more."""
-    longer = {}
-    for name, value in inputs.items():
-        if value.shape == inputs["input_ids"].shape:
-            value = F.pad(value, (3, 0), value=1 if name == "attention_mask" else 0)
-        longer[name] = value
-    longer["input_ids"][:, :3] = ROLE
-    return longer
 
 
 def expected_of(method: Method, case: Tiny, **settings: float) -> Texts:
@@ -82,29 +45,6 @@ def expected_of(method: Method, case: Tiny, **settings: float) -> Texts:
         return slow.decode(case, slow.text_only(case), slow.m3id_rule, **settings)
     branch = branch_of(method, case)  # the noise has tests of its own
     return slow.decode(case, branch, slow.vcd_rule(1.0, 0.1), **settings)
-
-
-@contextmanager
-def attached(method: Method, case: Tiny, inputs: dict | None = None, branch: dict | None = None):
-    inputs = case.inputs if inputs is None else inputs
-    branch = branch_of(method, case) if branch is None else branch
-    with method.attach(case.model, SiraConfig(k=3), inputs["input_ids"], branch) as run:
-        yield run
-
-
-def decoded(method: Method, case: Tiny, inputs: dict | None = None, branch: dict | None = None, **settings):
-    """Tokens `[B, T]` and scores before processors `[T, B, V]` of `generate` under a method."""
-    inputs = case.inputs if inputs is None else inputs
-    settings = {"do_sample": False, "max_new_tokens": 6, "eos_token_id": None, **settings}
-    with attached(method, case, inputs, branch):
-        output = case.model.generate(
-            **inputs,
-            suppress_tokens=tiny.SUPPRESS,
-            return_dict_in_generate=True,
-            output_logits=True,
-            **settings,
-        )
-    return output.sequences[:, inputs["input_ids"].shape[1] :], torch.stack(output.logits)
 
 
 OTHERS = [method for name, method in METHODS.items() if name not in ("sira", "greedy", "sid")]

@@ -10,11 +10,11 @@ from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.sid import Sid
 from sira_cli.methods.sid_fork import attach_sid
-from tests.core.test_identities import llava_prompts, qwen_prompts
-from tests.methods.test_methods import attached, case_of, decoded
 from tests.support import reference_methods as slow
 from tests.support import tiny
+from tests.support.decoding import attached, case_of, decoded
 from tests.support.helpers import generate, hooks, left_pad
+from tests.support.prompts import llava_prompts, qwen_prompts
 from tests.support.tiny import Tiny
 
 FAMILIES = [name for name in tiny.FAMILIES if name not in ("Qwen3-VL", "Gemma 3")]
