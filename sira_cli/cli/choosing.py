@@ -125,16 +125,15 @@ def _with_settings(
     **settings: Any,
 ) -> tuple[Preset, Method]:
     """Part settings of the method from those of the preset."""
-    chosen = method.with_settings(**preset.methods.get(method.name, {}))
-    chosen = chosen.with_settings(**{name: value for name, value in given.items() if method.owns(name)})
-    rest = {name: value for name, value in given.items() if not method.owns(name)}
+    chosen = preset.method(method.name).with_values(**{name: given[name] for name in given if method.owns(name)})
+    rest = {name: given[name] for name in given if not method.owns(name)}
     generation = {
         field.name: getattr(decoding, field.name)
         for field in fields(decoding)
         if field.name not in ("method", "settings", *METHOD_OPTIONS)
     }
-    changed = preset.with_settings(revision=model.revision, dtype=model.dtype, **generation, **rest, **settings)
-    return changed, chosen
+    changed = preset.with_settings(revision=model.revision, dtype=model.dtype, **generation, **settings)
+    return changed.with_values(**rest), chosen
 
 
 def note_idle(decoding: DecodingOptions, preset: Preset) -> None:

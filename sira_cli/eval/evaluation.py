@@ -21,7 +21,7 @@ from sira_cli.eval.answers.texts import Answers
 from sira_cli.eval.base import Benchmark
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
-from sira_cli.methods import check_beams, find
+from sira_cli.methods import check_beams
 from sira_cli.methods.base import Method
 from sira_cli.models.presets import Preset
 from sira_cli.pictures.find import Shard, check_images
@@ -57,10 +57,7 @@ def methods_of(preset: Preset, names: Sequence[str], controls: bool = True) -> d
     Raises:
         SettingsError: there is no such method.
     """
-    return {
-        name: (preset, find(name).with_settings(**preset.methods.get(name, {})))
-        for name in with_controls(names, controls)
-    }
+    return {name: (preset, preset.method(name)) for name in with_controls(names, controls)}
 
 
 class Evaluation:

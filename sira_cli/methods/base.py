@@ -70,7 +70,10 @@ class Method:
 
     def __post_init__(self) -> None:
         for name, declared in self.own_settings().items():
-            declared.check(f"{name} of method {self.name}", getattr(self, name))
+            value = getattr(self, name)
+            declared.check(f"{name} of method {self.name}", value)
+            if declared.kind is float and value is not None:  # 2 and 2.0 are equal, and so must be the keys of records
+                object.__setattr__(self, name, float(value))
 
     @classmethod
     def own_settings(cls) -> dict[str, Setting]:
@@ -111,6 +114,14 @@ class Method:
             SettingsError: it has no such setting, or a value is out of range.
         """
         own = {name: value for name, value in given.items() if value is not None and name not in self.from_preset}
+        return self.with_values(**own)
+
+    def with_values(self, **own: Any) -> Self:
+        """Return the same method with values of its own settings replaced; None is a value like any other.
+
+        Raises:
+            SettingsError: it has no such setting, or a value is out of range.
+        """
         for name in own:
             self._check_known(name, self.own_settings())
         return replace(self, **own)

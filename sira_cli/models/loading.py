@@ -55,7 +55,7 @@ def load(
     """
     preset = source if isinstance(source, Preset) else presets.resolve(os.fspath(source))
     if isinstance(method, str):
-        method = methods.find(method).with_settings(**preset.methods.get(method, {}))
+        method = preset.method(method)
     own = {name: settings.pop(name) for name in tuple(settings) if method.owns(name)}
     method = method.with_settings(**own)
     preset = preset.with_settings(**settings)

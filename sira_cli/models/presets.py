@@ -19,6 +19,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find as find_method
+from sira_cli.methods.base import Method
 
 # In the wheel the presets lie inside the package, in a checkout beside it.
 _PACKAGE = Path(__file__).parents[1]
@@ -130,8 +131,16 @@ class Preset(_Strict):
             for key in settings:
                 if key in method.from_preset:
                     raise SettingsError(f"{key} of method {name} belongs in `sira`")
-            method.with_settings(**settings)
+            method.with_values(**settings)
         return given
+
+    def method(self, name: str) -> Method:
+        """Return a method with this preset's settings for it.
+
+        Raises:
+            SettingsError: there is no such method.
+        """
+        return find_method(name).with_values(**self.methods.get(name, {}))
 
     @property
     def sira_config(self) -> SiraConfig:
@@ -153,13 +162,15 @@ class Preset(_Strict):
         Raises:
             SettingsError: a value is not valid, or a name is not a setting.
         """
+        return self.with_values(**{name: value for name, value in settings.items() if value is not None})
+
+    def with_values(self, **settings: Any) -> Preset:
+        """Do as `with_settings` does, but take None for a value like any other: `beta=None` switches it off."""
         values = self.model_dump(mode="json")
         homes = dict.fromkeys(SiraSettings.model_fields, "sira")
         homes |= dict.fromkeys(Generation.model_fields, "generation")
         homes |= dict.fromkeys(Load.model_fields, "load") | {"max_pixels": "image"}
         for name, value in settings.items():
-            if value is None:
-                continue
             if name in homes:
                 values[homes[name]][name] = value
             elif name == "prompt":
@@ -168,10 +179,9 @@ class Preset(_Strict):
                 values["revision"] = value
             else:
                 raise SettingsError(f"no setting named {name!r}{_nearest(name, [*homes, 'prompt', 'revision'])}")
-        if settings.get("k") is not None:
-            values["sira"]["k_fraction"] = None
-        elif settings.get("k_fraction") is not None:
-            values["sira"]["k"] = None
+        for one, other in (("k", "k_fraction"), ("k_fraction", "k")):
+            if settings.get(one) is not None and other not in settings:
+                values["sira"][other] = None
         return _validate(values, "settings")
 
 

@@ -1,0 +1,267 @@
+"""Settings of methods: declared once, checked everywhere, given by --set and by presets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from sira_cli.cli.options import DecodingOptions
+from sira_cli.errors import SettingsError
+from sira_cli.methods import METHODS
+from sira_cli.methods.base import Method
+from sira_cli.methods.settings import Setting, setting
+
+PICTURE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
+SHIPPED = Path(__file__).parents[2] / "presets" / "demo.yaml"
+SHORT = ("--preset", "demo", "--max-new-tokens", 4, "--json")
+OWN = [(name, key) for name, method in METHODS.items() for key in method.own_settings()]
+
+
+@pytest.fixture
+def record(sira):
+    """Caption one picture; returns the record, or the message if the command refuses."""
+
+    def caption(*options: object) -> dict:
+        code, out, err = sira("caption", PICTURE, *SHORT, *options)
+        assert code == 0, err
+        return json.loads(out)
+
+    return caption
+
+
+@pytest.fixture
+def refused(sira, monkeypatch):
+    """The message of a command line that is refused before any model is loaded."""
+    monkeypatch.setattr("sira_cli.models.loading.load", None)
+
+    def message(*options: object) -> str:
+        code, out, err = sira("caption", PICTURE, *SHORT, *options)
+        assert (code, out) == (2, "")
+        return err.removeprefix("sira: ").strip()
+
+    return message
+
+
+# --- declarations
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        (Setting(int, "", low=0, high=999), "a whole number from 0 to 999"),
+        (Setting(int, "", low=0, optional=True), "a whole number from 0, or none"),
+        (Setting(float, "", low=0, high=1, above_low=True), "a number above 0 to 1"),
+        (Setting(float, ""), "a number"),
+        (Setting(str, "", choices=("low", "high")), "low or high"),
+        (Setting(str, ""), "a text"),
+    ],
+)
+def test_a_setting_says_what_values_it_takes(declared, words):
+    assert declared.values == words
+
+
+@pytest.mark.parametrize(
+    ("declared", "good", "bad"),
+    [
+        (Setting(int, "", low=0, high=9), [0, 9], [-1, 10, 1.0, True, "1", None]),
+        (Setting(int, "", low=0, optional=True), [0, None, 10**6], [-1]),
+        (Setting(float, "", low=0, high=1), [0, 0.5, 1, 1.0], [-0.1, 1.1, math.nan, "0.5", None]),
+        (Setting(float, "", low=0, high=1, above_low=True), [1e-9, 1], [0, 0.0]),
+        (Setting(str, "", choices=("low", "high")), ["low"], ["middle", "", None, 1]),
+        (Setting(str, ""), ["", "x"], [None, 1]),
+    ],
+)
+def test_a_value_is_checked_against_the_declaration(declared, good, bad):
+    for value in good:
+        declared.check("it", value)
+    for value in bad:
+        with pytest.raises(SettingsError, match="it must be"):
+            declared.check("it", value)
+
+
+def test_text_becomes_a_value_of_the_declared_type():
+    whole, share, word = Setting(int, "", low=0, optional=True), Setting(float, ""), Setting(str, "")
+    assert [whole.parse("n", text) for text in ("7", " 7 ", "none", "None")] == [7, 7, None, None]
+    assert [share.parse("n", text) for text in ("7", "1e-2")] == [7.0, 0.01]
+    assert word.parse("n", " none = 1 ") == " none = 1 "
+    with pytest.raises(SettingsError, match=r"--set n=7\.5: expected a whole number from 0, or none"):
+        whole.parse("n", "7.5")
+    with pytest.raises(SettingsError, match="--set n=none: expected a number"):
+        share.parse("n", "none")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_field_of_a_method_is_a_setting_and_its_default_passes(name):
+    method = METHODS[name]
+    assert [*method.own_settings()] == [field.name for field in dataclasses.fields(method)]
+    assert all(declared.meaning for declared in method.all_settings().values())
+    assert type(method)() == method
+
+
+@pytest.mark.parametrize(("name", "key"), OWN)
+def test_a_value_out_of_range_is_refused_wherever_it_comes_from(name, key, refused, tmp_path):
+    declared = METHODS[name].own_settings()[key]
+    if declared.kind is str and not declared.choices:
+        return
+    bad = "middle" if declared.kind is str else declared.kind(declared.low - 1)
+    message = f"{key} of method {name} must be "
+    with pytest.raises(SettingsError, match=f"{key} of method .* must be "):
+        METHODS[name].with_settings(**{key: bad})
+    assert message in refused("--method", name, "--set", f"{key}={bad}")
+    preset = tmp_path / "mine.yaml"
+    preset.write_text(json.dumps({"model": "bundled", "methods": {name: {key: bad}}}))
+    said = refused("--method", name, "--preset", preset)
+    assert message in said
+    assert "mine.yaml" in said
+
+
+def test_the_help_names_every_setting_that_has_no_option_of_its_own(sira):
+    named = " ".join(sira("caption", "--help")[1].split())
+    options = {field.name for field in dataclasses.fields(DecodingOptions)}
+    for name, key in OWN:
+        assert (f"{key} ({name})" in named) == (key not in options), (name, key)
+
+
+# --- on the command line
+
+
+@pytest.mark.parametrize(("method", "option"), [("sira", "alpha"), ("sira", "k"), ("vcd", "alpha"), ("vcd", "beta")])
+def test_set_is_the_same_as_the_option(record, method, option):
+    value = 3 if option == "k" else 0.75
+    by_option = record("--method", method, f"--{option}", value)
+    by_set = record("--method", method, "--set", f"{option}={value}")
+    assert by_set | {"duration_ms": 0} == by_option | {"duration_ms": 0}
+    assert by_set["key"] != record("--method", method)["key"]
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "expected"),
+    [
+        ("vcd", "noise_step=700", {"noise_step": 700}),
+        ("icd", "role=You see = nothing.", {"role": "You see = nothing."}),
+        ("m3id", "decay=0.5", {"decay": 0.5}),
+        ("sid", "visible=3", {"visible": 3}),
+        ("sid", "visible=none", {"visible": 50}),
+        ("dola", "bucket=high", {"bucket": "high"}),
+        ("greedy+apc", "greedy+apc.beta=0.5", {"beta": 0.5}),
+    ],
+)
+def test_a_record_says_what_was_set(record, method, given, expected):
+    plain, changed = record("--method", method), record("--method", method, "--set", given)
+    default = METHODS[method].for_task("caption").settings()  # sid's number of tokens depends on the task
+    assert plain["method_settings"].items() <= default.items()
+    assert changed["method_settings"] == plain["method_settings"] | expected
+    assert (changed["key"] == plain["key"]) == (expected == {key: default[key] for key in expected})
+
+
+def test_records_of_sira_and_greedy_have_no_key_more(record):
+    for method in ("sira", "greedy"):
+        assert "method_settings" not in record("--method", method)
+
+
+def test_several_settings_at_once(record):
+    given = record("--method", "vcd", "--set", "noise_step=10", "--set", "vcd.alpha=2", "--beta", 0.5)
+    assert given["method_settings"] | {"alpha": given["alpha"]} == {"noise_step": 10, "alpha": 2, "beta": 0.5}
+
+
+def test_another_share_of_layers_takes_the_place_of_the_presets_k(record):
+    assert record("--set", "k_fraction=0.25")["k"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--set", "noise_step=1"],
+            "method 'sira' has no setting 'noise_step' (its settings: k, k_fraction, alpha, beta)",
+        ),
+        (
+            ["--method", "vcd", "--set", "noise=1"],
+            "method 'vcd' has no setting 'noise' (its settings: alpha, beta, noise",
+        ),
+        (["--method", "vcd", "--set", "noise_step"], "--set noise_step: expected NAME=VALUE or METHOD.NAME=VALUE"),
+        (["--method", "vcd", "--set", "=1"], "--set =1: expected NAME=VALUE"),
+        (["--method", "vcd", "--set", "sid.visible=1"], "--set sid.visible=1: expected NAME=VALUE"),
+        (["--method", "vcd", "--set", "noise_step=1", "--set", "noise_step=1"], "noise_step is given twice"),
+        (["--method", "vcd", "--alpha", 1, "--set", "alpha=2"], "--set alpha=2: alpha is given twice"),
+        (
+            ["--method", "vcd", "--set", "noise_step=many"],
+            "--set noise_step=many: expected a whole number from 0",
+        ),
+        (
+            ["--method", "vcd", "--set", "noise_step=1000"],
+            "noise_step of method vcd must be a whole number from 0 to 999",
+        ),
+        (["--method", "vcd", "--set", "k=3"], "method 'vcd' has no setting 'k'"),
+        (["--set", "k=3.5"], "--set k=3.5: expected a whole number from 1"),
+        (["--set", "k=3", "--set", "k_fraction=0.5"], "give k or k_fraction, not both"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_before_a_model_is_loaded(refused, options, message):
+    assert message in refused(*options)
+
+
+# --- in presets
+
+
+def test_a_presets_settings_are_those_of_the_command_line(record, tmp_path):
+    preset = tmp_path / "demo.yaml"
+    preset.write_text(SHIPPED.read_text() + "methods: {vcd: {noise_step: 700, alpha: 2}, sid: {visible: 3}}\n")
+    mine = ("--preset", preset, "--method", "vcd")
+    by_preset = record(*mine)
+    by_set = record("--method", "vcd", "--set", "noise_step=700", "--alpha", 2)
+    assert by_preset["method_settings"] == by_set["method_settings"] == {"beta": 0.1, "noise_step": 700}
+    assert by_preset["key"] == by_set["key"]
+    assert record(*mine, "--set", "noise_step=20")["method_settings"]["noise_step"] == 20
+    assert record("--preset", preset)["key"] == record()["key"]  # another method's settings decide nothing
+    sid = ("--preset", preset, "--method", "sid")
+    assert record(*sid)["method_settings"]["visible"] == 3
+    assert record(*sid, "--set", "visible=none")["method_settings"]["visible"] == 50
+
+
+def test_none_switches_a_presets_cut_off_off(record, tmp_path):
+    preset = tmp_path / "demo.yaml"
+    preset.write_text(SHIPPED.read_text().replace("alpha: 0.5", "alpha: 0.5, beta: 0.1"))
+    assert record("--preset", preset)["key"] != record()["key"]
+    assert record("--preset", preset, "--set", "beta=none")["key"] == record()["key"]
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("{nothing: {}}", "no method named 'nothing'"),
+        ("{vcd: {noise: 1}}", "method 'vcd' has no setting 'noise'"),
+        ("{sira: {alpha: 1}}", "alpha of method sira belongs in `sira`"),
+        ("{vcd: {noise_step: null}}", "noise_step of method vcd must be a whole number"),
+        ("[vcd]", "methods"),
+    ],
+)
+def test_a_bad_section_of_a_preset_is_named(refused, tmp_path, section, message):
+    preset = tmp_path / "mine.yaml"
+    preset.write_text(f"model: bundled\nmethods: {section}\n")
+    said = refused("--preset", preset)
+    assert "mine.yaml" in said
+    assert message in said
+
+
+def test_whole_numbers_make_the_same_method_as_floats():
+    assert json.dumps(METHODS["vcd"].with_settings(alpha=2).settings()) == json.dumps(
+        METHODS["vcd"].with_settings(alpha=2.0).settings()
+    )
+
+
+def test_a_setting_of_ones_own():
+    @dataclasses.dataclass(frozen=True)
+    class Own(Method):
+        name = "own"
+        size: int = setting(3, "how large", low=1)
+        word: str | None = setting(None, "what it says", kind=str, optional=True)
+
+    assert Own().with_settings(size=4, word=None) == Own(4)
+    assert Own().parse_settings({"size": "5", "word": "none"}) == {"size": 5, "word": None}
+    with pytest.raises(SettingsError, match="size of method own must be a whole number from 1; got 0"):
+        Own(0)
