@@ -227,6 +227,6 @@ class _Terminal:
         if counts.ok_before:
             parts.append(f"{counts.ok_before} of {counts.total} pictures were done before")
         if counts.failed:
-            again = " (--retry-errors tries them again)" if ledger else ""
+            again = " (--retry-errors tries them again)" if ledger is not None else ""
             parts.append(f"{counts.failed} failed{again}")
-        note(", ".join(parts) + (f": {ledger.path}" if ledger else ""))
+        note(", ".join(parts) + (f": {ledger.path}" if ledger is not None else ""))

@@ -99,7 +99,7 @@ class Targets:
     @property
     def report(self) -> Path | None:
         """The file beside the records that says how they were made."""
-        return self.ledger.path.with_suffix(".run.json") if self.ledger else None
+        return None if self.ledger is None else self.ledger.path.with_suffix(".run.json")
 
     def name(self, picture: Picture) -> str:
         """Return a picture's name in its record: its path, relative to the file of records."""

@@ -1,0 +1,87 @@
+"""A benchmark from Python: events, interruption, shards; nothing is printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.eval.evaluation import Evaluation, PartStarted, methods_of, with_controls
+from sira_cli.eval.pope import Pope
+from sira_cli.pictures.find import Shard
+from sira_cli.runs.events import Finished, Skipped
+
+
+@pytest.fixture
+def evaluation(lvlm, scenes):
+    """Makes an evaluation of one split under SIRA and greedy."""
+
+    def make(**options) -> Evaluation:
+        questions = Pope([str(scenes / "pope" / "scenes_pope_random.json")])
+        options = {"batch_size": 16, **options}
+        return Evaluation(questions, str(scenes / "images"), methods_of(lvlm.preset, ["sira"]), **options)
+
+    return make
+
+
+def figures(of: Evaluation) -> dict:
+    return json.loads(of.report().to_json())["rows"]
+
+
+def test_events_come_method_by_method_and_nothing_is_printed(evaluation, lvlm, capsys):
+    run = evaluation()
+    events = list(run.events(lvlm))
+    assert capsys.readouterr() == ("", "")
+    begun = [event for event in events if isinstance(event, PartStarted)]
+    total = begun[0].total
+    assert begun == [PartStarted("greedy", "pope", total), PartStarted("sira", "pope", total)]
+    assert run.not_run == {"greedy+apc": "greedy"}
+    assert [type(event) for event in events] == 2 * [PartStarted, *total * [Finished]]
+    assert {row["method"] for row in figures(run)} == {"greedy", "greedy+apc", "sira"}
+
+
+@pytest.mark.parametrize("number", [1, 5, 30])
+def test_who_stops_listening_may_go_on_later(evaluation, lvlm, tmp_path, number):
+    whole = evaluation()
+    count = len(list(whole.events(lvlm)))
+    first = evaluation(output=tmp_path).events(lvlm)
+    done = sum(isinstance(next(first), Finished) for _ in range(number))
+    first.close()
+    rest = evaluation(output=tmp_path)
+    events = list(rest.events(lvlm))
+    assert len(events) == count
+    assert sum(isinstance(event, Skipped) for event in events) == done
+    assert figures(rest) == figures(whole)
+
+
+def test_shards_together_are_the_whole(evaluation, lvlm, scenes, tmp_path):
+    whole = evaluation()
+    list(whole.events(lvlm))
+    for index in (1, 2, 3):
+        list(evaluation(output=tmp_path, shard=Shard(index, 3)).events(lvlm))
+    assert len([*tmp_path.glob("*-of-3.jsonl")]) == 6
+    records = [json.loads(line) for path in tmp_path.glob("sira-*.jsonl") for line in path.read_text().splitlines()]
+    (sira,) = (answers for answers in whole.answers if answers.name == "sira")
+    units = {
+        ask.unit: sira.texts["pope"][ask.id]
+        for ask in Pope([scenes / "pope" / "scenes_pope_random.json"]).parts[0].asks
+    }
+    assert {record["id"]: record["text"] for record in records} == units
+
+
+def test_what_cannot_be_followed_is_said_before_anything_is_decoded(evaluation, lvlm, scenes, tmp_path):
+    questions = Pope([scenes / "pope" / "scenes_pope_random.json"])
+    with pytest.raises(PictureError, match="is --images right"):
+        Evaluation(questions, Path(__file__).parent, methods_of(lvlm.preset, ["sira"]))
+    beams = lvlm.preset.with_settings(num_beams=2)
+    with pytest.raises(SettingsError, match="method vcd follows one text per picture"):
+        Evaluation(questions, scenes / "images", methods_of(beams, ["vcd"]))
+    with pytest.raises(SettingsError, match="no method named 'vdc'"):
+        methods_of(lvlm.preset, ["vdc"])
+
+
+def test_controls_come_first_and_once():
+    assert with_controls(["vcd", "greedy", "sira", "vcd"]) == ["greedy", "greedy+apc", "vcd", "sira"]
+    assert with_controls(["vcd", "greedy", "sira", "vcd"], controls=False) == ["vcd", "greedy", "sira"]

@@ -1,0 +1,114 @@
+"""Each kind of picture: where it is, what it is called in a record, where its text goes, how it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+from pathlib import Path
+
+import pyarrow.fs
+import pytest
+from PIL import Image
+
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.pictures.find import find_pictures
+from sira_cli.pictures.picture import FilePicture, MemoryPicture, Picture, StdinPicture, StorePicture, as_picture
+
+
+@pytest.fixture
+def photo(photos, tmp_path, monkeypatch) -> Path:
+    """A photograph at sub/cat.jpg below the current folder."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "cat.jpg").write_bytes(photos["chelsea"].read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "sub" / "cat.jpg"
+
+
+def test_a_file(photo, tmp_path):
+    picture = as_picture("./sub/cat.jpg")
+    assert isinstance(picture, FilePicture)
+    assert picture.identity == "sub/cat.jpg"
+    assert picture.address == str(photo)
+    assert (picture.is_here(), picture.is_missing(), picture.depends_on_folder) == (True, False, True)
+    assert (picture.name_in(None), picture.name_in(tmp_path / "sub"), picture.name_in(tmp_path / "other")) == (
+        "./sub/cat.jpg",
+        "cat.jpg",
+        "../sub/cat.jpg",
+    )
+    assert picture.text_file(".txt") == Path("sub/cat.txt")
+    assert picture.mirrored(".txt") == Path("sub/cat.txt")
+    assert picture.read() == photo.read_bytes()
+    assert as_picture(photo) == FilePicture(str(photo), str(photo))
+    assert not as_picture(photo).depends_on_folder
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    picture = as_picture(tmp_path / "none.jpg")
+    assert (picture.is_here(), picture.is_missing()) == (False, True)
+    (tmp_path / "link.jpg").symlink_to(tmp_path / "none.jpg")
+    link = as_picture(tmp_path / "link.jpg")
+    assert (link.is_here(), link.is_missing()) == (False, False)  # it may be there again tomorrow
+    for each in (picture, link):
+        with pytest.raises(PictureError, match="no such file"):
+            each.read()
+
+
+def test_an_object_in_a_store(photo, monkeypatch):
+    """The store is a folder: no other can exist here. Only what names it is that of a real one."""
+    local = pyarrow.fs.SubTreeFileSystem(str(photo.parents[1]), pyarrow.fs.LocalFileSystem())
+    monkeypatch.setattr("sira_cli.pictures.stores._filesystem", lambda root: (local, ""))
+    picture = as_picture("s3://key:secret@bucket/sub/cat.jpg")
+    assert isinstance(picture, StorePicture)
+    shown = "s3://bucket/sub/cat.jpg"
+    assert (picture.address, picture.shown, picture.name_in(photo.parent)) == (shown, shown, shown)
+    assert (picture.is_here(), picture.is_missing(), picture.depends_on_folder) == (False, False, False)
+    with pytest.raises(SettingsError, match=r"s3://bucket/sub/cat\.jpg: texts are not written to a store") as caught:
+        picture.text_file(".txt")
+    assert "secret" not in str(caught.value)
+    assert picture.read() == photo.read_bytes()
+    with pytest.raises(PictureError, match=r"s3://bucket/sub/dog\.jpg: no such file"):
+        as_picture("s3://key:secret@bucket/sub/dog.jpg").read()
+
+
+def test_stdin(photo, monkeypatch):
+    (picture,) = find_pictures(["-"])
+    assert isinstance(picture, StdinPicture)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(photo.read_bytes())))
+    picture.make_ready()
+    monkeypatch.setattr(sys, "stdin", None)  # from now on nobody needs it
+    assert picture.read() == picture.read() == photo.read_bytes()
+    assert picture.open().sha256 == hashlib.sha256(photo.read_bytes()).hexdigest()
+    assert (picture.address, picture.name_in(photo.parent)) == ("", "-")
+    for place in (picture.text_file, picture.mirrored):
+        with pytest.raises(SettingsError, match=r"'-' \(stdin\) has no place for a text file: leave out --sidecar"):
+            place(".txt")
+
+
+def test_what_a_program_holds_in_memory(photo):
+    image = Image.open(photo).convert("RGB")
+    held, streamed = as_picture(image), as_picture(io.BytesIO(photo.read_bytes()))
+    for picture in (held, streamed):
+        assert isinstance(picture, MemoryPicture)
+        assert picture.open().image.tobytes() == image.tobytes()
+        assert picture.address == ""
+        with pytest.raises(SettingsError, match="there is no place for a text file beside it"):
+            picture.text_file(".txt")
+    assert held.open().sha256 == hashlib.sha256(image.tobytes()).hexdigest()
+    assert streamed.open().sha256 == hashlib.sha256(photo.read_bytes()).hexdigest()
+    assert as_picture(held) is held
+
+
+def test_another_kind_needs_no_more_than_a_way_to_read(photo):
+    """A new place where pictures live: nobody asks what kind it is."""
+
+    class Vault(Picture):
+        def read(self) -> bytes:
+            return photo.read_bytes()
+
+    picture = Vault("vault://7", "vault/7.jpg")
+    assert as_picture(picture) is picture
+    assert picture.open().sha256 == as_picture(photo).open().sha256
+    assert (picture.name_in(None), picture.shown, picture.identity) == ("vault://7", "vault://7", "vault://7")
+    assert picture.mirrored(".txt") == Path("vault/7.txt")
+    assert (picture.is_here(), picture.is_missing()) == (False, False)

@@ -1,0 +1,185 @@
+"""A run from Python: it yields what happens, never prints, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sira_cli import SettingsError, SiraError, load, run_pictures
+from sira_cli.methods.base import Ability, Method
+from sira_cli.pictures.find import Shard
+from sira_cli.runs.events import Failed, Finished, Skipped, Started
+
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:3]
+
+
+@pytest.fixture(scope="module")
+def lvlm():
+    return load("demo", max_new_tokens=6)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Three drawn scenes, and one file that is no picture, in the second place."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number, path in enumerate(EXAMPLES):
+        shutil.copy(path, folder / f"{number}.png")
+    (folder / "0-bad.png").write_text("no picture")
+    return folder
+
+
+def kinds(events) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def without_time(path: Path) -> list[dict]:
+    return [json.loads(line) | {"duration_ms": 0} for line in path.read_text().splitlines()]
+
+
+def test_the_file_is_the_commands_to_the_byte(lvlm, folder, sira, capsys):
+    events = list(run_pictures(lvlm, folder, output=folder / "python.jsonl", batch_size=2))
+    assert capsys.readouterr() == ("", "")
+    assert kinds(events) == ["Started", "Failed", "Finished", "Finished", "Finished"]
+    assert events[0] == Started(4)
+    assert [event.name for event in events[1:]] == ["0-bad.png", "0.png", "1.png", "2.png"]
+    assert "is not a picture" in events[1].record.error
+    assert all(event.record.text and event.record.file_name == event.name for event in events[2:])
+    command = ("caption", folder, "-p", "demo", "--max-new-tokens", 6, "-b", 2, "-o", folder / "command.jsonl")
+    assert sira(*command)[0] == 3
+    assert without_time(folder / "python.jsonl") == without_time(folder / "command.jsonl")
+    one, other = (json.loads((folder / f"{name}.run.json").read_text()) for name in ("python", "command"))
+    assert one["settings"] == other["settings"]
+    assert one["pictures"] == other["pictures"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_who_stops_listening_interrupts_the_run_and_may_go_on(lvlm, folder, tmp_path, number):
+    whole, file = tmp_path / "whole.jsonl", tmp_path / "captions.jsonl"
+    list(run_pictures(lvlm, folder, output=whole))
+    events = run_pictures(lvlm, folder, output=file)
+    seen = [next(events) for _ in range(number)]
+    events.close()
+    report = json.loads((tmp_path / "captions.run.json").read_text())
+    assert report["state"] == "interrupted"
+    rest = list(run_pictures(lvlm, folder, output=file))
+    assert kinds(rest) == ["Started", *["Skipped"] * (number - 1), *kinds(seen + rest[number:])[number:]]
+    assert len(rest) == 5
+    assert without_time(file) == without_time(whole)
+
+
+def test_an_earlier_failure_is_said_and_tried_again_on_demand(lvlm, folder, tmp_path):
+    file = tmp_path / "captions.jsonl"
+    list(run_pictures(lvlm, folder, output=file))
+    again = list(run_pictures(lvlm, folder, output=file))
+    assert [(event.name, event.failed) for event in again[1:] if isinstance(event, Skipped)] == [
+        ("pictures/0-bad.png", True),
+        *((f"pictures/{number}.png", False) for number in range(3)),
+    ]
+    shutil.copy(EXAMPLES[0], folder / "0-bad.png")
+    mended = list(run_pictures(lvlm, folder, output=file, retry_errors=True))
+    assert kinds(mended) == ["Started", "Finished", "Skipped", "Skipped", "Skipped"]
+
+
+def test_one_that_fails_fast_stops_there(lvlm, folder, tmp_path):
+    events = list(run_pictures(lvlm, folder, fail_fast=True, output=tmp_path / "captions.jsonl"))
+    assert kinds(events) == ["Started", "Failed"]
+    assert json.loads((tmp_path / "captions.run.json").read_text())["state"] == "stopped"
+
+
+def test_without_files_there_are_events_alone(lvlm, folder):
+    before = sorted(folder.parent.rglob("*"))
+    events = list(run_pictures(lvlm, str(folder), task="ask", prompt="Is there a dog?", limit=2))
+    assert kinds(events) == ["Started", "Failed", "Finished"]
+    assert events[2].record.schema == "sira.ask/1"
+    assert sorted(folder.parent.rglob("*")) == before
+
+
+def test_shards_text_files_and_choices(lvlm, folder, tmp_path):
+    names = []
+    for index in (1, 2):
+        events = run_pictures(
+            lvlm,
+            [folder],
+            task="ask",
+            prompt="Is there a dog?",
+            choices=["Yes", "No"],
+            shard=Shard(index, 2),
+            output_dir=tmp_path / "texts",
+        )
+        names += [event.name for event in events if isinstance(event, Finished | Failed)]
+    assert sorted(names) == sorted(str(path) for path in folder.iterdir())
+    assert {path.read_text().strip() for path in (tmp_path / "texts").rglob("*.txt")} <= {"Yes", "No"}
+    assert len(list((tmp_path / "texts").rglob("*.txt"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task": "ask"}, "needs a prompt: the question"),
+        ({"choices": ["Yes"]}, "expected two or more answers"),
+        ({"output": "no/where.jsonl"}, "the folder no does not exist"),
+    ],
+)
+def test_what_cannot_work_is_said_at_once(lvlm, folder, options, message):
+    with pytest.raises(SettingsError, match=message):
+        next(run_pictures(lvlm, folder, **options))
+
+
+def test_a_file_is_free_again_after_an_error(lvlm, folder, tmp_path, monkeypatch):
+    def broken(*args, **options):
+        raise SiraError("made up: the model is gone")
+
+    file = tmp_path / "captions.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(lvlm, "answer", broken)
+        with pytest.raises(SiraError, match="the model is gone"):
+            list(run_pictures(lvlm, folder, output=file))
+    assert json.loads((tmp_path / "captions.run.json").read_text())["state"] == "failed"
+    assert kinds(run_pictures(lvlm, folder, output=file))[-1] == "Finished"
+
+
+@dataclass(frozen=True)
+class Backwards(Method):
+    """A search of its own: one text at a time, and every other one in reverse. It is made up."""
+
+    name = "backwards"
+    abilities = frozenset({Ability.SAMPLING})
+
+    def check_model(self, model, config):
+        pass
+
+    def generate(self, model, inputs, config, branch, *, on_step=None, on_attach=None, **arguments):
+        assert len(inputs["input_ids"]) == 1
+        prompt = inputs["input_ids"].shape[1]
+        ids = model.generate(**inputs, **arguments)
+        ids[:, prompt:-1] = ids[:, prompt:-1].flip(1)  # the end stays at the end
+        return ids
+
+
+def test_a_method_with_its_own_search_runs_as_any_other(folder, tmp_path):
+    """It cannot do batches, so pictures come one by one; what else it cannot do is refused."""
+    greedy = load("demo", method="greedy", max_new_tokens=30)
+    own = greedy.under(Backwards())
+    (tmp_path / "list").mkdir()
+    said = {}
+    for lvlm in (greedy, own):
+        events = run_pictures(lvlm, folder, batch_size=4, output=tmp_path / f"{lvlm.method}.jsonl")
+        said[lvlm.method] = {event.name: event.record for event in events if isinstance(event, Finished)}
+    for name, record in said["greedy"].items():
+        tokens = greedy.vocabulary.encode(record.text)
+        turned = said["backwards"][name]
+        assert turned.method == "backwards"
+        assert sorted(greedy.vocabulary.encode(turned.text)) != []
+        assert turned.text != record.text
+        assert len(turned.text.split()) == len(record.text.split()), tokens
+    with pytest.raises(SettingsError, match="--words needs method sira or greedy, not backwards"):
+        next(run_pictures(own, folder, words=True))
+    with pytest.raises(SettingsError, match="--choices needs method sira or greedy, not backwards"):
+        next(run_pictures(own, folder, task="ask", prompt="Is it?", choices=["Yes", "No"]))
+    with pytest.raises(SettingsError, match="method backwards follows one text per picture"):
+        own.under(Backwards(), own.preset.with_settings(num_beams=2))

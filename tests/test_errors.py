@@ -1,0 +1,63 @@
+"""Errors tell apart what is wrong: a setting, a data file, a picture, a model; each has its exit code."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import sira_cli
+from sira_cli import DataError, PictureError, SettingsError, SiraError, errors, load
+from sira_cli.analysis.trace.read import BadTraceError, read_traces
+from sira_cli.eval.pope import Pope
+from sira_cli.models.presets import read as read_preset
+from sira_cli.runs.ledger import Ledger
+
+
+def test_all_errors_are_public_and_of_one_family():
+    defined = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, Exception)]
+    assert {cls.__name__ for cls in defined} <= {*sira_cli.__all__}
+    assert all(issubclass(cls, SiraError | Warning) for cls in defined)
+    for one, other in ((SettingsError, DataError), (SettingsError, PictureError), (DataError, PictureError)):
+        assert not issubclass(one, other)
+        assert not issubclass(other, one)
+    assert issubclass(DataError, ValueError)
+    assert issubclass(BadTraceError, DataError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        (DataError, lambda path: Pope([path])),
+        (DataError, lambda path: Ledger(path)),
+        (BadTraceError, lambda path: read_traces(path)),
+        (SettingsError, lambda path: read_preset(path)),
+        (PictureError, lambda path: load("demo", offline=True).caption(path)),
+    ],
+)
+def test_the_same_bad_file_is_called_what_it_was_taken_for(kind, make, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"neither": "fish nor fowl"}\n')
+    with pytest.raises(kind, match=r"bad\.jsonl"):
+        make(path)
+
+
+def test_exit_codes(sira, tmp_path):
+    bad, picture = tmp_path / "bad.jsonl", tmp_path / "bad.png"
+    bad.write_text("[1]\n")
+    picture.write_text("no picture")
+    runs = {
+        ("eval", "pope", "--questions", bad, "--images", tmp_path): 2,  # a data file
+        ("caption", picture, "-p", "demo", "-o", bad): 2,  # records that are none
+        ("caption", picture, "-p", "demo", "--alpha", -1): 2,  # a setting
+        ("report", bad, "-o", tmp_path / "page.html"): 1,  # a trace
+        ("caption", tmp_path / "none.png", "-p", "demo"): 1,  # nothing to do
+        ("caption", picture, "-p", "demo"): 3,  # a picture
+        ("caption", picture, "-m", tmp_path / "no-model"): 1,  # a model
+    }
+    found = {command: sira(*command) for command in runs}
+    assert {command: code for command, (code, _, _) in found.items()} == runs
+    for _, out, err in found.values():
+        assert out == ""
+        assert err.startswith("sira: ")
+        assert "Traceback" not in err
