@@ -21,7 +21,7 @@ from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.demo.language import TYPICAL_SHARE
 from sira_cli.demo.measure import load_methods, measure
 from sira_cli.demo.questions import Questions, held_out
-from sira_cli.demo.report import SceneReport, markdown
+from sira_cli.demo.scene_report import SceneReport, markdown
 from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
 from sira_cli.demo.word_scores import from_json, measure_words, words_table
 from sira_cli.demo.world import OBJECTS, PLACES

@@ -17,7 +17,7 @@ from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.cli import bench
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.core.families import FAMILIES
-from sira_cli.demo.report import SceneReport
+from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.word_scores import from_json, words_table
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability

@@ -11,7 +11,7 @@ from PIL import Image
 from sira_cli.analysis.sweep.grid import batches
 from sira_cli.demo.language import yes_no_question
 from sira_cli.demo.questions import SPLITS, Question, Questions, caption_counts
-from sira_cli.demo.report import SceneReport
+from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.stats.pope import add_answer
 from sira_cli.eval.stats.tally import Tally

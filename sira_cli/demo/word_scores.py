@@ -9,7 +9,7 @@ import numpy as np
 
 from sira_cli.demo.language import mentions
 from sira_cli.demo.questions import hallucinated
-from sira_cli.demo.report import markdown
+from sira_cli.demo.scene_report import markdown
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.stats.auroc import auroc_interval
 from sira_cli.eval.stats.bootstrap import Figure

@@ -22,7 +22,7 @@ from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.demo.language import mentions, yes_no_question
 from sira_cli.demo.measure import _answers, _texts, load_methods, measure
 from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out
-from sira_cli.demo.report import SceneReport
+from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS
 from sira_cli.models.presets import BUNDLED_FOLDER

@@ -10,7 +10,7 @@ import pytest
 
 from sira_cli.demo.measure import count
 from sira_cli.demo.questions import SPLITS, Question, Questions, hallucinated, held_out
-from sira_cli.demo.report import SceneReport
+from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, Thing
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.eval.stats.bootstrap import Figure
