@@ -85,7 +85,9 @@ def answer_part(
     def done(unit: str) -> str:
         return "" if retry_errors and ledger.is_error(unit) else ledger.key(unit)
 
-    run = BatchRun(lvlm, part.task, "", batch_size=batch_size, done=done)
+    # Answers that shared their random numbers make intervals meaningless: they are sampled again.
+    old_draws = lvlm.preset.generation.temperature == 0
+    run = BatchRun(lvlm, part.task, "", batch_size=batch_size, done=done, old_draws=old_draws)
     more = {"part": part.name, **asdict(EvalSettings.of(lvlm))}
     ledger.begin()
     folder = images.resolve()

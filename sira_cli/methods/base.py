@@ -34,11 +34,6 @@ class PromptMaker(Protocol):
 
     model: Any
 
-    @property
-    def seed(self) -> int:
-        """The seed of the generation settings."""
-        ...
-
     def find_image(self, input_ids: Tensor) -> Tensor:
         """Find P_img: `[B, S]` ids -> bool `[B, S]`."""
         ...
@@ -151,6 +146,7 @@ class Method:
         images: Sequence[Image.Image],
         prompts: Sequence[str],
         inputs: Mapping[str, Tensor],
+        seeds: Sequence[int],
     ) -> dict[str, Tensor]:
         """Return what the contrast stream gets instead of `inputs`, if its stream is a pass of its own.
 
@@ -158,6 +154,7 @@ class Method:
             maker: the loaded model.
             images, prompts: B of each.
             inputs: what the processor made of them, left-padded, on the CPU.
+            seeds: for noise, one per picture.
         """
         return {}
 

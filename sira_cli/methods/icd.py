@@ -35,7 +35,12 @@ class Icd(TwoPasses):
     role: str = setting(ROLE, "what the contrast stream is told to be")
 
     def branch_inputs(
-        self, maker: PromptMaker, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
+        self,
+        maker: PromptMaker,
+        images: Sequence[Image.Image],
+        prompts: Sequence[str],
+        inputs: Mapping[str, Tensor],
+        seeds: Sequence[int],
     ) -> dict[str, Tensor]:
         """Return the same pictures and prompts with the role."""
         return dict(maker.chat_inputs(images, prompts, system=self.role))

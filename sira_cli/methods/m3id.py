@@ -33,7 +33,12 @@ class M3id(TwoPasses):
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
 
     def branch_inputs(
-        self, maker: PromptMaker, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
+        self,
+        maker: PromptMaker,
+        images: Sequence[Image.Image],
+        prompts: Sequence[str],
+        inputs: Mapping[str, Tensor],
+        seeds: Sequence[int],
     ) -> dict[str, Tensor]:
         """Delete the image tokens, as `text-only` does."""
         return without_image(inputs, maker.find_image(inputs["input_ids"]))

@@ -27,7 +27,12 @@ class TextOnly(TwoPasses):
     alpha: float = setting(0.5, "contrast strength", low=0)
 
     def branch_inputs(
-        self, maker: PromptMaker, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
+        self,
+        maker: PromptMaker,
+        images: Sequence[Image.Image],
+        prompts: Sequence[str],
+        inputs: Mapping[str, Tensor],
+        seeds: Sequence[int],
     ) -> dict[str, Tensor]:
         """Delete the image tokens from the prompts."""
         return without_image(inputs, maker.find_image(inputs["input_ids"]))

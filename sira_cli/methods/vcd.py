@@ -36,12 +36,17 @@ class Vcd(TwoPasses):
     noise_step: int = setting(500, "steps of diffusion noise on the picture", low=0, high=STEPS - 1)
 
     def branch_inputs(
-        self, maker: PromptMaker, images: Sequence[Image.Image], prompts: Sequence[str], inputs: Mapping[str, Tensor]
+        self,
+        maker: PromptMaker,
+        images: Sequence[Image.Image],
+        prompts: Sequence[str],
+        inputs: Mapping[str, Tensor],
+        seeds: Sequence[int],
     ) -> dict[str, Tensor]:
         """Return the same prompts with noised pictures."""
         tokens = maker.find_image(inputs["input_ids"]).sum(dim=1)
         copies = getattr(maker.model.config.vision_config, "temporal_patch_size", 1)
-        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, maker.seed)}
+        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, seeds)}
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Contrast, then cut off."""
@@ -57,23 +62,23 @@ def signal_share(step: int) -> float:
     return share
 
 
-def noised(inputs: Mapping[str, Tensor], image_tokens: Tensor, copies: int, step: int, seed: int) -> Tensor:
+def noised(inputs: Mapping[str, Tensor], image_tokens: Tensor, copies: int, step: int, seeds: Sequence[int]) -> Tensor:
     """Return x' = sqrt(a) x + sqrt(1 - a) e of normalised pixels x, in float32; a = `signal_share(step)`.
 
-    Each picture draws its noise e from the seed alone, whatever else is in the batch. Padding stays as it is.
+    Each picture draws its noise e from its own seed, whatever else is in the batch. Padding stays as it is.
 
     Args:
         inputs: what the processor made of B prompts with one picture each.
         image_tokens: `[B]` how many each prompt has.
         copies: how often a patch of `pixel_values` holds the same frame (Qwen: temporal_patch_size); all get one e.
         step: 0 to 999.
-        seed: of the noise.
+        seeds: of the noise, B of them.
     """
     import torch
 
     pixels = inputs["pixel_values"].float()
     mixed, share = pixels.clone(), signal_share(step)
-    for picture in _pictures(inputs, pixels, image_tokens.tolist()):
+    for picture, seed in zip(_pictures(inputs, pixels, image_tokens.tolist()), seeds, strict=True):
         generator = torch.Generator().manual_seed(seed)
         for part in picture:
             x = pixels[part]

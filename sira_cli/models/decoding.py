@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.presets import Preset
 from sira_cli.models.processors import chat_inputs
 from sira_cli.models.records import Answer
+from sira_cli.models.sampling import derived_seed, sampler
 from sira_cli.models.streamers import NewTokens, TextPieces
 from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.models.word_scores import WordScores
@@ -86,9 +88,23 @@ class DecodingModel:
         return str(self.model.dtype).removeprefix("torch.")
 
     @property
-    def seed(self) -> int:
-        """The seed of the generation settings."""
-        return self.preset.generation.seed
+    def draws(self) -> bool:
+        """Whether random numbers take part in its texts."""
+        return self.preset.generation.temperature > 0 or self.decoder.uses_seed
+
+    @property
+    def samples_rows(self) -> bool:
+        """Whether each row of a batch is sampled by itself; with beams or a method's own search it is not."""
+        return self.preset.generation.num_beams == 1 and Ability.BATCHES in self.decoder.abilities
+
+    def picture_seeds(self, image_hashes: Sequence[str]) -> list[int]:
+        """Return the seed of each picture's noise, for methods that change the picture."""
+        return [derived_seed(self.preset.generation.seed, image) for image in image_hashes]
+
+    def text_seeds(self, image_hashes: Sequence[str], prompts: Sequence[str]) -> list[int]:
+        """Return the seed of each text, for `generate`."""
+        seed = self.preset.generation.seed
+        return [derived_seed(seed, image, prompt) for image, prompt in zip(image_hashes, prompts, strict=True)]
 
     @property
     def both_streams(self) -> SiraConfig:
@@ -130,14 +146,23 @@ class DecodingModel:
         )
         return inputs
 
-    def prepare(self, images: Sequence[Image.Image], prompts: Sequence[str]) -> Any:
+    def prepare(
+        self, images: Sequence[Image.Image], prompts: Sequence[str], image_hashes: Sequence[str] | None = None
+    ) -> Any:
         """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU. Safe in another thread.
 
         The inputs of a contrast stream that is a pass of its own are among them, under names that begin with `BRANCH`.
+
+        Args:
+            images, prompts: B of each.
+            image_hashes: what tells the pictures apart, for methods that draw noise; None: their samples do.
         """
+        if image_hashes is None:
+            image_hashes = [hashlib.sha256(image.tobytes()).hexdigest() for image in images]
+        seeds = self.picture_seeds(image_hashes)
         with self.vocabulary.lock:
             inputs: Any = self.chat_inputs(images, prompts)
-            for name, value in self.decoder.branch_inputs(self, images, prompts, inputs).items():
+            for name, value in self.decoder.branch_inputs(self, images, prompts, inputs, seeds).items():
                 inputs[BRANCH + name] = value
         return inputs
 
@@ -146,6 +171,7 @@ class DecodingModel:
         inputs: Any,
         on_text: Callable[[str], None] | None = None,
         *,
+        seeds: Sequence[int] | None = None,
         words: bool = False,
         task: str = "caption",
     ) -> list[Answer]:
@@ -153,7 +179,7 @@ class DecodingModel:
 
         Args:
             inputs: from `prepare`.
-            on_text: as in `generate`.
+            on_text, seeds: as in `generate`.
             words: score the words (`WordScores`), instead of calling `on_text`.
             task: `caption` or `ask`, which some methods treat differently.
 
@@ -163,7 +189,7 @@ class DecodingModel:
         inputs = self.to_device(inputs)
         image_tokens, prompt_tokens = self.lengths(inputs)
         scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
-        tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None, task=task)
+        tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None, seeds=seeds, task=task)
         rows = [self.ends.until_end(row) for row in tokens.tolist()]
         return [
             Answer(
@@ -192,6 +218,7 @@ class DecodingModel:
         on_text: Callable[[str], None] | None = None,
         *,
         on_tokens: Callable[[list[int], Step], None] | None = None,
+        seeds: Sequence[int] | None = None,
         task: str = "caption",
     ) -> torch.Tensor:
         """Decode prepared inputs by the method and the settings in force; the global random state stays as it was.
@@ -201,6 +228,7 @@ class DecodingModel:
             on_text: called with pieces of text as they are decoded (B = 1, not with beams).
             on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
                 `on_text`. With `greedy` the CF stream is computed, too, and has no part in the choice.
+            seeds: of each row, from `text_seeds`; None: those of rows without pictures and prompts.
             task: as in `answer`.
 
         Raises:
@@ -211,9 +239,8 @@ class DecodingModel:
             Ids of the new tokens `[B, N]`, with the end token, shorter answers padded.
         """
         settings = self.preset.generation
-        sampling: dict[str, Any] = {"do_sample": False}
-        if settings.temperature > 0:
-            sampling = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+        rows = len(inputs["input_ids"])
+        seeds = self.text_seeds([""] * rows, [str(row) for row in range(rows)]) if seeds is None else seeds
         streamer: BaseStreamer | None = None
         steps: list[Step] = []
         if on_tokens is not None:
@@ -223,7 +250,7 @@ class DecodingModel:
             streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
         with torch.random.fork_rng(cuda):
-            torch.manual_seed(settings.seed)
+            torch.manual_seed(seeds[0])  # for whatever does not sample row by row
             output = self.decode(
                 inputs,
                 settings.max_new_tokens,
@@ -231,7 +258,7 @@ class DecodingModel:
                 on_step=None if on_tokens is None else steps.append,
                 num_beams=settings.num_beams,
                 streamer=streamer,
-                **sampling,
+                **self._sampling(seeds),
             )
         new: torch.Tensor = output[:, inputs["input_ids"].shape[1] :]
         return new
@@ -261,6 +288,15 @@ class DecodingModel:
         arguments |= self.compiled.arguments(batch, prompt, room or new_tokens)
         with compiler_errors():
             return decoder.generate(self.model, own, self.sira, branch, **arguments)
+
+    def _sampling(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """Return the arguments of `generate` that say how a token is picked."""
+        settings = self.preset.generation
+        if settings.temperature == 0:
+            return {"do_sample": False}
+        if self.samples_rows:
+            return {"do_sample": False, "logits_processor": sampler(seeds, settings.temperature, settings.top_p)}
+        return {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
 
     def _check_watching(self) -> None:
         """Check that both streams can be looked at step by step."""

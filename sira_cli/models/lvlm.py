@@ -63,17 +63,26 @@ class Lvlm(DecodingModel):
         self.check_prompt(prompt)
         picture = open_picture(source)
         try:
-            inputs = self.prepare([picture.image], [prompt])
+            inputs = self.prepare([picture.image], [prompt], [picture.sha256])
         except SiraError:
             raise
         except Exception as error:
             raise refused(picture.name, error) from error
-        answer = self.answer(inputs, on_text, task=task)[0]
+        seeds = self.text_seeds([picture.sha256], [prompt])
+        answer = self.answer(inputs, on_text, seeds=seeds, task=task)[0]
         milliseconds = 1000 * (time.perf_counter() - started)
         return self.result(task, picture.name, picture.sha256, prompt, answer, milliseconds)
 
     def key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
         """Return a hash over everything that decides a picture's text: equal keys mean equal work."""
+        drawn = {"draws": "per picture and prompt"} if self.draws else {}
+        return self._key(task, file_name, image_sha256, prompt, **drawn)
+
+    def old_key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
+        """Return the key under which sira 0.1 kept this work, when every picture had the same random numbers."""
+        return self._key(task, file_name, image_sha256, prompt)
+
+    def _key(self, task: str, file_name: str, image_sha256: str, prompt: str, **more: str) -> str:
         return hash_of(
             task=task,
             file_name=file_name,
@@ -83,6 +92,7 @@ class Lvlm(DecodingModel):
             revision=self.revision,
             quantization=self.quantization,
             preset=self.decoder.decisive(self.preset.decisive()),
+            **more,
         )
 
     def result(

@@ -69,6 +69,7 @@ class BatchRun:
         words: bool = False,
         choices: Sequence[str] = (),
         done: Callable[[str], str] = lambda name: "",
+        old_draws: bool = True,
         on_text: Callable[[Picture, str], None] | None = None,
     ) -> None:
         """Prepare a run.
@@ -77,12 +78,14 @@ class BatchRun:
             lvlm: the model.
             task: `caption` or `ask`, for the records.
             prompt: given to the model word by word, for pictures that bring none.
-            batch_size: pictures decoded together. With sampling it is 1, because a seed must give the same text
-                whatever the other pictures are; so it is for methods without `Ability.BATCHES`.
+            batch_size: pictures decoded together. It is 1 with sampled beams, because a seed must give the same text
+                whatever the other pictures are, and for methods without `Ability.BATCHES`.
             words: score the words of each text.
             choices: pick one of these answers, instead of decoding.
             done: called with an item's id, returns the key of the work that an earlier run did on it; equal work is
                 skipped.
+            old_draws: whether sampled texts of sira 0.1, where every picture had the same random numbers, count as
+                done.
             on_text: with batches of one, called with pieces of text as they are decoded.
 
         Raises:
@@ -90,10 +93,12 @@ class BatchRun:
         """
         lvlm.check_prompt(prompt)
         self._lvlm, self._task, self._prompt, self._done = lvlm, task, prompt, done
-        together = lvlm.preset.generation.temperature == 0 and Ability.BATCHES in lvlm.decoder.abilities
+        together = Ability.BATCHES in lvlm.decoder.abilities and (
+            lvlm.preset.generation.temperature == 0 or lvlm.samples_rows
+        )
         self.batch_size = batch_size if together else 1
         self._on_text = on_text if self.batch_size == 1 and not words else None
-        self._words, self._choices = words, choices
+        self._words, self._choices, self._old_draws = words, choices, old_draws
         self._halvings: deque[Halved] = deque()
 
     def blank(self) -> Result:
@@ -168,8 +173,9 @@ class BatchRun:
         return item
 
     def _is_done(self, item: Item) -> bool:
-        key = self._lvlm.key(self._task, item.name, item.sha256, item.prompt)
-        item.skipped = key == self._done(item.id)
+        work = (self._task, item.name, item.sha256, item.prompt)
+        done = self._done(item.id)
+        item.skipped = done == self._lvlm.key(*work) or (self._old_draws and done == self._lvlm.old_key(*work))
         return item.skipped
 
     def _batches(self, read: Iterator[Item], given_out: deque[Item]) -> Iterator[_Batch]:
@@ -218,7 +224,10 @@ class BatchRun:
     def _inputs(self, pictures: list[tuple[Item, Image.Image]]) -> Any:
         if not pictures:
             return None
-        return self._lvlm.prepare([image for _, image in pictures], [item.prompt for item, _ in pictures])
+        items = [item for item, _ in pictures]
+        return self._lvlm.prepare(
+            [image for _, image in pictures], [item.prompt for item in items], [item.sha256 for item in items]
+        )
 
     def _is_accepted(self, item: Item, image: Image.Image) -> bool:
         try:
@@ -271,7 +280,8 @@ class BatchRun:
             return choose(self._lvlm, batch.inputs, self._choices)
         on_text = self._on_text
         stream = None if on_text is None else lambda text: on_text(batch.items[0].picture, text)
-        return self._lvlm.answer(batch.inputs, stream, words=self._words, task=self._task)
+        seeds = self._lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
+        return self._lvlm.answer(batch.inputs, stream, seeds=seeds, words=self._words, task=self._task)
 
     def _fail(self, item: Item, error: Exception) -> None:
         name, message = item.picture.shown, str(error)

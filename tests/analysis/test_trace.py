@@ -111,6 +111,12 @@ def test_a_forced_text_has_the_numbers_of_the_generated_one(method):
         assert generated[0]["alpha"] == (0.5 if method == "sira" else 0)
 
 
+def test_a_sampled_trace_is_of_the_text_that_caption_gives():
+    lvlm = load("demo", max_new_tokens=16, temperature=1.0, seed=3)
+    for example in EXAMPLES[:2]:
+        assert traced(lvlm, asked(example))[-1]["text"] == lvlm.caption(example, PROMPT).text
+
+
 def test_texts_scored_together_are_scored_as_alone(demo):
     texts = ["There is a cat.", "The image shows a farm with two cows on the left.", "Nothing"]
     together: list[list[dict]] = [[] for _ in texts]

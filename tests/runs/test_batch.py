@@ -103,18 +103,25 @@ def test_pictures_of_similar_size_are_decoded_together(demo, scenes, monkeypatch
     sizes = []
     prepare = demo.prepare
 
-    def note(images, prompts):
+    def note(images, prompts, hashes):
         sizes.append([image.size for image in images])
-        return prepare(images, prompts)
+        return prepare(images, prompts, hashes)
 
     monkeypatch.setattr(demo, "prepare", note)
     records(demo, scenes, batch_size=5)
     assert sorted(sizes) == [[(200, 150)] * 5, [(384, 384)] * 5]
 
 
-def test_sampling_does_not_depend_on_the_batch(scenes):
-    lvlm = load("demo", max_new_tokens=12, temperature=1.0, seed=3)
-    assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(records(lvlm, scenes, batch_size=1))
+@pytest.mark.parametrize("method", ["sira", "greedy", "vcd", "sid"])
+def test_sampling_does_not_depend_on_the_batch(scenes, method, monkeypatch):
+    lvlm = load("demo", method=method, max_new_tokens=12, temperature=1.0, top_p=0.95, seed=3)
+    alone = records(lvlm, scenes, batch_size=1)
+    sizes, answer = [], lvlm.answer
+    monkeypatch.setattr(
+        lvlm, "answer", lambda inputs, *a, **b: (sizes.append(len(inputs["input_ids"])), answer(inputs, *a, **b))[1]
+    )
+    assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(alone)
+    assert max(sizes) == 4
 
 
 def test_beams_in_a_batch(scenes):
@@ -202,13 +209,25 @@ def test_what_is_skipped_is_neither_decoded_nor_lost(demo, scenes):
     assert events[2].record.text == demo.ask(scenes / "2.jpg", PROMPT).text
 
 
+@pytest.mark.parametrize("old_draws", [True, False])
+def test_sampled_texts_of_0_1_are_kept_where_they_are_wanted(scenes, old_draws):
+    lvlm = load("demo", max_new_tokens=4, temperature=1.0)
+    pictures = named(scenes)[:2]
+    work = [("ask", name, hash_of_file(picture.location), PROMPT) for picture, name in pictures]
+    done = {"0.jpg": lvlm.old_key(*work[0]), "1.jpg": lvlm.key(*work[1])}
+    events = list(BatchRun(lvlm, "ask", PROMPT, done=done.__getitem__, old_draws=old_draws).events(pictures))
+    assert [isinstance(event, Skipped) for event in events] == [old_draws, True]
+    plain = load("demo", max_new_tokens=4)
+    assert plain.old_key(*work[0]) == plain.key(*work[0])
+
+
 def test_the_next_batch_is_prepared_while_the_model_works(demo, scenes, monkeypatch):
     prepared = [threading.Event() for _ in range(6)]
     answered = []
     prepare, answer = demo.prepare, demo.answer
 
-    def note(images, prompts):
-        inputs = prepare(images, prompts)
+    def note(images, prompts, hashes):
+        inputs = prepare(images, prompts, hashes)
         next(event for event in prepared if not event.is_set()).set()
         return inputs
 

@@ -27,15 +27,15 @@ def case_of(name: str) -> Tiny:
     return case
 
 
-def stub(case: Tiny, seed: int = 0) -> SimpleNamespace:
+def stub(case: Tiny) -> SimpleNamespace:
     """The part of an `Lvlm` that branches need, but for icd's processor."""
-    return SimpleNamespace(find_image=lambda ids: ids == tiny.IMAGE, seed=seed, model=case.model)
+    return SimpleNamespace(find_image=lambda ids: ids == tiny.IMAGE, model=case.model)
 
 
 def branch_of(method: Method, case: Tiny) -> dict[str, torch.Tensor]:
     """The branch's inputs as the method makes them; icd's by hand."""
     if not isinstance(method, Icd):
-        return method.branch_inputs(stub(case), [], [], case.inputs)
+        return method.branch_inputs(stub(case), [], [], case.inputs, [0] * len(case.inputs["input_ids"]))
     return with_role(case.inputs)
 
 

@@ -174,8 +174,9 @@ def trace_generated(lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, w
     tracer = Tracer(lvlm, request, options, write)
     inputs = _prepared(lvlm, [request])
     tracer.run(inputs["input_ids"], inputs["attention_mask"])
-    tokens = lvlm.generate(inputs, on_tokens=lambda tokens, step: tracer.token(tokens[0], step))[0].tolist()
-    return tracer.end(lvlm.ends.finish_reason(tokens))
+    seeds = lvlm.text_seeds([request.picture.sha256], [request.prompt])
+    output = lvlm.generate(inputs, on_tokens=lambda tokens, step: tracer.token(tokens[0], step), seeds=seeds)
+    return tracer.end(lvlm.ends.finish_reason(output[0].tolist()))
 
 
 def trace_forced(
@@ -216,7 +217,11 @@ def trace_forced(
 
 
 def _prepared(lvlm: Lvlm, requests: Sequence[OpenedRequest]) -> Any:
-    inputs = lvlm.prepare([one.picture.image for one in requests], [one.prompt for one in requests])
+    inputs = lvlm.prepare(
+        [one.picture.image for one in requests],
+        [one.prompt for one in requests],
+        [one.picture.sha256 for one in requests],
+    )
     return lvlm.to_device(inputs)
 
 

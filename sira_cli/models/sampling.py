@@ -1,0 +1,58 @@
+"""Sampling with random numbers of each row's own: a text does not depend on what else is in its batch, or came before.
+
+A row's seed is derived from the run's seed, the picture and the prompt. So two pictures, or two questions about one
+picture, have independent draws, and a text can be made again alone, in a batch, under Ray and after a resume. Equal
+pictures with equal prompts have equal draws.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopPLogitsWarper,
+)
+
+
+def derived_seed(seed: int, *of: str) -> int:
+    """Return a seed of 63 bits that is another for each `of`, such as a picture's hash and a prompt."""
+    digest = hashlib.sha256(json.dumps([seed, *of]).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+class RowSampler(LogitsProcessor):
+    """Leaves one token per row: the one that the row's next uniform number picks from its distribution.
+
+    What follows, be it the largest score or another draw, can only take that token.
+    """
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        """Begin texts of B rows with these seeds."""
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores `[B, V]` that are -inf but for the picked tokens, by inverting each row's cumulative sum."""
+        exact = torch.float32 if scores.device.type == "mps" else torch.float64  # mps has no float64
+        uniform = [torch.rand((1,), generator=generator, dtype=torch.float64) for generator in self._generators]
+        sums = scores.softmax(dim=-1, dtype=exact).cumsum(dim=-1)  # [B, V]
+        total = sums[:, -1:]
+        drawn = torch.stack(uniform).to(scores.device, exact) * total  # [B, 1]
+        drawn = drawn.minimum(total.nextafter(torch.zeros_like(total)))  # rounding must not pass the last token
+        picked = torch.searchsorted(sums, drawn, right=True)  # [B, 1]: the first token whose sum is larger
+        return torch.full_like(scores, -torch.inf).scatter(1, picked, 0.0)
+
+
+def sampler(seeds: Sequence[int], temperature: float, top_p: float) -> LogitsProcessorList:
+    """Return processors that sample B rows with these seeds at a temperature, from the share `top_p` of probability."""
+    processors = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+    if top_p < 1:
+        processors.append(TopPLogitsWarper(top_p))
+    processors.append(RowSampler(seeds))
+    return processors

@@ -1,0 +1,100 @@
+"""Sampling: every text has random numbers of its own, whatever else is decoded, and they follow the distribution."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import chi2, chisquare
+
+from sira_cli import load
+from sira_cli.models.sampling import RowSampler, derived_seed, sampler
+from sira_cli.pictures.picture import open_picture
+
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:5]
+SEEDS = range(40)
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """The bundled model at a temperature that leaves both answers open."""
+    return load("demo", method="greedy", temperature=3.0, max_new_tokens=1)
+
+
+def inside(statistic: float, degrees: int) -> bool:
+    """Whether a chi-square statistic lies within 99.8 % of what chance gives."""
+    return bool(chi2.ppf(0.001, degrees) < statistic < chi2.ppf(0.999, degrees))
+
+
+def test_a_sampled_benchmark_scatters_over_seeds_as_independent_draws_do(sampled):
+    """Reference: the exact chance p of a yes to each question, so that the count has the variance sum p (1 - p)."""
+    pictures = [open_picture(path) for path in EXAMPLES]
+    asked = [
+        (picture, sampled.preset.prompts.asking(f"Is there a {thing} in the image?"))
+        for picture in pictures
+        for thing in ("dog", "cat", "tree", "car", "lamp", "boat")
+    ]
+    images, prompts = [picture.image for picture, _ in asked], [prompt for _, prompt in asked]
+    hashes = [picture.sha256 for picture, _ in asked]
+    inputs = sampled.prepare(images, prompts, hashes)
+    yes = sampled.vocabulary.encode_after(inputs["input_ids"][0].tolist(), "Yes")[0]
+    with torch.no_grad():
+        logits = sampled.model(**inputs).logits[:, -1].double()
+    chance = (logits / 3).softmax(dim=-1)[:, yes]
+    spread = float((chance * (1 - chance)).sum())
+    assert spread > 2  # many questions are open
+    counts = []
+    for seed in SEEDS:
+        sampled.preset = sampled.preset.with_settings(seed=seed)
+        tokens = sampled.generate(inputs, seeds=sampled.text_seeds(hashes, prompts))[:, 0]
+        counts.append(int((tokens == yes).sum()))
+    statistic = sum((count - float(chance.sum())) ** 2 for count in counts) / spread
+    assert inside(statistic, len(SEEDS)), statistic
+
+
+def test_tokens_follow_the_distribution_at_a_temperature():
+    scores = torch.tensor([[2.0, 0.5, -1.0, 0.0, -torch.inf]])
+    expected = (scores[0] / 0.7).softmax(dim=-1)[:4].double()
+    counts = torch.zeros(5)
+    for seed in range(4000):
+        counts[sampler([seed], 0.7, 1.0)(None, scores).argmax()] += 1
+    assert counts[4] == 0
+    assert chisquare(counts[:4], 4000 * (expected / expected.sum()).numpy()).pvalue > 1e-3
+
+
+def test_top_p_leaves_the_smallest_set_that_holds_its_share():
+    scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+    picked = {int(sampler([seed], 1.0, 0.7)(None, scores).argmax()) for seed in range(200)}
+    assert picked == {0, 1}
+
+
+def test_a_row_s_draws_are_its_own_and_go_on():
+    scores = torch.zeros(3, 1000)
+    together, alone = RowSampler([1, 2, 1]), RowSampler([2])
+    steps = [together(None, scores).argmax(dim=-1).tolist() for _ in range(5)]
+    assert [[row[1]] for row in steps] == [alone(None, scores[:1]).argmax(dim=-1).tolist() for _ in range(5)]
+    assert all(row[0] == row[2] for row in steps)
+    assert len({row[0] for row in steps}) == 5
+
+
+def test_a_token_that_is_ruled_out_is_never_picked_not_even_by_a_number_that_rounds_to_1(monkeypatch):
+    """A uniform number of exactly 1 is made up: it stands for a product that is rounded up to the whole sum."""
+    monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.ones(size[0], dtype=torch.float64))
+    left = RowSampler([0])(None, torch.tensor([[0.0, 1.0, 0.5, -torch.inf, -torch.inf]]))
+    assert left.tolist() == [[-math.inf, -math.inf, 0.0, -math.inf, -math.inf]]
+
+
+def test_seeds_differ_by_seed_picture_and_prompt_and_stay_the_same():
+    parts = [(0, "a", "b"), (1, "a", "b"), (0, "b", "a"), (0, "ab", ""), (0, "a", "c"), (0, "a")]
+    assert len({derived_seed(*part) for part in parts}) == len(parts)
+    assert derived_seed(0, "a", "b") == derived_seed(0, "a", "b") < 2**63
+
+
+def test_two_pictures_differ_in_their_draws_and_equal_ones_do_not():
+    lvlm = load("demo", temperature=1.0, max_new_tokens=16, seed=4)
+    first, second = (open_picture(path) for path in EXAMPLES[:2])
+    prompt = lvlm.preset.prompts.caption
+    assert lvlm.text_seeds([first.sha256], [prompt]) != lvlm.text_seeds([second.sha256], [prompt])
+    assert lvlm.caption(EXAMPLES[0]).text == lvlm.caption(EXAMPLES[0]).text
