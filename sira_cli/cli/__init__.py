@@ -14,6 +14,7 @@ from sira_cli._version import __version__
 from sira_cli.cli import ask, bench, caption, demo, drift, presets, report, sweep, trace
 from sira_cli.cli import eval as evaluation
 from sira_cli.cli.console import say, verbosity
+from sira_cli.cli.help import Command
 from sira_cli.errors import SiraError
 
 app = typer.Typer(
@@ -23,17 +24,28 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("caption")(caption.caption)
-app.command("ask")(ask.ask)
-app.command("demo", short_help="Show greedy and SIRA on drawn scenes; nothing to download.")(demo.demo)
-app.command("trace", short_help="Write the logits of both streams, token by token.")(trace.trace)
-app.command("report", short_help="Make an HTML page to look at traces.")(report.report)
-app.command("drift", short_help="Measure where the two streams part (Figure 4).")(drift.drift)
-app.command("bench", short_help="Measure what methods cost beside greedy.")(bench.bench)
-app.command("sweep", short_help="Find the best K and alpha for a model (Figure 3).")(sweep.sweep)
+app.command("caption", cls=Command, epilog=caption.EXAMPLES)(caption.caption)
+app.command("ask", cls=Command, epilog=ask.EXAMPLES)(ask.ask)
+app.command(
+    "demo", cls=Command, epilog=demo.EXAMPLES, short_help="Show greedy and SIRA on drawn scenes; nothing to download."
+)(demo.demo)
+app.command(
+    "trace", cls=Command, epilog=trace.EXAMPLES, short_help="Write the logits of both streams, token by token."
+)(trace.trace)
+app.command("report", cls=Command, epilog=report.EXAMPLES, short_help="Make an HTML page to look at traces.")(
+    report.report
+)
+app.command("drift", cls=Command, epilog=drift.EXAMPLES, short_help="Measure where the two streams part (Figure 4).")(
+    drift.drift
+)
+app.command("bench", cls=Command, epilog=bench.EXAMPLES, short_help="Measure what methods cost beside greedy.")(
+    bench.bench
+)
+app.command(
+    "sweep", cls=Command, epilog=sweep.EXAMPLES, short_help="Find the best K and alpha for a model (Figure 3)."
+)(sweep.sweep)
 app.add_typer(evaluation.app, name="eval")
 app.add_typer(presets.app, name="presets")
 

@@ -19,6 +19,11 @@ from sira_cli.cli.options import (
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.errors import SettingsError
 
+EXAMPLES = """
+sira ask photo.jpg "Is there a dog in the image?"
+sira ask photos/ "Is there a dog?" --choices Yes,No -o answers.csv
+"""
+
 
 @with_options(
     model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, engine=EngineOptions, output=OutputOptions

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from sira_cli.models.lvlm import Lvlm
 
 
+EXAMPLES = """
+sira bench -p llava-1.5-7b --method sira,vcd
+sira bench --shape qwen2.5-vl-7b -o bench.json
+"""
+
+
 @with_options(model=ModelOptions)
 def bench(
     *,

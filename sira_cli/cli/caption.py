@@ -18,6 +18,11 @@ from sira_cli.cli.options import (
 )
 from sira_cli.cli.pictures import run_pictures
 
+EXAMPLES = """
+sira caption photo.jpg
+sira caption photos/ -r -o photos/captions.jsonl -b 8
+"""
+
 
 @with_options(
     model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, engine=EngineOptions, output=OutputOptions

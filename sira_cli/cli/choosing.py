@@ -202,6 +202,8 @@ def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[P
         SettingsError: nothing is named, or in a way that cannot be followed.
         PictureError: none of them exists.
     """
+    if not paths and selection.files_from is None:
+        raise SettingsError("Missing argument 'PATH': a picture, a folder, a glob, or --files-from FILE")
     from sira_cli.pictures.find import Shard, check_any_exists, find_pictures, read_list
     from sira_cli.pictures.picture import STDIN
 
@@ -215,8 +217,6 @@ def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[P
             listed = read_list(Path(selection.files_from).read_bytes())
         except OSError as error:
             raise SettingsError(f"--files-from {selection.files_from}: cannot be read: {error.strerror}") from error
-    elif not paths:
-        raise SettingsError("Missing argument 'PATH': a picture, a folder, a glob, or --files-from FILE")
     if selection.files_from is not None and not paths and not listed:
         raise SettingsError(f"--files-from {selection.files_from}: names no pictures")
     pictures = find_pictures(

@@ -28,6 +28,12 @@ SHOWN, MEASURED, TESTED, EXPORTED = (
 )  # scenes: shown, in the table, --evaluate, --export
 
 
+EXAMPLES = """
+sira demo
+sira demo --export scenes --count 100
+"""
+
+
 def demo(
     seed: Annotated[int, typer.Option(min=0, max=900_000, help="Number of the first scene.")] = 0,
     count: Annotated[

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 ROWS = 16  # in the table; more layers share rows
 
 
+EXAMPLES = """
+sira drift photo.jpg
+sira drift photos/ --limit 20 --plot drift.png
+"""
+
+
 @with_options(model=ModelOptions, selection=SelectionOptions)
 def drift(
     *,

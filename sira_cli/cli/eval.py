@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.eval_options import EvalOptions, find_answers
 from sira_cli.cli.eval_run import evaluate
+from sira_cli.cli.help import Command
 from sira_cli.cli.options import DecodingOptions, ModelOptions, with_options
 from sira_cli.errors import DataError, SettingsError
 
@@ -24,6 +24,19 @@ if TYPE_CHECKING:
 
 LENGTHS = (64, 512)  # of captions, in the paper's Table 2
 
+POPE_EXAMPLES = """
+sira eval pope --questions coco_pope_*.json --images val2014/ --method sira,vcd -o pope/
+sira eval pope --questions coco_pope_*.json --answers pope/ --format latex
+"""
+CHAIR_EXAMPLES = """
+sira eval chair --annotations annotations/ --images val2014/ --ids ids.txt -o chair/
+sira eval chair --annotations annotations/ --answers captions.jsonl
+"""
+AMBER_EXAMPLES = """
+sira eval amber --data AMBER/data --images AMBER/image --method sira,vcd -o amber/
+sira eval amber --data AMBER/data --answers amber/ --task discriminative
+"""
+
 app = typer.Typer(
     help="Run and score POPE, CHAIR and AMBER as their official scripts do.",
     no_args_is_help=True,
@@ -31,7 +44,7 @@ app = typer.Typer(
 )
 
 
-class Variadic(TyperCommand):
+class Variadic(Command):
     """A command whose repeatable options take all values that follow: `--questions a.json b.json`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -99,7 +112,7 @@ SuffixOption = Annotated[
 NoSuffix = Annotated[bool, typer.Option("--no-suffix", help="Ask the questions as they stand in the files.")]
 
 
-@app.command("pope", cls=Variadic, short_help="Yes/no questions about objects.")
+@app.command("pope", cls=Variadic, epilog=POPE_EXAMPLES, short_help="Yes/no questions about objects.")
 @with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
 def pope(
     *,
@@ -127,7 +140,7 @@ def pope(
     evaluate(benchmark, sources, model, decoding, options)
 
 
-@app.command("chair", cls=Variadic, short_help="Objects in captions that are not there.")
+@app.command("chair", cls=Variadic, epilog=CHAIR_EXAMPLES, short_help="Objects in captions that are not there.")
 @with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
 def chair(
     *,
@@ -208,7 +221,9 @@ def _answered(
     return lengths, dict(islice(found.items(), limit)) if images is None else images
 
 
-@app.command("amber", cls=Variadic, short_help="Captions and yes/no questions about 1,004 pictures.")
+@app.command(
+    "amber", cls=Variadic, epilog=AMBER_EXAMPLES, short_help="Captions and yes/no questions about 1,004 pictures."
+)
 @with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
 def amber(
     *,

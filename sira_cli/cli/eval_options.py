@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -35,6 +35,8 @@ class Export(StrEnum):
 @dataclass(frozen=True)
 class EvalOptions:
     """Where answers come from, and what is made of them."""
+
+    title: ClassVar[str] = "Answers and figures"
 
     images: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Ask the model about the pictures in this folder.")

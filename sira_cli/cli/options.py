@@ -1,18 +1,19 @@
 """Options that several commands share: one spelling everywhere.
 
 A group is a dataclass of annotated fields. `with_options(Group)` gives a command the group's fields as
-options and hands it one object instead of twenty arguments.
+options, under the group's title in the help, and hands it one object instead of twenty arguments.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 
@@ -41,6 +42,18 @@ class Quantization(StrEnum):
 
     BITS4 = "4bit"
     BITS8 = "8bit"
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Return the names of presets that begin so, for the shell."""
+    from sira_cli.models import presets
+
+    return [name for name in presets.available() if name.startswith(incomplete)]
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Return the names of methods that begin so, for the shell."""
+    return [name for name in METHODS if name.startswith(incomplete)]
 
 
 def _other_settings() -> str:
@@ -74,15 +87,26 @@ Prompt = Annotated[str | None, typer.Option("--prompt", help="Prompt for the mod
 class ModelOptions:
     """Which model, and where it runs."""
 
+    title: ClassVar[str] = "Model"
+
     preset: Annotated[
         str | None,
-        typer.Option("-p", "--preset", help="Preset name or file (default: $SIRA_PRESET, or qwen2.5-vl-7b)."),
+        typer.Option(
+            "-p",
+            "--preset",
+            metavar="NAME",
+            autocompletion=complete_preset,
+            help="Preset name or file (default: $SIRA_PRESET, or qwen2.5-vl-7b).",
+        ),
     ] = None
     model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Hugging Face model id or folder, instead of a preset.")
+        str | None,
+        typer.Option("-m", "--model", metavar="MODEL", help="Hugging Face model id or folder, instead of a preset."),
     ] = None
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the model (default: main).")] = None
-    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    revision: Annotated[
+        str | None, typer.Option(metavar="REVISION", help="Branch, tag or commit of the model (default: main).")
+    ] = None
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="Device: auto, cpu, cuda, cuda:1, mps.")] = "auto"
     dtype: Annotated[Dtype | None, typer.Option(help="Precision of the weights (default: the preset's).")] = None
     quantization: Annotated[
         Quantization | None, typer.Option(help="Load the weights in fewer bits (extra `quant`).")
@@ -97,7 +121,12 @@ class ModelOptions:
 class DecodingOptions:
     """How the next token is picked. What is not given comes from the preset or from the method."""
 
-    method: Annotated[str, typer.Option(help=f"Decoding method: {', '.join(METHODS)}.")] = "sira"
+    title: ClassVar[str] = "Decoding"
+
+    method: Annotated[
+        str,
+        typer.Option(metavar="NAME", autocompletion=complete_method, help=f"Decoding method: {', '.join(METHODS)}."),
+    ] = "sira"
     k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None
     alpha: Annotated[
         float | None, typer.Option(help="Contrast strength (default: the preset's for sira, else the method's).")
@@ -127,6 +156,8 @@ class DecodingOptions:
 class SelectionOptions:
     """Which pictures, beside the paths."""
 
+    title: ClassVar[str] = "Pictures"
+
     recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")] = False
     files_from: Annotated[
         str | None,
@@ -143,6 +174,8 @@ class SelectionOptions:
 class OutputOptions:
     """Where texts go, what is done again, and how much is said."""
 
+    title: ClassVar[str] = "Output"
+
     output: Annotated[
         Path | None,
         typer.Option(
@@ -153,9 +186,9 @@ class OutputOptions:
         ),
     ] = None
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file beside each picture.")] = False
-    caption_extension: Annotated[str, typer.Option(help="File extension of these text files.")] = ".txt"
+    caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="File extension of these text files.")] = ".txt"
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", help="Write the text files into this folder instead.")
+        Path | None, typer.Option("--output-dir", metavar="DIR", help="Write the text files into this folder instead.")
     ] = None
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Start anew: replace existing records and text files.")
@@ -173,6 +206,8 @@ class OutputOptions:
 @dataclass(frozen=True)
 class EngineOptions:
     """How many pictures are decoded at once, where, and how fast."""
+
+    title: ClassVar[str] = "Speed"
 
     batch_size: Annotated[
         int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Number of pictures decoded together.")
@@ -203,7 +238,7 @@ def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
         raise SettingsError(f"{option} {file}: exists: give another, or --overwrite")
 
 
-def with_options(**groups: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_options(**groups: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the fields of each group as options; it receives one object per group, by these names."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,7 +248,10 @@ def with_options(**groups: type) -> Callable[[Callable[..., Any]], Callable[...,
             hints = get_type_hints(group, include_extras=True)
             parameters += [
                 inspect.Parameter(
-                    field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=_titled(hints[field.name], group.title),
                 )
                 for field in fields(group)
             ]
@@ -229,3 +267,11 @@ def with_options(**groups: type) -> Callable[[Callable[..., Any]], Callable[...,
         return run
 
     return decorate
+
+
+def _titled(hint: Any, title: str) -> Any:
+    """Return an annotated option under a title in the help; other commands may show the same option elsewhere."""
+    kind, option = get_args(hint)
+    option = copy.copy(option)
+    option.rich_help_panel = title
+    return Annotated[kind, option]

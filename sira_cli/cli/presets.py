@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from sira_cli.cli.console import note, say, set_verbosity
+from sira_cli.cli.help import Command
 from sira_cli.errors import SettingsError
 
 app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=True)
 
 
-@app.command("list")
+@app.command("list", cls=Command, epilog="sira presets list")
 def list_presets() -> None:
     """List every preset, yours and the shipped ones."""
     from sira_cli.models import presets
@@ -31,7 +32,7 @@ def list_presets() -> None:
         print(f"{name:<{name_width}}  {preset.model:<{model_width}}  {preset.description}")
 
 
-@app.command()
+@app.command(cls=Command, epilog="sira presets show llava-1.5-7b\nsira presets show mine.yaml")
 def show(name: Annotated[str, typer.Argument(help="Preset name or file.")]) -> None:
     """Print a preset as YAML, without the defaults."""
     from sira_cli.models import presets
@@ -39,7 +40,7 @@ def show(name: Annotated[str, typer.Argument(help="Preset name or file.")]) -> N
     print(presets.to_yaml(presets.find(name)), end="")
 
 
-@app.command()
+@app.command(cls=Command, epilog="sira presets check mine.yaml")
 def check(file: Annotated[str, typer.Argument(help="Preset file.")]) -> None:
     """Check a preset file; name every mistake in it."""
     from sira_cli.models import presets
@@ -49,7 +50,10 @@ def check(file: Annotated[str, typer.Argument(help="Preset file.")]) -> None:
     print(f"{file}: ok ({preset.name}: {preset.model}, {fork}, alpha = {preset.sira.alpha:g})")
 
 
-@app.command()
+@app.command(
+    cls=Command,
+    epilog="sira presets new ./my-checkpoint\nsira presets new llava-hf/llava-1.5-13b-hf > mine.yaml",
+)
 def new(
     model: Annotated[str, typer.Argument(help="Hugging Face model id or folder.")],
     revision: Annotated[str, typer.Option(help="Branch, tag or commit of the model.")] = "main",

@@ -11,6 +11,11 @@ from sira_cli.cli.console import note, set_verbosity
 from sira_cli.cli.options import Verbose, check_file
 from sira_cli.errors import SettingsError
 
+EXAMPLES = """
+sira report trace.jsonl -o report.html
+sira report greedy.jsonl sira.jsonl -o both.html
+"""
+
 
 def report(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Files that `sira trace` wrote.")],

@@ -34,6 +34,12 @@ class By(StrEnum):
     F1 = "F1"
 
 
+EXAMPLES = """
+sira sweep -p demo --scenes --captions
+sira sweep coco_pope_*.json --images val2014/ --write-preset best.yaml
+"""
+
+
 @with_options(model=ModelOptions)
 def sweep(
     *,

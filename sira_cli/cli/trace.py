@@ -40,6 +40,12 @@ def _print_schema(wanted: bool) -> None:
         raise typer.Exit
 
 
+EXAMPLES = """
+sira trace photo.jpg -o trace.jsonl
+sira trace photo.jpg -q "Is there a dog?" --track Yes,No
+"""
+
+
 @with_options(model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions)
 def trace(
     *,
