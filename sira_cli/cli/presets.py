@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.help import Command
 from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.models.presets import Preset
+
+WIDE, WIDEST = 90, 160  # columns of a terminal that has room for the models, and for descriptions
 
 app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=True)
 
@@ -26,10 +32,33 @@ def list_presets() -> None:
             found[name] = presets.read(path)
         except SettingsError as error:
             say(str(error))
-    name_width = max(map(len, found))
-    model_width = max(len(preset.model) for preset in found.values())
+    from rich.markup import escape
+    from rich.table import Table
+
+    from sira_cli.cli.output import table_console
+
+    table = Table("preset", "K", "download", "memory", "model", "", box=None, pad_edge=False, header_style="")
+    out = table_console()
     for name, preset in found.items():
-        print(f"{name:<{name_width}}  {preset.model:<{model_width}}  {preset.description}")
+        row = [name, _shown_k(preset), *_sizes(preset), preset.model, preset.description]
+        table.add_row(*map(escape, row))
+    del table.columns[6 if out.width >= WIDEST else 5 if out.width >= WIDE else 4 :]
+    for column in table.columns:
+        column.no_wrap = True
+    out.print(table)
+    note("memory: the weights and 15 % more, for one picture at a time")
+
+
+def _shown_k(preset: Preset) -> str:
+    fraction = preset.sira.k_fraction or 0.5
+    return str(preset.sira.k or ("L/2" if fraction == 0.5 else f"{fraction:g} L"))
+
+
+def _sizes(preset: Preset) -> tuple[str, str]:
+    """Return the download and the memory needed; weights are loaded in the precision that they are stored in."""
+    if preset.download_gb is None:
+        return ("none", "") if preset.model == "bundled" else ("", "")
+    return f"{preset.download_gb:.1f} GB", f"{math.ceil(1.15 * preset.download_gb)} GB"
 
 
 @app.command(cls=Command, epilog="sira presets show llava-1.5-7b\nsira presets show mine.yaml")
@@ -78,4 +107,5 @@ def new(
     )
     print(presets.to_yaml(preset), end="")
     note(f"{facts.layers} decoder layers, image token id {facts.image_token}")
-    note(f"saved as {presets.home() / 'presets' / (name + '.yaml')} it is --preset {name}")
+    place = presets.home() / "presets" / f"{name}.yaml"
+    note(f"not saved: to use it as --preset {name}, save it as {place}")

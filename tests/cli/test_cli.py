@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -19,9 +18,10 @@ import pytest
 from PIL import Image
 
 from sira_cli import __version__
+from sira_cli.models import presets
 from sira_cli.models.loading import load
 from sira_cli.pictures.names import as_text
-from tests.support.helpers import SIRA, installed
+from tests.support.helpers import SIRA, installed, on_terminal
 
 
 def without_notes(stderr: str) -> str:
@@ -203,8 +203,13 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
 
 def test_presets_commands(sira, tmp_path, llava_folder):
     code, out, err = sira("presets", "list")
-    assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()][:2] == ["demo", "gemma3-4b"]
+    assert (code, err) == (0, "sira: memory: the weights and 15 % more, for one picture at a time\n")
+    header, *rows = (line.split() for line in out.splitlines())
+    assert header == ["preset", "K", "download", "memory", "model"]
+    assert [row[0] for row in rows] == sorted(presets.available())
+    assert rows[0][:4] == ["demo", "7", "none", "bundled"]
+    llava = next(row for row in rows if row[0] == "llava-1.5-7b")
+    assert llava[:7] == ["llava-1.5-7b", "16", "14.1", "GB", "17", "GB", "llava-hf/llava-1.5-7b-hf"]
 
     code, out, err = sira("presets", "show", "qwen2.5-vl-7b")
     assert (code, err) == (0, "")
@@ -220,12 +225,27 @@ def test_presets_commands(sira, tmp_path, llava_folder):
     assert err == f"sira: {mine}: unknown key `sira.alpa`; did you mean `alpha`?\n"
 
 
+@pytest.mark.parametrize("columns", [60, 100])
+def test_the_list_of_presets_fits_a_narrow_terminal(columns, home):
+    rows = b"".join(on_terminal("presets", "list", SIRA_HOME=home, COLUMNS=columns, TERM="xterm")).decode().splitlines()
+    assert max(map(len, rows)) <= columns
+    assert any("14.1 GB   17 GB" in row for row in rows)
+    assert any("llava-hf/llava-1.5-7b-hf" in row for row in rows) == (columns == 100)
+
+
+def test_what_presets_new_prints_is_not_called_saved(sira, llava_folder):
+    code, out, err = sira("presets", "new", llava_folder)
+    assert code == 0
+    assert "model: " in out
+    assert "sira: not saved: to use it as --preset" in err
+
+
 def test_a_bad_preset_does_not_hide_the_others(sira, tmp_path, monkeypatch):
     (tmp_path / "presets").mkdir()
     (tmp_path / "presets/bad.yaml").write_text("modle: x")
     code, out, err = sira("presets", "list", home=tmp_path)
     assert code == 0
-    assert len(out.splitlines()) == 11
+    assert len(out.splitlines()) == 1 + len(list(presets.SHIPPED.glob("*.yaml")))
     assert "bad.yaml: `model` is missing" in err
 
 
@@ -288,22 +308,7 @@ def test_the_installed_command_end_to_end(family, request, photos, home):
 
 
 def test_a_terminal_gets_the_text_as_it_is_made(photos, home):
-    controller, terminal = pty.openpty()
-    environment = {**os.environ, "SIRA_HOME": str(home), "TERM": "dumb"}
-    command = [SIRA, "caption", str(photos["chelsea"]), "-p", "demo", "--max-new-tokens", "9", "-q"]
-    with subprocess.Popen(command, stdout=terminal, stderr=subprocess.PIPE, env=environment) as process:
-        os.close(terminal)
-        pieces = []
-        while True:
-            try:
-                piece = os.read(controller, 1024)
-            except OSError:  # the terminal is gone
-                break
-            if not piece:
-                break
-            pieces.append(piece)
-    os.close(controller)
-    assert process.returncode == 0
+    pieces = on_terminal("caption", photos["chelsea"], "-p", "demo", "--max-new-tokens", 9, "-q", SIRA_HOME=home)
     text = b"".join(pieces).decode().replace("\r\n", "\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SIRA_HOME", str(home))

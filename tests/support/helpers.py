@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,22 @@ SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
 
 def installed(*args: object, **options) -> subprocess.CompletedProcess:
     return subprocess.run([SIRA, *map(str, args)], capture_output=True, timeout=120, check=False, **options)
+
+
+def on_terminal(*args: object, **environment: object) -> list[bytes]:
+    """What a command writes to a terminal on stdout, piece by piece. It must end well."""
+    controller, terminal = pty.openpty()
+    variables = {**os.environ, "TERM": "dumb", **{name: str(value) for name, value in environment.items()}}
+    command = [SIRA, *map(str, args)]
+    pieces = []
+    with subprocess.Popen(command, stdout=terminal, stderr=subprocess.PIPE, env=variables) as process:
+        os.close(terminal)
+        with suppress(OSError):  # the terminal is gone
+            while piece := os.read(controller, 1024):
+                pieces.append(piece)
+    os.close(controller)
+    assert process.returncode == 0
+    return pieces
 
 
 def generate(model: Any, inputs: dict[str, Tensor], **settings: Any) -> Tensor:
