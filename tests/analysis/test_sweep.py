@@ -668,3 +668,23 @@ def test_the_figure_takes_the_nearest_setting_of_the_grid():
         draw(replace(report, best=cell), file, ".png")
         drawn.append(file.getvalue())
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_figure_has_what_captions_are_chosen_by():
+    """Rows of panels for CHAIRi and coverage, with intervals; texts stand in the SVG as comments."""
+    questions = [Question("a", "?", True, ("adversarial",))]
+    cells = Grid((1, 5), (1.0, 2.0))
+    report = made_up({0: ["Yes"] * 5}, questions, cells)
+    values = {"CHAIRi": Figure(8.0, 6.0, 10.0), "coverage": Figure(80.0, 78.0, 82.0)}
+    rows = tuple(replace(row, figures={**row.figures, **values}) for row in report.rows)
+    captions = replace(report, captions=True, rows=rows)
+    drawn = {}
+    for name, each in (("questions", report), ("captions", captions)):
+        file = io.BytesIO()
+        draw(each, file, ".svg")
+        drawn[name] = file.getvalue().decode()
+    axes = [f"<!-- {name}, percent -->" for name in ("accuracy", "CHAIRi", "coverage")]
+    assert [axis in drawn["questions"] for axis in axes] == [True, False, False]
+    assert [axis in drawn["captions"] for axis in axes] == [True, True, True]
+    # Lines with markers of each panel, and greedy's dashed one; bands are collections.
+    assert [drawn[name].count('id="FillBetweenPolyCollection') for name in drawn] == [2, 6]

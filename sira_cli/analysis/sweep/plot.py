@@ -8,7 +8,7 @@ from sira_cli.analysis.plots import new_figure, write_figure
 from sira_cli.analysis.sweep.cells import GREEDY, Cell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import BinaryIO
 
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")
 
 
 def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
-    """Draw the score over K at the best alpha, and over alpha, from greedy on, at the best K.
+    """Draw the score over K at the best alpha, and over alpha, from greedy on, at the best K; see `panels`.
 
     Where the best setting is not in the grid, the nearest one takes its place.
 
@@ -34,17 +34,21 @@ def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
     ks, alphas = sorted({row.k for row in report.rows[1:]}), sorted({row.alpha for row in report.rows[1:]})
     k = min(ks, key=lambda value: abs(value - report.best.k))
     alpha = min(alphas, key=lambda value: abs(value - report.best.alpha))
-    figure = new_figure(10, 4.2)
-    over_k, over_alpha = figure.subplots(1, 2, sharey=True)
-    _panel(over_k, report, ks, [Cell(value, alpha) for value in ks])
-    over_k.set_title(f"(a) alpha = {alpha:g}")
+    rows = panels(report)
+    figure = new_figure(10, 1 + 3.2 * len(rows))
+    for number, (title, lines) in enumerate(rows.items()):
+        over_k = figure.add_subplot(len(rows), 2, 2 * number + 1)
+        over_alpha = figure.add_subplot(len(rows), 2, 2 * number + 2, sharey=over_k)
+        _panel(over_k, report, lines, ks, [Cell(value, alpha) for value in ks])
+        _panel(over_alpha, report, lines, [0, *alphas], [GREEDY, *(Cell(k, value) for value in alphas)])
+        over_k.xaxis.set_major_locator(MaxNLocator(integer=True))
+        over_k.set_ylabel(f"{title}, percent")
+        if number == 0:
+            over_k.set_title(f"(a) alpha = {alpha:g}")
+            over_alpha.set_title(f"(b) K = {k}")
+            handles, labels = over_k.get_legend_handles_labels()
     over_k.set_xlabel(f"layers after the fork, K (of L = {report.layers})")
-    over_k.xaxis.set_major_locator(MaxNLocator(integer=True))
-    over_k.set_ylabel(f"{report.score}, percent")
-    _panel(over_alpha, report, [0, *alphas], [GREEDY, *(Cell(k, value) for value in alphas)])
-    over_alpha.set_title(f"(b) K = {k}")
     over_alpha.set_xlabel("contrast strength, alpha")
-    handles, labels = over_k.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
     figure.suptitle(
         f"{report.preset or report.model}: {report.questions:,} questions, {report.pictures:,} pictures, "
@@ -53,13 +57,25 @@ def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
     write_figure(figure, file, ending)
 
 
-def _panel(axes: Axes, report: SweepReport, values: Sequence[float], cells: Sequence[Cell]) -> None:
-    """Draw a line per split over cells in the order of the rows, with its interval as a band, and greedy's value."""
-    for number, split in enumerate(report.splits):
+def panels(report: SweepReport) -> dict[str, dict[str, str]]:
+    """Return what the figure shows: by the title of a row of panels, the figure behind each line's label.
+
+    The first row has the score of each split; with captions, the rows below have what the rule looks at.
+    """
+    rows = {report.score: {split: f"{split} {report.score}" for split in report.splits}}
+    if report.captions:
+        rows |= {name: {name: name} for name in ("CHAIRi", "coverage")}
+    return rows
+
+
+def _panel(
+    axes: Axes, report: SweepReport, lines: Mapping[str, str], values: Sequence[float], cells: Sequence[Cell]
+) -> None:
+    """Draw a line per figure over cells in the order of the rows, with its interval as a band, and greedy's value."""
+    for number, (label, name) in enumerate(lines.items()):
         colour, marker = STYLES[number % len(STYLES)]
-        name = f"{split} {report.score}"
         found = [row.figures[name] for row in report.rows if Cell(row.k, row.alpha) in cells]
-        axes.plot(values, [each.value for each in found], color=colour, marker=marker, markersize=4, label=split)
+        axes.plot(values, [each.value for each in found], color=colour, marker=marker, markersize=4, label=label)
         axes.fill_between(
             values, [each.low for each in found], [each.high for each in found], color=colour, alpha=0.15, linewidth=0
         )
