@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sira_cli.eval.report import EvalReport, Row
+    from sira_cli.eval.stats.bootstrap import Figure
 
 EXTRAS = ("neither", "words", "length")  # left out first on a narrow terminal
 
@@ -51,6 +52,9 @@ def _table(report: EvalReport, rows: list[Row], names: list[str], intervals: boo
     from rich.table import Table
     from rich.text import Text
 
+    from sira_cli.eval.paper import decimals
+    from sira_cli.eval.report import p_text
+
     compared = len(report.settings) > 1
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     table.add_column("", overflow="fold", max_width=max(widest, 12))
@@ -60,35 +64,47 @@ def _table(report: EvalReport, rows: list[Row], names: list[str], intervals: boo
         if number == 0 or rows[number - 1].group != row.group:
             table.add_row(Text(row.group, "bold"))
         last = number + 1 == len(rows) or rows[number + 1].group != row.group
-        figures = [row.figures[name] for name in names]
-        cells = [f"{figure}" if intervals else f"{figure.value:.1f}" for figure in figures]
-        cells += [_p(report, row)] if compared else []
-        table.add_row(Text(f"  {row.method}"), *cells, end_section=last and not row.paper)
+        shown = [(f"  {report.labels[row.method]}", row.figures, "", "")]
+        if row.differences and row.method not in report.not_run:
+            shown.append((f"    - {report.labels[report.first]}", row.differences, "+", "dim"))
+        for place, (label, figures, sign, style) in enumerate(shown):
+            cells = [_cell(figures[name], f"{sign}.{decimals(report.benchmark, name)}f", intervals) for name in names]
+            cells += ["" if place else p_text(report.p(row))] if compared else []
+            closes = last and not row.paper and place + 1 == len(shown)
+            table.add_row(Text(label), *cells, style=style, end_section=closes)
         if row.paper:
-            cells = [f"{row.paper[name]:g}" if name in row.paper else "" for name in names]
+            digits = {name: decimals(report.benchmark, name) for name in row.paper}
+            cells = [f"{row.paper[name]:.{digits[name]}f}" if name in row.paper else "" for name in names]
             table.add_row("    in the paper", *cells, style="dim", end_section=last)
     return table
 
 
-def _p(report: EvalReport, row: Row) -> str:
-    first = next(iter(report.settings))
-    for test in report.tests:
-        if (test.group, test.first, test.second) == (row.group, first, row.method):
-            return f"{test.p:.3f}" if test.p >= 0.001 else "<0.001"
-    return ""
+def _cell(figure: Figure, form: str, interval: bool) -> str:
+    return f"{figure:{form}}" if interval else f"{figure.value:{form}}"
 
 
 def _remarks(report: EvalReport) -> list[str]:
-    from sira_cli.eval.report import MEAN
-
-    first = next(iter(report.settings))
-    remarks = ["in percent but for words and length, ± half a 95 % interval (bootstrap over pictures)"]
-    if len(report.settings) > 1:
-        remarks.append(f"p: McNemar's exact test, on which answers only one of {first} and the method is right")
+    remarks = report.how()
     for name, other in report.not_run.items():
         remarks.append(f"{name}: not run, as it picks what {other} picks unless one samples")
     if report.paper:
-        without = dict.fromkeys(row.method for row in report.rows if row.paper is None and row.group != MEAN)
-        remarks.append(f"in the paper: {report.paper}" + f"; nothing there of {', '.join(without)}" * bool(without))
+        remarks.append(f"in the paper: {report.paper}" + _not_in_the_paper(report))
     facts = [f"{key}: {value}" for key, value in report.facts.items() if isinstance(value, str)]
     return [*remarks, ", ".join(facts)] if facts else remarks
+
+
+def _not_in_the_paper(report: EvalReport) -> str:
+    """Say of which methods and of which groups the paper has no figures."""
+    from sira_cli.eval.paper import paper_groups
+    from sira_cli.eval.report import MEAN
+
+    groups = paper_groups(report.paper, report.benchmark)
+    known = {name for names in groups.values() for name in names} | {row.method for row in report.rows if row.paper}
+    without = list(dict.fromkeys(row.method for row in report.rows if row.method not in known))
+    there = {*groups, MEAN} | {row.group for row in report.rows if row.paper}
+    others = list(dict.fromkeys(row.group for row in report.rows if row.group not in there))
+    said = f"; nothing there of {', '.join(without)}" if without else ""
+    if groups and others:
+        said += f"; no figures there for {', '.join(others)}, only for {', '.join(groups)}"
+        said += ": give --lengths N" if report.benchmark == "chair" else ""
+    return said

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from sira_cli.eval.stats.tally import Tally
+from sira_cli.eval.stats.tally import Denominators, Tally
 
 ONE_WORD = " Please answer this question with one word."  # as in VCD's setting of POPE
 
@@ -83,6 +83,10 @@ class Benchmark(ABC):
 
         A ratio with a zero denominator is 0.
         """
+
+    def denominators(self, group: str) -> Denominators:
+        """Return the figures of a group that are shares in percent, each with the counts that it divides by."""
+        return {}
 
     @abstractmethod
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:

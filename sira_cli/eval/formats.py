@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator, Mapping
 
-from sira_cli.eval.report import LOWER_IS_BETTER, NO_DIRECTION, EvalReport, Row
+from sira_cli.eval.paper import decimals
+from sira_cli.eval.report import LOWER_IS_BETTER, NO_DIRECTION, EvalReport, Row, p_text
+from sira_cli.eval.stats.bootstrap import Figure
 
 _ESCAPES = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
@@ -13,58 +16,99 @@ _ESCAPES = str.maketrans(
 
 
 def to_csv(report: EvalReport) -> str:
-    """Write a line per group and method, and one for the paper's figures; columns hold figures and 95 % intervals."""
+    """Write a line per group and method, and more lines for differences to the first method and the paper's figures.
+
+    Columns hold figures and 95 % intervals; `source` tells the lines apart.
+    """
     names = list(dict.fromkeys(name for row in report.rows for name in row.figures))
     head = ["benchmark", "part", "group", "method", "source", "official", "answered", "failed"]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*head, *(column for name in names for column in (name, f"{name} low", f"{name} high"))])
+    columns = [column for name in names for column in (name, f"{name} low", f"{name} high")]
+    writer.writerow([*head, *columns, "p", "label"])
     for row in report.rows:
         start = [report.benchmark, row.part, row.group, row.method]
-        cells: list[str] = []
-        for name in names:
-            figure = row.figures.get(name)
-            cells += ["", "", ""] if figure is None else [repr(figure.value), repr(figure.low), repr(figure.high)]
-        writer.writerow([*start, "measured", row.part not in report.stand_ins, row.answered, row.failed, *cells])
+        counts = [row.part not in report.stand_ins, row.answered, row.failed]
+        label = report.labels[row.method]
+        writer.writerow([*start, "measured", *counts, *_numbers(row.figures, names), "", label])
+        if row.differences:
+            numbers, p = _numbers(row.differences, names), report.p(row)
+            writer.writerow([*start, "difference", *counts, *numbers, "" if p is None else repr(p), label])
         if row.paper is not None:
             paper = [cell for name in names for cell in (row.paper.get(name, ""), "", "")]
-            writer.writerow([*start, "paper", "", "", "", *paper])
+            writer.writerow([*start, "paper", "", "", "", *paper, "", label])
     return file.getvalue()
 
 
+def _numbers(figures: Mapping[str, Figure], names: list[str]) -> list[str]:
+    cells: list[str] = []
+    for name in names:
+        figure = figures.get(name)
+        cells += ["", "", ""] if figure is None else [repr(figure.value), repr(figure.low), repr(figure.high)]
+    return cells
+
+
 def to_latex(report: EvalReport) -> str:
-    r"""Write a tabular per part (package `booktabs`), a block of rows per group, the best of each block in bold."""
-    tables = []
-    for part in dict.fromkeys(row.part for row in report.rows):
-        rows = [row for row in report.rows if row.part == part]
-        names = list(rows[0].figures)
-        lines = [f"% NOT the official figures: {report.stand_ins[part]}"] if part in report.stand_ins else []
-        lines += [
-            rf"\begin{{tabular}}{{ll{'r' * len(names)}}}",
-            r"\toprule",
-            " & ".join(["", "Method", *(_head(name) for name in names)]) + r" \\",
-        ]
-        for group in dict.fromkeys(row.group for row in rows):
-            block = [row for row in rows if row.group == group]
-            lines.append(r"\midrule")
-            for number, row in enumerate(block):
-                cells = [_cell(row, name, block) for name in names]
-                lines.append(" & ".join(["" if number else _tex(group), _tex(row.method), *cells]) + r" \\")
-                if row.paper is not None:
-                    cells = [f"{row.paper[name]:g}" if name in row.paper else "" for name in names]
-                    lines.append(" & ".join(["", _tex(row.method) + " (paper)", *cells]) + r" \\")
-        lines += [r"\bottomrule", r"\end{tabular}"]
-        tables.append("\n".join(lines))
-    return "\n\n".join(tables) + "\n"
+    r"""Write a tabular per part (package `booktabs`), a block of rows per group, the best of each block in bold.
+
+    Below each method stands its difference to the first one, with McNemar's p. ± is half a 95 % interval.
+    """
+    return "\n\n".join(_tabular(report, part) for part in dict.fromkeys(row.part for row in report.rows)) + "\n"
 
 
-def _cell(row: Row, name: str, block: list[Row]) -> str:
-    value = f"{row.figures[name].value:.2f}"
-    if name in NO_DIRECTION or len(block) < 2:
-        return value
+def _tabular(report: EvalReport, part: str) -> str:
+    rows = [row for row in report.rows if row.part == part]
+    names = list(rows[0].figures)
+    p_column = any(row.differences for row in rows)
+    lines = [f"% NOT the official figures: {report.stand_ins[part]}"] if part in report.stand_ins else []
+    lines += [f"% {line}" for line in report.how()]
+    lines += [
+        rf"\begin{{tabular}}{{ll{'r' * (len(names) + p_column)}}}",
+        r"\toprule",
+        " & ".join(["", "Method", *(_head(name) for name in names), *["$p$"] * p_column]) + r" \\",
+    ]
+    for group in dict.fromkeys(row.group for row in rows):
+        block = [row for row in rows if row.group == group]
+        lines.append(r"\midrule")
+        first = _tex(group)
+        for cells in (cells for row in block for cells in _rows(report, row, names, block)):
+            lines.append(" & ".join([first, *(cells if p_column else cells[:-1])]) + r" \\")
+            first = ""
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def _rows(report: EvalReport, row: Row, names: list[str], block: list[Row]) -> Iterator[list[str]]:
+    """Yield a method's figures, its differences to the first method, and the paper's figures; p stands last."""
+    yield [_tex(report.labels[row.method]), *(_cell(report, row, name, block) for name in names), ""]
+    if row.differences and row.method not in report.not_run:
+        p = p_text(report.p(row)).replace("<", "$<$")
+        differences = (_signed(report, name, row.differences[name]) for name in names)
+        yield [rf"\quad $-$ {_tex(report.labels[report.first])}", *differences, p]
+    if row.paper is not None:
+        paper = [_fixed(report, name, row.paper[name]) if name in row.paper else "" for name in names]
+        yield [f"{_tex(row.method)} (paper)", *paper, ""]
+
+
+def _cell(report: EvalReport, row: Row, name: str, block: list[Row]) -> str:
+    figure = row.figures[name]
+    value = _fixed(report, name, figure.value)
     values = [other.figures[name].value for other in block]
     best = min(values) if name in LOWER_IS_BETTER else max(values)
-    return rf"\textbf{{{value}}}" if row.figures[name].value == best else value
+    if name not in NO_DIRECTION and len(block) > 1 and figure.value == best:
+        value = rf"\textbf{{{value}}}"
+    return value + _half(report, name, figure)
+
+
+def _signed(report: EvalReport, name: str, difference: Figure) -> str:
+    return f"${difference.value:+.{decimals(report.benchmark, name)}f}$" + _half(report, name, difference)
+
+
+def _half(report: EvalReport, name: str, figure: Figure) -> str:
+    return rf" {{\scriptsize $\pm${_fixed(report, name, figure.half)}}}"
+
+
+def _fixed(report: EvalReport, name: str, value: float) -> str:
+    return f"{value:.{decimals(report.benchmark, name)}f}"
 
 
 def _head(name: str) -> str:

@@ -33,6 +33,29 @@ def paper_row(preset_or_model: str, benchmark: str, group: str, method: str) -> 
     return None if figures is None else dict(figures)
 
 
+def paper_groups(model: str, benchmark: str) -> dict[str, tuple[str, ...]]:
+    """Return the groups of which the paper has figures, each with its methods.
+
+    Args:
+        model: the name of its preset.
+        benchmark: as for `paper_row`.
+    """
+    return {group: tuple(methods) for group, methods in _results().get(model, {}).get(benchmark, {}).items()}
+
+
+@functools.cache
+def decimals(benchmark: str, figure: str) -> int:
+    """Return how many decimals the paper gives a figure: two for what it has of POPE, else one."""
+    values = [
+        methods[method][figure]
+        for benchmarks in _results().values()
+        for methods in benchmarks.get(benchmark, {}).values()
+        for method in methods
+        if figure in methods[method]
+    ]
+    return 2 if any(round(value, 1) != value for value in values) else 1
+
+
 @functools.cache
 def paper_models() -> dict[str, str]:
     """Return the paper's models: the name of each one's preset, by its Hugging Face id."""

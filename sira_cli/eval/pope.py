@@ -12,9 +12,9 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.names import named_after
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.paper import pope_group
-from sira_cli.eval.rows import id_of, read_rows, text_of
-from sira_cli.eval.stats.pope import RULES, add_answer, pope_figures
-from sira_cli.eval.stats.tally import Tally
+from sira_cli.eval.rows import brief, id_of, read_rows, some, text_of
+from sira_cli.eval.stats.pope import DENOMINATORS, RULES, add_answer, pope_figures
+from sira_cli.eval.stats.tally import Denominators, Tally
 from sira_cli.files import replacing
 
 
@@ -38,7 +38,7 @@ def read_questions(path: Path) -> list[Question]:
     for where, row in read_rows(path):
         label = text_of(where, row, "label").strip().lower()
         if label not in ("yes", "no"):
-            raise DataError(f"{where}: label must be yes or no, got {row['label']!r}")
+            raise DataError(f"{where}: label must be yes or no, got {brief(row['label'])}")
         number = id_of(where, row, "question_id") if "question_id" in row else len(questions) + 1
         if number in questions:
             raise DataError(f"{where}: question_id {number} was there before: every question needs its own")
@@ -113,6 +113,10 @@ class Pope(Benchmark):
         """Return the figures of `pope_figures`."""
         return pope_figures(total)
 
+    def denominators(self, group: str) -> Denominators:
+        """Return those of `pope_figures`."""
+        return DENOMINATORS
+
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read one file per split: `question` and `answer` in their order, or `question_id` and `text`."""
         if len(paths) != len(self._paths):
@@ -159,8 +163,8 @@ class Pope(Benchmark):
             image = Path(str(row.get("image", question.image))).name
             if question.text not in said or image != Path(question.image).name:
                 raise DataError(
-                    f"{where}: answers {said!r} about {image}, but question {question.number} of "
-                    f"{self._paths[split]} is {question.text!r} about {question.image}"
+                    f"{where}: answers {brief(said)} about {some([image])}, but question {question.number} of "
+                    f"{self._paths[split]} is {brief(question.text)} about {some([question.image])}"
                 )
             if _id(split, question) in found:
                 raise DataError(f"{where}: question {question.number} was answered before")

@@ -6,14 +6,15 @@ import functools
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sira_cli._version import __version__
 from sira_cli.eval.answers.texts import Answers, FailedAnswer
 from sira_cli.eval.base import Benchmark, Part
 from sira_cli.eval.paper import paper_row
-from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.eval.settings import label
+from sira_cli.eval.stats.bootstrap import RESAMPLES, SEED, Figure
 from sira_cli.eval.stats.compared import Compared
 from sira_cli.eval.stats.mcnemar import mcnemar
 from sira_cli.eval.stats.tally import Counts, Tally
@@ -37,6 +38,7 @@ class Row:
         differences: of the figures to those of the first method, on the same draws of pictures; none for the first
             method, or where it has no answers.
         paper: the figures that the paper gives, if it was asked for them and has any.
+        label: what tables call the method: it says when answers were sampled.
     """
 
     part: str
@@ -48,11 +50,15 @@ class Row:
     figures: dict[str, Figure]
     differences: dict[str, Figure]
     paper: dict[str, float] | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """McNemar's exact test of two methods, over answers that only one of them has right."""
+    """McNemar's exact test of two methods, over answers that only one of them has right.
+
+    It takes answers as independent, those about the same picture, too.
+    """
 
     group: str
     first: str
@@ -73,6 +79,7 @@ class EvalReport:
         settings: of each method, as far as they are known; the others are compared with the first method.
         not_run: methods whose answers are taken from another one, because they cannot differ.
         paper: the model whose figures in the paper are put beside, if any.
+        bootstrap: how intervals were made.
     """
 
     benchmark: str
@@ -84,6 +91,7 @@ class EvalReport:
     rows: tuple[Row, ...]
     tests: tuple[Comparison, ...]
     failures: tuple[FailedAnswer, ...]
+    bootstrap: dict[str, Any] = field(default_factory=lambda: {"draws": RESAMPLES, "of": "pictures", "seed": SEED})
 
     @classmethod
     def of(
@@ -108,12 +116,17 @@ class EvalReport:
             tallies = {one.name: benchmark.score(part, one.texts[part.name]) for one in given}
             sizes = _sizes(benchmark, part)
             pictures = {ask.id: ask.picture for ask in part.asks}
-            first = answers[0].name
+            first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in given}
             groups: list[Compared] = []
             for group in part.groups:
                 common = _common({name: tallies[name][group] for name in tallies}, pictures)
-                compared = Compared.of(common, functools.partial(benchmark.figures, group))
-                rows += _rows(benchmark.name, part.name, group, common, compared, sizes[group], first, paper)
+                compared = Compared.of(
+                    common, functools.partial(benchmark.figures, group), benchmark.denominators(group)
+                )
+                rows += [
+                    replace(row, label=labels[row.method])
+                    for row in _rows(benchmark.name, part.name, group, common, compared, sizes[group], first, paper)
+                ]
                 tests += _tests(group, common, compared.exact)
                 groups.append(compared)
             if benchmark.averaged and len(groups) > 1:
@@ -130,10 +143,43 @@ class EvalReport:
             failures=tuple(failure for one in answers for failure in one.failures),
         )
 
+    @property
+    def first(self) -> str:
+        """The method that others are compared with."""
+        return next(iter(self.settings))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What tables call each method."""
+        return {name: name for name in self.settings} | {row.method: row.label or row.method for row in self.rows}
+
+    def p(self, row: Row) -> float | None:
+        """Return the p value of a row's method against the first one; None where they were not compared."""
+        pair = (row.group, self.first, row.method)
+        return next((test.p for test in self.tests if (test.group, test.first, test.second) == pair), None)
+
+    def how(self) -> list[str]:
+        """Say how intervals and p values are made, and what labels mean."""
+        draws, of, seed = (self.bootstrap[name] for name in ("draws", "of", "seed"))
+        half = "in percent but for words and length, ± half a 95 % interval"
+        said = [f"{half}: {draws:,} bootstrap draws of {of} (seed {seed}), Wilson's where all agree on 0 or 100"]
+        if len(self.settings) > 1:
+            which = f"on which answers only one of {self.labels[self.first]} and the method is right"
+            said.append(f"p: McNemar's exact test, {which}, taken as independent")
+        sampled = [name for name, settings in self.settings.items() if settings.get("temperature")]
+        if sampled:
+            said.append("T: answers are sampled at this temperature; what is greedy without it is called sampling")
+        return said
+
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""
         record = {"schema": "sira.eval/1", "official": not self.stand_ins, **asdict(self), "sira_version": __version__}
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+
+def p_text(p: float | None) -> str:
+    """Return a p value for people; nothing for None."""
+    return "" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001"
 
 
 def _common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
@@ -189,6 +235,7 @@ def _means(rows: Sequence[Row], compared: Compared, first: str) -> list[Row]:
             counts={},
             figures=compared.figures(name),
             differences=compared.differences(name, first),
+            label=next(row.label for row in rows if row.method == name),
         )
         for name in compared.exact
     ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError
+from sira_cli.pictures.names import one_line
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -73,11 +74,11 @@ def text_of(where: str, row: dict[str, Any], *names: str) -> str:
     for name in names:
         if name in row:
             if not isinstance(row[name], str):
-                raise DataError(f"{where}: {name} is no text: {row[name]!r}")
+                raise DataError(f"{where}: {name} is no text: {brief(row[name])}")
             if any("\ud800" <= char <= "\udfff" for char in row[name]):
-                raise DataError(f"{where}: {name} holds half a character (a lone surrogate): {row[name]!r:.60}")
+                raise DataError(f"{where}: {name} holds half a character (a lone surrogate): {brief(row[name])}")
             return str(row[name])
-    raise DataError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
+    raise DataError(f"{where}: expected {' or '.join(names)}, found {some(row) or 'nothing'}")
 
 
 def id_of(where: str, row: dict[str, Any], *names: str) -> int:
@@ -91,13 +92,28 @@ def id_of(where: str, row: dict[str, Any], *names: str) -> int:
             value = row[name]
             if type(value) is int or (isinstance(value, str) and value.isdecimal() and len(value) < 20):
                 return int(value)
-            raise DataError(f"{where}: {name} is no whole number: {value!r:.60}")
-    raise DataError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
+            raise DataError(f"{where}: {name} is no whole number: {brief(value)}")
+    raise DataError(f"{where}: expected {' or '.join(names)}, found {some(row) or 'nothing'}")
+
+
+def brief(value: Any, most: int = 60) -> str:
+    """Return a value for a message, a text in quotes; of a long one the beginning."""
+    return _clip(repr(value), most)
+
+
+def some(names: Collection[object], most: int = 8, width: int = 60) -> str:
+    """Return names for a message, on one line: the first ones, and how many more there are."""
+    shown = ", ".join(_clip(one_line(str(name)), width) for name in [*names][:most])
+    return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def _clip(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _object(where: str, row: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object, got {row!r:.60}")
+        raise DataError(f"{where}: expected a JSON object, got {brief(row)}")
     return where, row
 
 

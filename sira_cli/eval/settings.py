@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,26 @@ SAME = (
     *(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens", "method_settings")),
     *(each.name for each in fields(EvalSettings)),
 )
+
+
+def label(name: str, settings: Mapping[str, Any]) -> str:
+    """Return what tables call a method: with a temperature above 0, greedy decoding is sampling.
+
+    Args:
+        name: the method's, or a label that the user gave.
+        settings: what decided its answers, as far as it is known.
+    """
+    temperature, top_p, beams = (_number(settings.get(key)) for key in ("temperature", "top_p", "num_beams"))
+    if temperature:
+        how = [f"T={temperature:g}", f"top-p={top_p:g}" if 0 < top_p < 1 else ""]
+        name = re.sub(r"^greedy(?=$|\+)", "sampling", name)
+    else:
+        how = [""]
+    return ", ".join(filter(None, [name, *how, f"{beams:g} beams" if beams > 1 else ""]))
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, int | float) else 0
 
 
 def settings_in(record: dict[str, Any]) -> dict[str, Any]:

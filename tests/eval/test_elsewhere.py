@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_methods_side_by_side(sira, elsewhere):
     files = (elsewhere / "base.jsonl", f"sira={elsewhere / 'better.jsonl'}")
     code, out, err = sira(*run, "--answers", *files)
     assert (code, err) == (0, "")
-    assert [line.split()[:2] for line in out.splitlines() if "±" in line][:2] == [["sira", "87.5"], ["base", "50.0"]]
+    assert [line.split()[:2] for line in out.splitlines() if "±" in line][:2] == [["sira", "87.50"], ["base", "50.00"]]
     assert "only one of sira and the method is right" in out  # labelled files come first
     report = json.loads(sira(*run, "--answers", files[0], "--answers", files[1], "--json")[1])
     assert list(report["settings"]) == ["sira", "base"]
@@ -139,12 +140,16 @@ def test_latex(sira, elsewhere):
     run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--format", "latex", "--answers")
     _, out, _ = sira(*run, f"a_b={elsewhere / 'better.jsonl'}", elsewhere / "base.jsonl")
     lines = out.splitlines()
-    assert (lines[0], lines[-1]) == (r"\begin{tabular}{llrrrrrrrr}", r"\end{tabular}")
+    assert (lines[2], lines[-1]) == (r"\begin{tabular}{llrrrrrrrrr}", r"\end{tabular}")
     body = [line for line in lines if line.endswith(r"\\")]
-    assert all(line.count("&") == 9 for line in body)
+    assert all(line.count("&") == 10 for line in body)
     assert body[0].startswith(r" & Method & accuracy$\uparrow$ & F1$\uparrow$")
-    assert body[1].startswith(r"coco random & a\_b & \textbf{87.50} & \textbf{85.71} & \textbf{100.00} & 75.00 &")
-    assert body[2].startswith(r" & base & 50.00 & 66.67 & 50.00 & \textbf{100.00} & 100.00 & 100.00 & ")
+    assert body[0].endswith(r" & words & $p$ \\")
+    bare = [re.sub(r" \{\\scriptsize \$\\pm\$\d+\.\d+\}", "", line) for line in body]
+    assert bare[1].startswith(r"coco random & a\_b & \textbf{87.50} & \textbf{85.71} & \textbf{100.00} & 75.00 &")
+    assert bare[2].startswith(r" & base & 50.00 & 66.67 & 50.00 & \textbf{100.00} & 100.00 & 100.00 & 0.0 & 1.0 & ")
+    assert bare[3].startswith(r" & \quad $-$ a\_b & $-37.50$ & $-19.05$ & $-50.00$ & $+25.00$ & $+100.00$ &")
+    assert bare[3].endswith(r" & 0.375 \\")
 
 
 def test_records_of_two_settings_are_not_one_method(pope, tmp_path):

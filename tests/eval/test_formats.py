@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -46,8 +47,9 @@ class Named(Made):
 def test_latex_knows_what_should_be_low(name):
     lines = to_latex(EvalReport.of(Named(name), [said("base", "11", "11"), said("new", "10", "11")])).splitlines()
     assert lines[0] == "% NOT the official figures: a coin"
-    assert rf"{name}$\downarrow$" in lines[3]
-    assert lines[5:7] == [r"a & base & 100.00 \\", r" & new & \textbf{50.00} \\"]
+    assert rf"{name}$\downarrow$" in lines[5]
+    assert lines[7].startswith("a & base & 100.0 ")
+    assert lines[8].startswith(r" & new & \textbf{50.0} ")
 
 
 @pytest.mark.parametrize("name", ["yes", "neither", "words", "length"])
@@ -83,14 +85,16 @@ def test_latex_has_a_table_a_part_and_the_papers_rows():
         ("one", "a~b", r"x\y^2", {"accuracy": 50.0, "yes": 40.0}, {"accuracy": 61.25}),
         ("two", "c", "50%", {"Hal": 12.345}, None),
     )
+    how = "".join(f"% {line}\n" for line in report.how())
+    half = r"{\scriptsize $\pm$0.0}"
     assert (
-        to_latex(report)
+        to_latex(report).replace(how, "").replace(half, "±")
         == r"""\begin{tabular}{llrr}
 \toprule
  & Method & accuracy$\uparrow$ & yes \\
 \midrule
-a\~{}b & x\textbackslash{}y\^{}2 & 50.00 & 40.00 \\
- & x\textbackslash{}y\^{}2 (paper) & 61.25 &  \\
+a\~{}b & x\textbackslash{}y\^{}2 & 50.0 ± & 40.0 ± \\
+ & x\textbackslash{}y\^{}2 (paper) & 61.2 &  \\
 \bottomrule
 \end{tabular}
 
@@ -98,7 +102,7 @@ a\~{}b & x\textbackslash{}y\^{}2 & 50.00 & 40.00 \\
 \toprule
  & Method & Hal$\downarrow$ \\
 \midrule
-c & 50\% & 12.35 \\
+c & 50\% & 12.3 ± \\
 \bottomrule
 \end{tabular}
 """
@@ -127,9 +131,12 @@ def test_remarks_say_what_was_not_run_and_what_decides(monkeypatch):
         paper="llava-1.5-7b",
         facts={"rule": "official", "questions": {"a": "b"}, "language": "nltk"},
     )
-    assert printed(report, monkeypatch, 200).splitlines()[-5:] == [
-        "in percent but for words and length, ± half a 95 % interval (bootstrap over pictures)",
-        "p: McNemar's exact test, on which answers only one of base and the method is right",
+    lines = printed(report, monkeypatch, 200).splitlines()
+    assert lines[-5].startswith(
+        "in percent but for words and length, ± half a 95 % interval: 1,000 bootstrap draws of "
+    )
+    assert lines[-4:] == [
+        "p: McNemar's exact test, on which answers only one of base and the method is right, taken as independent",
         "other: not run, as it picks what base picks unless one samples",
         "in the paper: llava-1.5-7b; nothing there of other",
         "rule: official, language: nltk",
@@ -165,3 +172,29 @@ def test_a_narrow_table_leaves_intervals_out(monkeypatch, columns, expected):
     row = next(line for line in out.splitlines() if line.split()[:1] == ["base"])
     assert row.split(maxsplit=1)[1].strip() == expected
     assert "…" not in out.split("in percent")[0]
+
+
+def test_what_the_paper_lacks_is_named(monkeypatch):
+    """Methods it has none of; and groups, of which captions of unknown length are one."""
+    figures = {"CHAIRs": 50.0}
+    rows = [("captions", "captions", name, figures, None) for name in ("greedy", "opera", "mine")]
+    report = dataclasses.replace(made_report(*rows, paper="llava-1.5-7b"), benchmark="chair")
+    assert (
+        "in the paper: llava-1.5-7b; nothing there of mine; "
+        "no figures there for captions, only for 64 tokens, 512 tokens: give --lengths N\n"
+    ) in printed(report, monkeypatch, 200)
+    rows = [("g", "generative", "sid", {"CHAIR": 5.0}, {"CHAIR": 6.1}), ("d", "existence", "sid", {"F1": 5.0}, None)]
+    report = dataclasses.replace(made_report(*rows, paper="llava-1.5-7b"), benchmark="amber")
+    out = printed(report, monkeypatch, 200)
+    assert "in the paper: llava-1.5-7b; no figures there for existence, only for generative\n" in out
+
+
+@pytest.mark.parametrize(("benchmark", "shown"), [("pope", "89.10 ±0.00"), ("chair", "89.1 ±0.0")])
+def test_figures_have_as_many_decimals_as_in_the_paper(monkeypatch, benchmark, shown):
+    figures = {"accuracy" if benchmark == "pope" else "CHAIRs": 89.1, "words": 2.25}
+    paper = {name: value for name, value in figures.items() if name != "words"}
+    report = dataclasses.replace(made_report(("one", "all", "sira", figures, paper)), benchmark=benchmark)
+    out = printed(report, monkeypatch, 200)
+    assert re.search(rf"sira +{shown} +2\.2 ±0\.0 *\n +in the paper +{shown.split()[0]}\s", out)
+    assert shown.split()[0] + r" {\scriptsize $\pm$0" in to_latex(report)
+    assert f"(paper) & {shown.split()[0]} &" in to_latex(report)

@@ -10,13 +10,21 @@ from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.amber.data import Annotated, PartName, Query, read_annotations, read_lexicon, read_queries
-from sira_cli.eval.amber.figures import GROUPS, answer_counts, caption_counts, figures_of, groups_of, is_right
+from sira_cli.eval.amber.figures import (
+    DENOMINATORS,
+    GROUPS,
+    answer_counts,
+    caption_counts,
+    figures_of,
+    groups_of,
+    is_right,
+)
 from sira_cli.eval.amber.similarity import Similarity
 from sira_cli.eval.amber.words import Judged, Lexicon
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.language.language import Language
-from sira_cli.eval.rows import id_of, read_rows, text_of
-from sira_cli.eval.stats.tally import Tally
+from sira_cli.eval.rows import id_of, read_rows, some, text_of
+from sira_cli.eval.stats.tally import Denominators, Tally
 from sira_cli.files import replacing
 
 PARTS: tuple[PartName, ...] = ("generative", "discriminative")
@@ -119,6 +127,10 @@ class Amber(Benchmark):
         """
         return figures_of(group, total)
 
+    def denominators(self, group: str) -> Denominators:
+        """Return those of the script's figures, without what it adds to them."""
+        return DENOMINATORS["generative" if group == "generative" else "discriminative"]
+
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read answers that were made elsewhere, with `id` and `response`; all files together.
 
@@ -137,7 +149,7 @@ class Amber(Benchmark):
                 if id_ in found:
                     raise DataError(f"{where}: id {id_} is answered already: {found[id_][0]}: keep one of the two")
                 found[id_] = where, text
-        files = ", ".join(map(str, paths))
+        files = some(paths, 3, 1_000)
         answers = {}
         for part in self.parts:
             texts = {ask.id: found[ask.id][1] for ask in part.asks if ask.id in found}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sira_cli.eval.amber.data import Annotated, PartName
 from sira_cli.eval.amber.words import Judged
-from sira_cli.eval.stats.tally import Counts
+from sira_cli.eval.stats.tally import Counts, Denominators
 
 GROUPS: dict[PartName, tuple[str, ...]] = {
     "generative": ("generative",),
@@ -28,6 +28,18 @@ START = 0.001
 STARTS = {"attribute": 3 * START}
 F1_START = 0.0001
 F1_STARTS = {"existence": 0.001}  # perhaps a slip, but it changes digits
+
+DENOMINATORS: dict[PartName, Denominators] = {
+    "generative": {"CHAIR": ("mentions",), "Cover": ("truth",), "Hal": ("answers",), "Cog": ("hallu words",)},
+    "discriminative": {
+        "accuracy": ("answers",),
+        "precision": ("answered no",),
+        "recall": ("no",),
+        "F1": ("no", "answered no"),
+        "yes": ("answers",),
+        "neither": ("answers",),
+    },
+}
 
 
 def groups_of(annotated: Annotated) -> tuple[str, ...]:

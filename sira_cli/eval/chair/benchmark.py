@@ -15,8 +15,9 @@ from sira_cli.eval.chair.coco import Annotations
 from sira_cli.eval.chair.rows import read_captions
 from sira_cli.eval.chair.words import Mentions, mentions
 from sira_cli.eval.language.language import Language, Need, find_language
-from sira_cli.eval.stats.chair import chair_figures, mention_counts
-from sira_cli.eval.stats.tally import Tally, ratio
+from sira_cli.eval.rows import some
+from sira_cli.eval.stats.chair import DENOMINATORS, chair_figures, mention_counts
+from sira_cli.eval.stats.tally import Denominators, Tally, ratio
 from sira_cli.files import replacing
 
 PROMPT = "Please describe this image in detail."
@@ -122,6 +123,10 @@ class Chair(Benchmark):
         """
         return chair_figures(total) | {"length": 100 * ratio(0.01 * total["tokens"], total["captions"])}
 
+    def denominators(self, group: str) -> Denominators:
+        """Return those of `chair_figures`."""
+        return DENOMINATORS
+
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read captions of one method and one length (see `chair.rows`); several files are shards of them."""
         (part,) = self.parts
@@ -131,7 +136,7 @@ class Chair(Benchmark):
             if image not in asked:
                 raise DataError(f"{given.where}: image {image} is not among the {len(asked)} that are scored")
         if missing := [image for image in sorted(asked) if image not in captions]:
-            files = ", ".join(str(path) for path in paths)
+            files = some(paths, 3, 1_000)
             raise DataError(f"{files}: no caption of image {missing[0]} ({len(missing)} of {len(asked)} are missing)")
         return {part.name: {ask.id: captions[int(ask.id)].text for ask in part.asks}}
 

@@ -11,6 +11,7 @@ import numpy as np
 from sira_cli.eval.stats.tally import Counts
 
 RESAMPLES = 1_000
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,21 @@ class Figure:
     low: float
     high: float
 
-    def __format__(self, sign: str) -> str:
-        """Format as `12.3 ±1.2`: half the interval's width stands behind ±; `+` shows the sign of a positive value."""
-        return f"{self.value:{sign}.1f} ±{(self.high - self.low) / 2:.1f}"
+    @property
+    def half(self) -> float:
+        """Half the interval's width, as it stands behind ±."""
+        return (self.high - self.low) / 2
+
+    def __format__(self, spec: str) -> str:
+        """Format as `12.3 ±1.2`; `+` shows the sign of a positive value, `.2f` gives both numbers two decimals."""
+        number = spec if spec.endswith("f") else f"{spec}.1f"
+        return f"{self.value:{number}} ±{self.half:{number.removeprefix('+')}}"
 
 
 @functools.lru_cache(maxsize=1)
 def draws(size: int) -> np.ndarray:
     """Return how often each of `size` pictures is drawn, with replacement: `[RESAMPLES, size]`, always the same."""
-    return np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), RESAMPLES).astype(float)
+    return np.random.default_rng(SEED).multinomial(size, np.full(size, 1 / size), RESAMPLES).astype(float)
 
 
 def interval(value: float, drawn: np.ndarray) -> Figure:

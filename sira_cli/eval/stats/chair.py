@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sira_cli.eval.stats.tally import Counts, ratio
 
+DENOMINATORS = {"CHAIRs": ("captions",), "CHAIRi": ("mentions",), "recall": ("objects",)}
+
 
 def mention_counts(mentioned: Sequence[str], truth: Collection[str]) -> Counts:
     """Count what a caption mentions against what is in the picture.

@@ -8,6 +8,15 @@ from collections.abc import Callable, Mapping
 from sira_cli.eval.stats.tally import Tally, ratio
 
 CELLS = ("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no")
+DENOMINATORS = {
+    "accuracy": CELLS,
+    "F1": ("TP", "FP", "FN", "unanswered yes"),
+    "precision": ("TP", "FP"),
+    "recall": ("TP", "FN", "unanswered yes"),
+    "FPR": ("FP", "TN", "unanswered no"),
+    "yes": CELLS,
+    "neither": CELLS,
+}
 FIGURES = ("accuracy", "F1", "precision", "recall", "FPR", "yes")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 Counts = dict[str, float]
+Denominators = Mapping[str, Sequence[str]]  # by figure, the counts that add up to its denominator
 
 
 @dataclass
