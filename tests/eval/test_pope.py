@@ -244,7 +244,7 @@ def test_both_forms_of_answer_files(file):
         ([{"question_id": 1, "text": "a"}, {"question_id": 9, "text": "b"}], r"line 2: question_id 9 is not in"),
         ([{"question_id": 1, "text": "a"}], r"line 1: the file ends after 1 of 2 answers: question 2"),
         ([{"question_id": 1, "text": None}], r"line 1: text is no text: None"),
-        ([{"question_id": "9" * 5000, "text": "a"}], r"line 1: question_id is no whole number: '9{50,60}$"),
+        ([{"question_id": "9" * 5000, "text": "a"}], r"line 1: question_id is no whole number: '9{50,60}\.\.\.$"),
         ([{"question_id": 1, "text": float("nan")}], r"line 1: no JSON that can be read: NaN is no number"),
         ([{"question_id": 1, "reply": "a"}], r"line 1: expected answer or text, found question_id, reply"),
     ],

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sira_cli.errors import DataError
 from sira_cli.eval.amber.words import Lexicon
-from sira_cli.eval.rows import id_of, read_json, read_rows, read_text, text_of
+from sira_cli.eval.rows import brief, id_of, read_json, read_rows, read_text, some, text_of
 
 PartName = Literal["generative", "discriminative"]
 
@@ -55,7 +55,7 @@ def read_lexicon(data: Path) -> Lexicon:
         raise DataError(f"{path}: expected a JSON object of words, each with a list of related words")
     for word, related in relation.items():
         if not _is_words(related):
-            raise DataError(f"{path}: {word}: expected a list of related words, got {related!r:.60}")
+            raise DataError(f"{path}: {some([word])}: expected a list of related words, got {brief(related)}")
     safe = frozenset(read_text(data / "safe_words.txt").split("\n"))
     return Lexicon({word: tuple(related) for word, related in relation.items()}, safe)
 
@@ -71,7 +71,7 @@ def read_annotations(data: Path, lexicon: Lexicon) -> dict[int, Annotated]:
     for number, (where, row) in enumerate(read_rows(path), start=1):
         # the script takes the annotation of id N from place N
         if id_of(where, row, "id") != number:
-            raise DataError(f"{where}: expected id {number}, got {row['id']!r}: ids must be 1, 2, 3, ... in order")
+            raise DataError(f"{where}: expected id {number}, got {brief(row['id'])}: ids must be 1, 2, 3, ... in order")
         found[number] = _annotated(where, row, lexicon)
     return found
 
@@ -109,15 +109,15 @@ def _annotated(where: str, row: dict[str, Any], lexicon: Lexicon) -> Annotated:
     if kind != "generative":
         truth = text_of(where, row, "truth")
         if truth not in ("yes", "no"):
-            raise DataError(f"{where}: truth must be yes or no, got {truth!r}")
+            raise DataError(f"{where}: truth must be yes or no, got {brief(truth)}")
         return Annotated(kind, (truth,), ())
     words = {}
     for name in ("truth", "hallu"):
         if not _is_words(row.get(name)):
-            raise DataError(f"{where}: {name}: expected a list of words, got {row.get(name)!r:.60}")
+            raise DataError(f"{where}: {name}: expected a list of words, got {brief(row.get(name))}")
         unknown = [word for word in row[name] if word not in lexicon.relation]
         if unknown:
-            raise DataError(f"{where}: {name}: {unknown[0]!r} is not in relation.json: the two files do not match")
+            raise DataError(f"{where}: {name}: {brief(unknown[0])} is not in relation.json: the two files do not match")
         words[name] = tuple(row[name])
     return Annotated(kind, words["truth"], words["hallu"])
 

@@ -13,7 +13,7 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.names import by_method, labels
 from sira_cli.eval.answers.texts import Answers, UnitTexts
 from sira_cli.eval.base import ONE_WORD, Benchmark
-from sira_cli.eval.rows import read_rows, text_of
+from sira_cli.eval.rows import brief, read_rows, some, text_of
 from sira_cli.eval.settings import SAME, settings_in
 
 
@@ -88,9 +88,9 @@ def _own(benchmark: Benchmark, source: AnswerFiles) -> Answers:
             answers.settings = answers.settings or configuration
             other = next((name for name in SAME if configuration[name] != answers.settings[name]), None)
             if other is not None:
+                here, before = brief(configuration[other]), brief(answers.settings[other])
                 raise DataError(
-                    f"{where}: {other} is {configuration[other]!r} here and {answers.settings[other]!r} before: "
-                    "label what is to be compared: LABEL=FILE"
+                    f"{where}: {other} is {here} here and {before} before: label what is to be compared: LABEL=FILE"
                 )
             if (key := unit_of(row)) is None:
                 continue  # it answers other question files
@@ -99,7 +99,8 @@ def _own(benchmark: Benchmark, source: AnswerFiles) -> Answers:
             text = text_of(where, row, "text" if ok else "error")
             if ok and found[name].texts.get(unit, text) != text:
                 raise DataError(
-                    f"{where}: {unit!r} has another answer in {places[key][1]}: keep one of the two, or finish the run"
+                    f"{where}: {brief(unit, 120)} has another answer in {places[key][1]}: "
+                    "keep one of the two, or finish the run"
                 )
             if not ok and key in places and places[key][0] != path:
                 continue  # a failure does not replace an answer, in whatever order the files come
@@ -112,12 +113,12 @@ def _own(benchmark: Benchmark, source: AnswerFiles) -> Answers:
         missing = [asked for asked in part.asks if asked.unit not in one.texts and asked.unit not in one.errors]
         if missing:
             raise DataError(
-                f"{source.paths[0]}: no answer to {missing[0].unit!r} and {len(missing) - 1} more of "
+                f"{source.paths[0]}: no answer to {brief(missing[0].unit, 120)} and {len(missing) - 1} more of "
                 f"{len(part.asks)}: is it finished, and are all shards given?"
             )
         answers.add(benchmark, part, one)
     if not answers.texts:
-        files = ", ".join(map(str, source.paths))
+        files = some(source.paths, 3, 1_000)
         raise DataError(f"{files}: no record there answers what {benchmark.name} asks")
     return answers
 

@@ -12,7 +12,7 @@ from typing import Any
 from sira_cli._version import __version__
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.words import HEADS, MERGES, mentions
-from sira_cli.eval.rows import read_json
+from sira_cli.eval.rows import brief, read_json
 from sira_cli.files import make_folder, replacing
 from sira_cli.models import presets
 from sira_cli.models.records import hash_of
@@ -163,7 +163,7 @@ class _Content:
         heads: dict[int, str] = {}
         for number, (category, name) in enumerate(self._rows("categories", id=int, name=str)):
             if name not in HEADS:
-                raise DataError(f"{self._path}: categories[{number}]: {name!r} is not in CHAIR's list of words")
+                raise DataError(f"{self._path}: categories[{number}]: {brief(name)} is not in CHAIR's list of words")
             heads[category] = HEADS[name]
         for number, (image, category) in enumerate(self._rows("annotations", image_id=int, category_id=int)):
             if category not in heads:
@@ -185,7 +185,7 @@ class _Content:
             if not isinstance(row, dict) or type(row.get(first)) is not one or type(row.get(second)) is not other:
                 raise DataError(
                     f"{self._path}: {entry}[{number}]: expected {first} ({one.__name__}) and {second} "
-                    f"({other.__name__}), got {row!r:.80}"
+                    f"({other.__name__}), got {brief(row, 80)}"
                 )
             yield row[first], row[second]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.coco import image_of
-from sira_cli.eval.rows import parse_json, read_rows, read_text, text_of
+from sira_cli.eval.rows import brief, parse_json, read_rows, read_text, some, text_of
 
 
 class Given(NamedTuple):
@@ -52,7 +52,7 @@ def read_ids(path: Path) -> dict[int, str]:
     places: dict[int, str] = {}
     for where, entry in _entries(path):
         if (image := _image(entry)) is None:
-            raise DataError(f"{where}: expected an image's number or its file name in COCO, got {entry!r:.60}")
+            raise DataError(f"{where}: expected an image's number or its file name in COCO, got {brief(entry)}")
         if image in places:
             raise DataError(f"{where}: image {image} is in {places[image]}, too")
         places[image] = where
@@ -82,8 +82,8 @@ def image_of_row(where: str, row: dict[str, Any], *names: str) -> int:
         if name in row:
             if (image := _image(row[name])) is not None:
                 return image
-            raise DataError(f"{where}: {name} is no image of COCO: {row[name]!r:.60}")
-    raise DataError(f"{where}: expected {' or '.join(names)}, found {', '.join(row) or 'nothing'}")
+            raise DataError(f"{where}: {name} is no image of COCO: {brief(row[name])}")
+    raise DataError(f"{where}: expected {' or '.join(names)}, found {some(row) or 'nothing'}")
 
 
 def _image(value: Any) -> int | None:

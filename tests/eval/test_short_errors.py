@@ -1,0 +1,103 @@
+"""Errors stay short, whatever stands in a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sira_cli.errors import DataError
+from sira_cli.eval.amber.data import read_annotations, read_lexicon
+from sira_cli.eval.answers.read import find_files, read_answers
+from sira_cli.eval.chair.coco import Annotations
+from sira_cli.eval.pope import Pope
+from tests.support.eval.amber_data import lay_out
+from tests.support.eval.made import Made
+
+LONG = "very " * 4_000 + "long"
+MANY = {f"COCO_val2014_{number:012d}.jpg": "A dog." for number in range(500)}  # captions by file name
+ODD = [
+    MANY,
+    {LONG: 1},
+    {"id": LONG, "image_id": LONG, "question_id": LONG, "text": LONG},
+    {"text": [LONG]},
+    [LONG],
+    LONG,
+]
+RECORD = {"schema": "sira.ask/1", "method": "vcd", "part": "only", "id": "a/0", "text": "1", "status": "ok"}
+QUESTION = {"question_id": 1, "image": "0.jpg", "text": "Is it?", "label": "yes"}
+
+
+def short(error: DataError, path: Path) -> None:
+    said = str(error.value).replace(str(path), "")
+    assert len(said) < 400
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("row", range(len(ODD)))
+@pytest.mark.parametrize("benchmark", ["chair", "amber", "pope"])
+def test_of_answers(request, tmp_path, benchmark, row):
+    (tmp_path / "odd.jsonl").write_text(json.dumps(ODD[row]) + "\n")
+    (tmp_path / "coco_pope_random.json").write_text(json.dumps(QUESTION) + "\n")
+    reader = Pope([tmp_path / "coco_pope_random.json"]) if benchmark == "pope" else request.getfixturevalue(benchmark)
+    with pytest.raises(DataError) as error:
+        reader.read([tmp_path / "odd.jsonl"])
+    short(error, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"label": LONG}, {"label": [LONG]}, {"image": {"a": LONG}}, {"text": None, "label": "no", LONG: 1}]
+)
+def test_of_questions(tmp_path, changes):
+    (tmp_path / "q.json").write_text(json.dumps(QUESTION | changes) + "\n")
+    with pytest.raises(DataError) as error:
+        Pope([tmp_path / "q.json"])
+    short(error, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "row", [{"question_id": 1, "question": LONG, "answer": "Yes"}, {"question_id": 1, "image": LONG, "answer": "Yes"}]
+)
+def test_of_answers_to_other_questions(tmp_path, row):
+    (tmp_path / "q.json").write_text(json.dumps(QUESTION | {"text": LONG + "?"}) + "\n")
+    (tmp_path / "a.json").write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError) as error:
+        Pope([tmp_path / "q.json"]).read([tmp_path / "a.json"])
+    short(error, tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"model": LONG}, {"method_settings": MANY}, {"id": "a/0", "text": LONG}])
+def test_of_records(tmp_path, changes):
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (RECORD, RECORD | changes)))
+    with pytest.raises(DataError) as error:
+        read_answers(Made(2), find_files([str(tmp_path / "own.jsonl")])[0])
+    short(error, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("annotations.json", [{"id": LONG}]),
+        ("annotations.json", [{"id": 1, "type": "relation", "truth": LONG}]),
+        ("annotations.json", [{"id": 1, "type": "generative", "truth": [LONG], "hallu": []}]),
+        ("annotations.json", [{"id": 1, "type": "generative", "truth": LONG, "hallu": []}]),
+        ("relation.json", {LONG: "x"}),
+        ("relation.json", {"dog": LONG}),
+    ],
+)
+def test_of_ambers_files(tmp_path, name, row):
+    data = lay_out(tmp_path / "amber")
+    (data / name).write_text(json.dumps(row))
+    with pytest.raises(DataError) as error:
+        read_annotations(data, read_lexicon(data))
+    short(error, tmp_path)
+
+
+def test_of_cocos_files(tmp_path):
+    for name in ("instances", "captions"):
+        content = {"images": [], "categories": [{"id": 1, "name": LONG}], "annotations": [LONG]}
+        (tmp_path / f"{name}_val2014.json").write_text(json.dumps(content))
+    with pytest.raises(DataError) as error:
+        Annotations.find(tmp_path).truth([1], str.split, {})
+    short(error, tmp_path)
