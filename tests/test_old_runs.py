@@ -122,6 +122,7 @@ def test_a_picture_that_was_replaced_is_done_under_the_method_s_old_settings(sir
     ("name", "options", "difference"),
     [
         ("captions", ("--alpha", 2), "sira.alpha is 0.5 there and 2.0 now"),
+        ("captions", ("--system", "Be brief."), "system is None there and 'Be brief.' now"),
         ("vcd", ("--set", "noise_step=700"), "vcd.noise_step is 500 there and 700 now"),
         ("sid", ("--set", "visible=10"), "sid.visible is None there and 10 now"),
     ],

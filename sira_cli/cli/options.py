@@ -139,6 +139,9 @@ class DecodingOptions:
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help=f"Any other setting of the method: {_other_settings()}."),
     ] = None
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="System prompt (default: the preset's, or the chat template's).")
+    ] = None
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Length limit of a text, in tokens (default: the preset's).")
     ] = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.models.records import CONFIGURATION, hash_of
+from sira_cli.models.records import CONFIGURATION, LATER, hash_of
 
 if TYPE_CHECKING:
     from sira_cli.models.lvlm import Lvlm
@@ -46,10 +46,11 @@ class EvalSettings:
         )
 
 
-# What is equal in all records of a method, whatever its part. (Earlier versions did not write method_settings, and the
-# hash covers them.)
+# Earlier versions did not write these, and the hash covers them.
+_COVERED = ("method_settings", *LATER)
+# What is equal in all records of a method, whatever its part.
 SAME = (
-    *(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens", "method_settings")),
+    *(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens", *_COVERED)),
     *(each.name for each in fields(EvalSettings)),
 )
 
@@ -76,5 +77,5 @@ def _number(value: Any) -> float:
 
 def settings_in(record: dict[str, Any]) -> dict[str, Any]:
     """Return what is equal in all records of a method, from one of them; None where a record does not say it."""
-    other = {"method_settings": record["method_settings"]} if record.get("method_settings") else {}
+    other = {name: record[name] for name in _COVERED if record.get(name)}
     return {name: record.get(name) for name in SAME} | other

@@ -74,6 +74,7 @@ class DecodingModel:
         self.alpha = method.strength(self.sira)
         method.check_model(model, self.sira)
         self.compiled = compiled
+        self.check_prompt(preset.prompts.system)
         self.vocabulary = Vocabulary(processor.tokenizer)
         self.ends = EndTokens.of(model, processor.tokenizer)
         # Algorithm 1 picks from z_cd alone. So nothing else that a checkpoint's generation_config.json may hold takes
@@ -140,9 +141,14 @@ class DecodingModel:
     def chat_inputs(
         self, images: Sequence[Image.Image], prompts: Sequence[str], *, system: str = ""
     ) -> Mapping[str, torch.Tensor]:
-        """Return B pictures and prompts in the checkpoint's chat format; see `processors.chat_inputs`."""
+        """Return B pictures and prompts in the checkpoint's chat format; see `processors.chat_inputs`.
+
+        Args:
+            images, prompts: B of each.
+            system: the system's message; empty: the preset's.
+        """
         inputs: Mapping[str, torch.Tensor] = chat_inputs(
-            self.processor, self.model.config.model_type, images, prompts, system=system
+            self.processor, self.model.config.model_type, images, prompts, system=system or self.preset.prompts.system
         )
         return inputs
 

@@ -126,6 +126,7 @@ class Lvlm(DecodingModel):
             image_sha256=image_sha256,
             sira_version=__version__,
             method_settings=self._other_settings(task),
+            system=preset.prompts.system or None,
             words=answer.words,
             choices=answer.choices,
         )

@@ -27,6 +27,9 @@ SHIPPED = next(folder for folder in (_PACKAGE / "shipped_presets", _PACKAGE.pare
 DEFAULT = "qwen2.5-vl-7b"
 BUNDLED = "bundled"  # as `model`: the checkpoint that comes with the package
 BUNDLED_FOLDER = _PACKAGE / "demo" / "model"
+# Names in `Preset.decisive` that are there only where they are set: keys and files of records stay those of versions
+# that did not have them.
+ONLY_IF_SET = ("system",)
 
 
 class _Strict(BaseModel):
@@ -62,10 +65,15 @@ class SiraSettings(_Strict):
 
 
 class Prompts(_Strict):
-    """What is said to the model; `ask` contains `{question}`."""
+    """What is said to the model; `ask` contains `{question}`.
+
+    Attributes:
+        system: the system's message, instead of the chat template's own; empty: the template's own, if it has one.
+    """
 
     caption: str = Field(default="Please describe this image in detail.", min_length=1)
     ask: str = "{question}"
+    system: str = ""
 
     def asking(self, question: str) -> str:
         """Return the prompt for a question."""
@@ -150,14 +158,17 @@ class Preset(_Strict):
     def decisive(self) -> dict[str, Any]:
         """Return what of the preset decides a text under SIRA, beside the prompt, as JSON holds it."""
         left_out = {"name", "description", "download_gb", "prompts", "methods"}
-        return self.model_dump(mode="json", exclude=left_out)
+        values = self.model_dump(mode="json", exclude=left_out)
+        if self.prompts.system:
+            values["system"] = self.prompts.system
+        return values
 
     def with_settings(self, **settings: Any) -> Preset:
         """Return the same preset with single values replaced; None leaves a value as it is.
 
         Args:
-            **settings: keys of `sira`, `generation` and `load`, `revision`, `max_pixels`, or `prompt`
-                (the caption prompt).
+            **settings: keys of `sira`, `generation` and `load`, `revision`, `max_pixels`, `prompt` (the caption
+                prompt), or `system`.
 
         Raises:
             SettingsError: a value is not valid, or a name is not a setting.
@@ -169,7 +180,7 @@ class Preset(_Strict):
         values = self.model_dump(mode="json")
         homes = dict.fromkeys(SiraSettings.model_fields, "sira")
         homes |= dict.fromkeys(Generation.model_fields, "generation")
-        homes |= dict.fromkeys(Load.model_fields, "load") | {"max_pixels": "image"}
+        homes |= dict.fromkeys(Load.model_fields, "load") | {"max_pixels": "image", "system": "prompts"}
         for name, value in settings.items():
             if name in homes:
                 values[homes[name]][name] = value

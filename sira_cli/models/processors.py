@@ -80,13 +80,16 @@ def chat_inputs(
         said = [f"{system} {prompt}" if system else prompt for prompt in prompts]
         texts = [PROMPTS_WITHOUT_TEMPLATE[model_type].format(prompt=prompt) for prompt in said]
         return processor(images=[[image] for image in images], text=texts, padding=True, return_tensors="pt")
-    if system and not _takes_system_message(processor, template, system):
+    plain = _wants_plain_text(processor, template)
+    if system and not _takes_system_message(processor, template, system, plain):
         system, prompts = "", [f"{system} {prompt}" for prompt in prompts]
-    first = [{"role": "system", "content": [{"type": "text", "text": system}]}] if system else []
+    first = [_system_message(system, plain)] if system else []
+    # With plain text as content, the template itself places the image token, and pictures come beside the chat.
     contents = [
-        [{"type": "image", "image": image}, {"type": "text", "text": prompt}]
+        prompt if plain else [{"type": "image", "image": image}, {"type": "text", "text": prompt}]
         for image, prompt in zip(images, prompts, strict=True)
     ]
+    beside = {"images": [[image] for image in images]} if plain else {}
     return processor.apply_chat_template(
         [[*first, {"role": "user", "content": content}] for content in contents],
         chat_template=template,
@@ -94,7 +97,7 @@ def chat_inputs(
         tokenize=True,
         return_dict=True,
         return_tensors="pt",
-        processor_kwargs={"padding": True},
+        processor_kwargs={"padding": True, **beside},
     )
 
 
@@ -104,16 +107,31 @@ def refused(name: str, error: Exception) -> PictureError:
     return PictureError(f"{one_line(name)}: the image processor refused it: {reason[0]}")
 
 
-def _takes_system_message(processor: Any, template: str, system: str) -> bool:
+def _system_message(system: str, plain: bool) -> dict[str, Any]:
+    return {"role": "system", "content": system if plain else [{"type": "text", "text": system}]}
+
+
+def _takes_system_message(processor: Any, template: str, system: str, plain: bool) -> bool:
     """Return whether a chat template renders a system's message; some leave it out, some refuse it."""
-    chat = [
-        {"role": "system", "content": [{"type": "text", "text": system}]},
-        {"role": "user", "content": [{"type": "text", "text": "?"}]},
-    ]
+    user = {"role": "user", "content": "?" if plain else [{"type": "text", "text": "?"}]}
     try:
+        chat = [_system_message(system, plain), user]
         return system in processor.apply_chat_template(chat, chat_template=template, tokenize=False)
     except TemplateError:
         return False
+
+
+def _wants_plain_text(processor: Any, template: str) -> bool:
+    """Return whether a chat template takes a message's content as text (JoyCaption), not as a list of parts.
+
+    Such a template fails on a list, or writes it out as Python does, with quotes around the text.
+    """
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?!?"}]}]
+    try:
+        rendered = processor.apply_chat_template(chat, chat_template=template, tokenize=False)
+    except (TemplateError, TypeError):
+        return True
+    return "'?!?'" in rendered
 
 
 def _processor_class(folder: Path) -> Any:

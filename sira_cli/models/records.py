@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -34,6 +35,8 @@ class Answer:
 
 # Marks the fields that are equal in all records of a file: a file holds the texts of one configuration.
 SAME_IN_A_FILE = {"same in a file": True}
+# The same for settings of later versions: where a record does not have them, they are off.
+OFF_IF_ABSENT = {**SAME_IN_A_FILE, "off if absent": True}
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Result:
         duration_ms: wall time of this picture in milliseconds, preprocessing included.
         method_settings: settings of the method that have no key of their own; None, and not in the record, if there
             are none.
+        system: the system's message; None, and not in the record, unless it was set.
         words, choices: None, and not in the record, unless they were asked for (`Lvlm.answer`, `choose`).
     """
 
@@ -80,6 +84,7 @@ class Result:
     method_settings: dict[str, Any] | None = field(default=None, metadata=SAME_IN_A_FILE)
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
+    system: str | None = field(default=None, metadata=OFF_IF_ABSENT)
 
     def to_record(self) -> dict[str, Any]:
         """Return the record, ready for JSON."""
@@ -91,12 +96,26 @@ class Result:
 
     def configuration(self) -> dict[str, Any]:
         """Return what is equal in all records of a file."""
-        return {name: value for name, value in self.to_record().items() if name in CONFIGURATION}
+        return configuration_of(self.to_record())
 
 
-CONFIGURATION = tuple(each.name for each in fields(Result) if each.metadata == SAME_IN_A_FILE)
+CONFIGURATION = tuple(each.name for each in fields(Result) if "same in a file" in each.metadata)
+LATER = tuple(each.name for each in fields(Result) if "off if absent" in each.metadata)
 # Records of earlier versions do not have these.
 OPTIONAL = tuple(each.name for each in fields(Result) if each.default is None)
+
+
+def configuration_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is equal in all records of a file, from one of them; None for what is off.
+
+    Raises:
+        KeyError: it is not a record.
+    """
+    return {
+        name: record.get(name) if name in LATER else record[name]
+        for name in CONFIGURATION
+        if name in record or name not in OPTIONAL or name in LATER
+    }
 
 
 def hash_of(**decisive: Any) -> str:

@@ -17,7 +17,7 @@ from filelock import lock_descriptor
 
 from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.files import cannot_write, replacing
-from sira_cli.models.records import CONFIGURATION, OPTIONAL
+from sira_cli.models.records import CONFIGURATION, configuration_of
 
 _BEGINNING = b'{"schema": "sira.'
 
@@ -164,7 +164,7 @@ class Ledger:
                         raise ValueError
                     self._note(record, self._end, len(line))
                     configuration = {
-                        name: record[name] for name in self._same if name in record or name not in OPTIONAL
+                        name: value for name, value in configuration_of(record).items() if name in self._same
                     }
                 except (ValueError, KeyError, TypeError, AttributeError):
                     raise self._foreign(number) from None

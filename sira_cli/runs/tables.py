@@ -17,7 +17,6 @@ from sira_cli.files import replacing
 from sira_cli.models.records import OPTIONAL, Result
 
 COLUMNS = [field.name for field in fields(Result)]
-NESTED = OPTIONAL  # lists and mappings, which not all records have
 ROWS = 10_000  # in a Parquet row group
 
 
@@ -40,14 +39,15 @@ def write_table(records: Iterable[dict[str, Any]], path: Path) -> None:
     write = _write_parquet if path.suffix.lower() == ".parquet" else _write_csv
     rows = iter(records)
     first = next(rows, {})
-    columns = [name for name in COLUMNS if name in first or name not in NESTED]
+    columns = [name for name in COLUMNS if name in first or name not in OPTIONAL]
     flat = (_flat(row) for row in chain([first] if first else [], rows))
     with replacing(path) as file:
         write(flat, columns, file)
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    return record | {name: json.dumps(record[name], ensure_ascii=False) for name in NESTED if name in record}
+    nested = {name: value for name, value in record.items() if isinstance(value, list | dict)}
+    return record | {name: json.dumps(value, ensure_ascii=False) for name, value in nested.items()}
 
 
 def _write_csv(records: Any, columns: list[str], file: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder, replacing
 from sira_cli.methods.base import Method
-from sira_cli.models.presets import Preset
+from sira_cli.models.presets import ONLY_IF_SET, Preset
 from sira_cli.models.records import Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ledger import Ledger
@@ -117,7 +117,8 @@ class Targets:
             there = json.loads(self.report.read_text(encoding="utf-8"))["settings"]
         except (OSError, ValueError, KeyError, TypeError):
             return  # the records themselves still say most of it
-        self.ledger.check(_flat(settings), _flat(there))
+        off = dict.fromkeys(ONLY_IF_SET)
+        self.ledger.check(off | _flat(settings), off | _flat(there))
 
     def done(self, name: str) -> str:
         """Return the key of what an earlier run did about a picture, if it is not to be done again."""

@@ -108,6 +108,7 @@ def test_quiet(sira, photos):
     ("options", "changes"),
     [
         (["--prompt", "Say it."], {"prompt": "Say it."}),
+        (["--system", "Be brief."], {"system": "Be brief."}),
         (["--k", "2"], {"k": 2}),
         (["--alpha", "1.5"], {"alpha": 1.5}),
         (["--method", "greedy"], {"method": "greedy"}),

@@ -8,6 +8,7 @@ without torchvision, by way of their video part or (Pixtral) at all; their promp
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,24 @@ def test_greedy_text_is_that_of_transformers(family, checkpoint, pictures):
         assert model.caption(picture, PROMPT).text == text
 
 
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_system_prompt_of_plain_text(tmp_path, pictures, as_list):
+    """JoyCaption needs one, and its chat template takes no list of parts; some others write the list out instead."""
+    model = load(WRITERS["JoyCaption (LLaVA)"](tmp_path / "checkpoint"), system="You are a helpful image captioner.")
+    if as_list:
+        template = model.processor.chat_template
+        model.processor.chat_template = template.replace("message['content'].", "(message['content'] | trim).")
+    inputs = model.prepare([Image.open(picture) for picture in pictures], [PROMPT, PROMPT])
+    said = model.processor.tokenizer.decode(inputs["input_ids"][1])
+    assert re.sub(r"(<\|reserved_special_token_69\|>)+", "IMAGE", said) == (
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nToday Date: 26 July 2024\n\n"
+        "You are a helpful image captioner.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
+        f"<|reserved_special_token_70|>IMAGE<|reserved_special_token_71|>{PROMPT}<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+    assert model.find_image(inputs["input_ids"]).sum(dim=1).tolist() == [16, 16]
+
+
 def _image_token(checkpoint: Path) -> int:
     config = json.loads((checkpoint / "config.json").read_text())
     return config["image_token_id"] if "image_token_id" in config else config["image_token_index"]
@@ -109,6 +128,9 @@ def _their_inputs(family: str, checkpoint: Path, picture: Path) -> Any:
     processor = AutoProcessor.from_pretrained(checkpoint)
     if family.startswith("PaliGemma"):
         return processor(images=image, text=f"<image>{PROMPT}", return_tensors="pt")
+    if family.startswith("JoyCaption"):  # as its model card says
+        text = processor.apply_chat_template([{"role": "user", "content": PROMPT}], add_generation_prompt=True)
+        return processor(text=[text], images=[image], return_tensors="pt")
     content = [{"type": "image", "image": image}, {"type": "text", "text": PROMPT}]
     return processor.apply_chat_template(
         [{"role": "user", "content": content}],

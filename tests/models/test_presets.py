@@ -13,7 +13,7 @@ from sira_cli.models import presets
 
 SHIPPED = [
     *("demo", "qwen2.5-vl-7b", "qwen2.5-vl-3b", "llava-1.5-7b", "llava-1.5-13b", "qwen2-vl-7b", "qwen3-vl-8b"),
-    *("llava-next-mistral-7b", "internvl3-8b", "smolvlm2-2.2b", "gemma3-4b"),
+    *("llava-next-mistral-7b", "internvl3-8b", "smolvlm2-2.2b", "gemma3-4b", "joycaption-beta-one"),
 ]
 
 
@@ -62,7 +62,7 @@ def test_everything_that_a_preset_may_say(tmp_path):
           ids: [151655]
           tokens: ["<|image_pad|>"]
           between: {start: "<|vision_start|>", end: 5, inclusive: true}
-        prompts: {caption: Say what you see., ask: "Q: {question}"}
+        prompts: {caption: Say what you see., ask: "Q: {question}", system: You see.}
         generation: {max_new_tokens: 7, temperature: 0.5, top_p: 0.9, seed: 3, num_beams: 2}
         load: {dtype: bfloat16, attn_implementation: eager}
         image: {max_pixels: 1003520}

@@ -184,6 +184,7 @@ def test_errors_are_kept_until_they_are_to_be_tried_again(sira, folder, at_once,
     [
         (["--alpha", 1.0], "sira.alpha is 0.5 there and 1.0 now"),
         (["--beta", 0.1], "sira.beta is None there and 0.1 now"),
+        (["--system", "Be brief."], "system is None there and 'Be brief.' now"),
         (["--prompt", "Hm?"], "prompt is 'Please describe this image in detail.' there and 'Hm?' now"),
         (["--method", "greedy"], "method is 'sira' there and 'greedy' now"),
     ],

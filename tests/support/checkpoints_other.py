@@ -86,6 +86,62 @@ def write_llava_next(folder: Path) -> Path:
     )
 
 
+def write_joycaption(folder: Path) -> Path:
+    """fancyfeast/llama-joycaption-beta-one-hf-llava: LLaVA on Llama 3.1; contents of its messages are plain text."""
+    return _write_checkpoint(
+        folder,
+        kind="llama3",
+        last="<|begin_of_text|> <|end_of_text|> <|finetune_right_pad_id|> <|start_header_id|> <|end_header_id|> "
+        "<|eot_id|> <|reserved_special_token_69|> <|reserved_special_token_70|> <|reserved_special_token_71|>",
+        tokenizer="""{
+            "bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "model_max_length": 131072,
+            "pad_token": "<|finetune_right_pad_id|>", "processor_class": "LlavaProcessor",
+            "tokenizer_class": "PreTrainedTokenizerFast"
+        }""",
+        config="""{
+            "architectures": ["LlavaForConditionalGeneration"], "ignore_index": -100, "image_seq_length": 16,
+            "image_token_index": "@<|reserved_special_token_69|>", "model_type": "llava",
+            "projector_hidden_act": "gelu",
+            "text_config": {
+                "architectures": ["LlamaForCausalLM"], "bos_token_id": "@<|begin_of_text|>",
+                "max_position_embeddings": 131072, "model_type": "llama", "rms_norm_eps": 1e-05,
+                "rope_scaling": {
+                    "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                    "original_max_position_embeddings": 8192, "rope_type": "llama3"
+                },
+                "rope_theta": 500000.0, "torch_dtype": "bfloat16", "vocab_size": "@size"
+            },
+            "torch_dtype": "bfloat16", "transformers_version": "4.44.2",
+            "vision_config": {
+                "hidden_act": "gelu_pytorch_tanh", "image_size": 56, "layer_norm_eps": 1e-06,
+                "model_type": "siglip_vision_model", "patch_size": 14
+            },
+            "vision_feature_layer": -2, "vision_feature_select_strategy": "full"
+        }""",
+        generation="""{
+            "bos_token_id": "@<|begin_of_text|>", "eos_token_id": ["@<|end_of_text|>", "@<|eot_id|>"],
+            "pad_token_id": "@<|finetune_right_pad_id|>"
+        }""",
+        image_processor="""{
+            "do_convert_rgb": null, "image_mean": [0.5, 0.5, 0.5], "image_processor_type": "SiglipImageProcessor",
+            "image_std": [0.5, 0.5, 0.5], "processor_class": "LlavaProcessor", "resample": 2,
+            "size": {"height": 56, "width": 56}
+        }""",
+        processor="""{
+            "image_token": "<|reserved_special_token_69|>", "num_additional_image_tokens": 0, "patch_size": 14,
+            "processor_class": "LlavaProcessor", "vision_feature_select_strategy": "full"
+        }""",
+        template="{%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content'] | trim %}"
+        "{%- set messages = messages[1:] %}{%- else %}{%- set system_message = '' %}{%- endif %}"
+        "{{- '<|start_header_id|>system<|end_header_id|>\n\nToday Date: 26 July 2024\n\n' }}{{- system_message }}"
+        "{{- '<|eot_id|>' }}{%- for message in messages %}{{- '<|start_header_id|>' + message['role'] + "
+        "'<|end_header_id|>\n\n<|reserved_special_token_70|><|reserved_special_token_69|>"
+        "<|reserved_special_token_71|>' + message['content'].replace('<|reserved_special_token_69|>', '').lstrip() + "
+        "'<|eot_id|>' }}{%- endfor %}{%- if add_generation_prompt %}"
+        "{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}",
+    )
+
+
 def write_pixtral(folder: Path) -> Path:
     """mistral-community/pixtral-12b: a `llava` model with Pixtral's vision tower and processor."""
     return _write_checkpoint(
@@ -672,6 +728,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "LLaVA-NeXT": write_llava_next,
+    "JoyCaption (LLaVA)": write_joycaption,
     "Pixtral (LLaVA)": write_pixtral,
     "Mistral 3": write_mistral3,
     "InternVL": write_internvl,

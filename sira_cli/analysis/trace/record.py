@@ -81,6 +81,7 @@ class Tracer:
                     "height": request.picture.image.height,
                 },
                 "prompt": request.prompt,
+                **({"system": preset.prompts.system} if preset.prompts.system else {}),
                 "preset": preset.name,
                 "model": preset.model,
                 "revision": lvlm.revision,
