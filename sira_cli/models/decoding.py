@@ -89,11 +89,6 @@ class DecodingModel:
         return str(self.model.dtype).removeprefix("torch.")
 
     @property
-    def draws(self) -> bool:
-        """Whether random numbers take part in its texts."""
-        return self.preset.generation.temperature > 0 or self.decoder.uses_seed
-
-    @property
     def samples_rows(self) -> bool:
         """Whether each row of a batch is sampled by itself; with beams or a method's own search it is not."""
         return self.preset.generation.num_beams == 1 and Ability.BATCHES in self.decoder.abilities

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,10 @@ from sira_cli.errors import SiraError
 from sira_cli.methods.base import Method
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.decoding import DecodingModel
+from sira_cli.models.keys import Keys
 from sira_cli.models.presets import Preset
 from sira_cli.models.processors import refused
-from sira_cli.models.records import Answer, Result, hash_of
+from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import PictureSource, open_picture
 
@@ -73,27 +75,14 @@ class Lvlm(DecodingModel):
         milliseconds = 1000 * (time.perf_counter() - started)
         return self.result(task, picture.name, picture.sha256, prompt, answer, milliseconds)
 
+    @functools.cached_property
+    def keys(self) -> Keys:
+        """The keys of its records."""
+        return Keys.of(self.preset, self.decoder, self.revision, self.quantization)
+
     def key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
         """Return a hash over everything that decides a picture's text: equal keys mean equal work."""
-        drawn = {"draws": "per picture and prompt"} if self.draws else {}
-        return self._key(task, file_name, image_sha256, prompt, **drawn)
-
-    def old_key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
-        """Return the key under which sira 0.1 kept this work, when every picture had the same random numbers."""
-        return self._key(task, file_name, image_sha256, prompt)
-
-    def _key(self, task: str, file_name: str, image_sha256: str, prompt: str, **more: str) -> str:
-        return hash_of(
-            task=task,
-            file_name=file_name,
-            image_sha256=image_sha256,
-            prompt=prompt,
-            method=self.method,
-            revision=self.revision,
-            quantization=self.quantization,
-            preset=self.decoder.decisive(self.preset.decisive()),
-            **more,
-        )
+        return self.keys.key(task, file_name, image_sha256, prompt)
 
     def result(
         self, task: str, file_name: str, image_sha256: str, prompt: str, answer: Answer, milliseconds: float = 0.0

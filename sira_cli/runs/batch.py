@@ -174,8 +174,7 @@ class BatchRun:
 
     def _is_done(self, item: Item) -> bool:
         work = (self._task, item.name, item.sha256, item.prompt)
-        done = self._done(item.id)
-        item.skipped = done == self._lvlm.key(*work) or (self._old_draws and done == self._lvlm.old_key(*work))
+        item.skipped = self._lvlm.keys.fits(self._done(item.id), *work, old_draws=self._old_draws)
         return item.skipped
 
     def _batches(self, read: Iterator[Item], given_out: deque[Item]) -> Iterator[_Batch]:

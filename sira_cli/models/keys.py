@@ -1,0 +1,58 @@
+"""Keys of records: equal keys mean equal work. They are known before the model is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sira_cli.methods.base import Method
+from sira_cli.models.presets import Preset
+from sira_cli.models.records import hash_of
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What decides the texts of a run, beside the pictures and the prompts.
+
+    Attributes:
+        settings: as JSON holds them.
+        draws: whether random numbers take part.
+    """
+
+    settings: dict[str, Any]
+    draws: bool = False
+
+    @classmethod
+    def of(cls, preset: Preset, method: Method, revision: str, quantization: str | None) -> Keys:
+        """Return the keys under a preset and a method.
+
+        Args:
+            preset, method: with the settings in force.
+            revision: what pins the model's files (`Checkpoint.revision`).
+            quantization: `4bit`, `8bit` or None.
+        """
+        decisive = method.decisive(preset.decisive())
+        settings = {"method": method.name, "revision": revision, "quantization": quantization, "preset": decisive}
+        return cls(settings, preset.generation.temperature > 0 or method.uses_seed)
+
+    def key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
+        """Return a hash over everything that decides a picture's text."""
+        drawn = {"draws": "per picture and prompt"} if self.draws else {}
+        return self._hash(task, file_name, image_sha256, prompt, **drawn)
+
+    def fits(
+        self, key: str, task: str, file_name: str, image_sha256: str, prompt: str, *, old_draws: bool = True
+    ) -> bool:
+        """Return whether a key is of this work.
+
+        Args:
+            key: of an earlier run.
+            task, file_name, image_sha256, prompt: as for `key`.
+            old_draws: also take a text of sira 0.1, where every picture had the same random numbers.
+        """
+        work = (task, file_name, image_sha256, prompt)
+        return key == self.key(*work) or (self.draws and old_draws and key == self._hash(*work))
+
+    def _hash(self, task: str, file_name: str, image_sha256: str, prompt: str, **more: str) -> str:
+        work = {"task": task, "file_name": file_name, "image_sha256": image_sha256, "prompt": prompt}
+        return hash_of(**work, **self.settings, **more)
