@@ -144,9 +144,14 @@ def test_figures_of_old_answers_are_the_same_to_the_last_digit(sira, old, no_dec
     again = json.loads(out)
     assert code == 0
     order = [row["method"] for row in report["rows"][:4]]
-    assert sorted(again["rows"], key=lambda row: (row["group"], order.index(row["method"]))) == sorted(
-        report["rows"], key=lambda row: (row["group"], order.index(row["method"]))
+    rows, expected = (
+        sorted(those["rows"], key=lambda row: (row["group"], order.index(row["method"]))) for those in (again, report)
     )
+    for row, old_row in zip(rows, expected, strict=True):
+        for name, old_figure in old_row["figures"].items():
+            if old_figure is not None and old_figure["low"] == old_figure["high"] in (0, 100):  # now Wilson's interval
+                del row["figures"][name]["low"], row["figures"][name]["high"], old_figure["low"], old_figure["high"]
+        assert old_row.items() <= row.items()
     for name in ("benchmark", "official", "facts", "failures", "not_run"):
         assert again[name] == report[name]
 
