@@ -122,7 +122,10 @@ def trace(
         raise SettingsError("--force: the text is empty")
     from sira_cli.analysis.trace.request import TraceOptions, TraceRequest, read_texts
     from sira_cli.analysis.trace.targets import TraceTargets
+    from sira_cli.models.presets import check_text
 
+    for option, text in (("--question", question or ""), ("--force", force or ""), ("--track", track)):
+        check_text(option, text)
     if force_from is None:
         requests = [TraceRequest(picture, text=force) for picture in chosen_pictures(paths or [], selection)]
     else:
@@ -148,6 +151,8 @@ def trace(
         on_line=terminal.take,
     )
     check_file("--full-logits", full_logits, overwrite)
+    if all(targets.has(request.picture) for request in requests):
+        return  # an earlier run has done all: no model is needed
     lvlm = load_model(preset, model, method)
     from sira_cli.analysis.trace.run import TraceRun
 

@@ -19,7 +19,7 @@ from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.end_tokens import EndTokens
-from sira_cli.models.presets import Preset
+from sira_cli.models.presets import Preset, check_text
 from sira_cli.models.processors import chat_inputs
 from sira_cli.models.records import Answer
 from sira_cli.models.sampling import derived_seed, sampler
@@ -111,8 +111,9 @@ class DecodingModel:
         """Check that a prompt can be asked.
 
         Raises:
-            SettingsError: it holds the model's placeholder for a picture.
+            SettingsError: it holds the model's placeholder for a picture, or is no text.
         """
+        check_text("the prompt", prompt)
         for kind in ("image_token", "video_token"):
             placeholder = getattr(self.processor, kind, None)
             if placeholder and placeholder in prompt:

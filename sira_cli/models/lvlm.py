@@ -73,7 +73,7 @@ class Lvlm(DecodingModel):
         seeds = self.text_seeds([picture.sha256], [prompt])
         answer = self.answer(inputs, on_text, seeds=seeds, task=task)[0]
         milliseconds = 1000 * (time.perf_counter() - started)
-        return self.result(task, picture.name, picture.sha256, prompt, answer, milliseconds)
+        return self.result(task, as_text(picture.name), picture.sha256, prompt, answer, milliseconds)
 
     @functools.cached_property
     def keys(self) -> Keys:
@@ -92,7 +92,7 @@ class Lvlm(DecodingModel):
         return Result(
             schema=f"sira.{task}/1",
             key=self.key(task, file_name, image_sha256, prompt),
-            file_name=as_text(file_name),
+            file_name=file_name,
             status="error" if answer.error else "ok",
             text=answer.text,
             error=answer.error,

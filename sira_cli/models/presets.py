@@ -76,7 +76,12 @@ class Prompts(_Strict):
     system: str = ""
 
     def asking(self, question: str) -> str:
-        """Return the prompt for a question."""
+        """Return the prompt for a question.
+
+        Raises:
+            SettingsError: it is no text.
+        """
+        check_text("the question", question)
         return self.ask.replace("{question}", question)
 
     @field_validator("ask")
@@ -182,6 +187,8 @@ class Preset(_Strict):
         homes |= dict.fromkeys(Generation.model_fields, "generation")
         homes |= dict.fromkeys(Load.model_fields, "load") | {"max_pixels": "image", "system": "prompts"}
         for name, value in settings.items():
+            if isinstance(value, str):
+                check_text(name, value)
             if name in homes:
                 values[homes[name]][name] = value
             elif name == "prompt":
@@ -276,6 +283,16 @@ def home() -> Path:
 def cache() -> Path:
     """Return the folder for what `sira` makes itself and can make again."""
     return Path(os.environ["SIRA_HOME"]) / "cache" if os.environ.get("SIRA_HOME") else user_cache_path("sira")
+
+
+def check_text(what: str, text: str) -> None:
+    """Check that a model can be given a text. A command line may hold any bytes.
+
+    Raises:
+        SettingsError: it holds bytes that are not UTF-8, or half a character.
+    """
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise SettingsError(f"{what}: {text!r:.200} holds bytes that are not UTF-8: write it in UTF-8")
 
 
 def to_yaml(preset: Preset) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 
 from sira_cli.pictures import stores
+
+_ESCAPED_BYTE = re.compile(r"\\x[89a-f][0-9a-f]")
 
 
 def one_line(name: str) -> str:
@@ -14,5 +17,21 @@ def one_line(name: str) -> str:
 
 
 def as_text(file_name: str) -> str:
-    """Return a name for a record: bytes that are not UTF-8 become `\\xff`, which every JSON reader takes."""
-    return os.fsencode(file_name).decode("utf-8", "backslashreplace")
+    """Return a name for a record: the name itself, but bytes that are not UTF-8 become `\\xff`.
+
+    Every JSON reader takes that, as it would not half a character. A name that looks as if it held such a byte has its
+    backslashes doubled. So no two names have the same text, and `from_text` gives the name back.
+    """
+    data = os.fsencode(file_name)
+    text = data.decode("utf-8", "backslashreplace")
+    if not _ESCAPED_BYTE.search(text):
+        return text
+    return data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+
+
+def from_text(text: str) -> str:
+    """Return the file name that a record holds; see `as_text`."""
+    if not _ESCAPED_BYTE.search(text):
+        return text
+    escape = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
+    return os.fsdecode(escape.sub(lambda found: bytes.fromhex(found[1].decode()) if found[1] else b"\\", text.encode()))

@@ -16,6 +16,7 @@ from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.presets import check_text
 from sira_cli.models.records import Result
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.picture import Picture
@@ -172,6 +173,7 @@ def check_request(
         require(method, Ability.TRACES, "--choices")
         if len(choices) < 2 or not all(choices):
             raise SettingsError(f"--choices {','.join(choices)!r}: expected two or more answers, such as Yes,No")
+        check_text("--choices", ",".join(choices))
     check_beams(method, num_beams)
     if words and num_beams > 1:
         raise SettingsError("--words follows one text: leave out --num-beams")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,10 @@ from scipy.stats import mannwhitneyu
 from sira_cli import load
 from sira_cli.analysis.trace import SCHEMA
 from sira_cli.analysis.trace.record import trace_forced, trace_generated
-from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
+from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, read_texts
+from sira_cli.errors import DataError
 from sira_cli.eval.stats.auroc import auroc
-from sira_cli.pictures.picture import open_picture
+from sira_cli.pictures.picture import located, open_picture
 from tests.support import tiny
 from tests.support.checkpoints_other import WRITERS
 
@@ -267,6 +269,7 @@ def test_the_command_writes_what_the_library_does(sira, tmp_path, monkeypatch):
     before = Path("traces/a.trace.jsonl").stat().st_mtime_ns
     sira("trace", "in", "-r", *fast, "--output-dir", "traces")
     assert Path("traces/a.trace.jsonl").stat().st_mtime_ns == before
+    assert sira("trace", "in", "-r", "-m", "no/such-model", "--offline", "--output-dir", "traces") == (0, "", "")
 
 
 def test_a_trace_that_fails_on_the_way_is_tried_again(sira, tmp_path, monkeypatch):
@@ -304,7 +307,36 @@ def test_captions_of_a_file_are_scored(sira, tmp_path):
     assert [line["text"] for line in lines if line["type"] == "end"] == ["There is a cat.", "A farm with cows."]
     file.write_text('{"file_name": "a.png"}\n')
     code, _, err = sira("trace", "--force-from", file, "--preset", "demo")
-    assert (code, "line 1: expected a JSON object with file_name and text" in err) == (2, True)
+    assert (code, "line 1: expected text or caption, found file_name" in err) == (2, True)
+
+
+def test_pictures_of_records_are_found_again_whatever_bytes_are_in_their_names(tmp_path):
+    names = [b"a\xff.png", rb"a\xff.png", rb"a\\xff.png", b"\\\xff.png", "ü.png".encode(), rb"back\slash.png"]
+    pictures = [located(str(tmp_path / os.fsdecode(name))) for name in names]
+    for picture, name in zip(pictures, names, strict=True):
+        Path(picture.location).write_bytes(name)
+    records = [{"file_name": picture.name_in(tmp_path), "text": "A cat."} for picture in pictures]
+    file = tmp_path / "captions.jsonl"
+    file.write_bytes(b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records))
+    assert [request.picture.read() for request in read_texts(file)] == names
+    file.write_text('{"file_name": "photos\\\\xab.png", "text": "A cat."}\n')  # of another program, on Windows
+    assert read_texts(file)[0].picture.location.endswith("photos\\xab.png")
+
+
+def test_texts_are_strings_in_lines_that_only_a_newline_ends(tmp_path):
+    text = "one\u2028two\u2029three\x85four\x0cfive\x1csix\rseven"
+    file = tmp_path / "captions.jsonl"
+    record = {"file_name": "a.png", "text": text, "prompt": text}
+    file.write_bytes(2 * (json.dumps(record, ensure_ascii=False).encode() + b"\n"))
+    assert [(request.text, request.prompt) for request in read_texts(file)] == 2 * [(text, text)]
+    for wrong in (7, 1.5, None, True, ["a", "b"], {"a": 1}):
+        for name in ("text", "caption", "prompt", "file_name"):
+            row = {"file_name": "a.png", "text": "A cat.", name: wrong}
+            if name == "caption":
+                del row["text"]
+            file.write_text(json.dumps(row) + "\n")
+            with pytest.raises(DataError, match=f"captions.jsonl: line 1: {name} is no text"):
+                read_texts(file)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +345,11 @@ def test_captions_of_a_file_are_scored(sira, tmp_path):
         (["--question", "Why?", "--prompt", "Why?"], "give --question or --prompt, not both"),
         (["--force", "a", "--force-from", "x.jsonl"], "give --force or --force-from, not both"),
         (["--force", " "], "--force: the text is empty"),
-        (["--force-from", "none.jsonl"], "--force-from none.jsonl: cannot be read"),
+        (["--force", "A \udcff."], "--force: 'A \\udcff.' holds bytes that are not UTF-8"),
+        (["--track", "\udcff"], "--track: '\\udcff' holds bytes that are not UTF-8"),
+        (["--question", "\udcff?"], "--question: '\\udcff?' holds bytes that are not UTF-8"),
+        (["--prompt", "\udcff"], "prompt: '\\udcff' holds bytes that are not UTF-8"),
+        (["--force-from", "none.jsonl"], "none.jsonl: cannot be read"),
         (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
         (["--num-beams", 2], "a trace follows one text: leave out --num-beams"),
         (["--top-k", 0], "Invalid value for '--top-k'"),

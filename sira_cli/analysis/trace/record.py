@@ -21,7 +21,6 @@ from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.word_scores import WordScores
-from sira_cli.pictures.names import as_text
 
 Line = dict[str, Any]
 
@@ -73,7 +72,7 @@ class Tracer:
                 "type": "run",
                 "schema": "sira.trace/1",
                 "task": request.task,
-                "file_name": as_text(request.name),
+                "file_name": request.name,
                 "image": {
                     "path": request.address,
                     "sha256": request.picture.sha256,

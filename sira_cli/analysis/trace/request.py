@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sira_cli.errors import DataError
+from sira_cli.eval.rows import read_rows, text_of
+from sira_cli.pictures import stores
+from sira_cli.pictures.names import from_text
 from sira_cli.pictures.picture import OpenedPicture, Picture, located
 
 
@@ -68,24 +71,22 @@ def read_texts(path: Path) -> list[TraceRequest]:
         path: JSON lines with `file_name` (relative to the file) and `text`, or `caption`.
 
     Raises:
-        DataError: the file cannot be read, a line is no such record, or there is no text.
+        DataError: the file cannot be read, a line is no such record, a text is no string, or there is no text.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"--force-from {path}: cannot be read: {error}") from error
     requests = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            name, text = record["file_name"], record["text"] if "text" in record else record["caption"]
-            if record.get("status", "ok") == "ok":
-                picture = located(str(path.parent / name), name)
-                requests.append(TraceRequest(picture, str(record.get("prompt", "")), str(text)))
-        except (ValueError, KeyError, TypeError):
-            raise DataError(
-                f"--force-from {path}: line {number}: expected a JSON object with file_name and text (or caption)"
-            ) from None
+    for where, record in read_rows(path):
+        name, text = text_of(where, record, "file_name"), text_of(where, record, "text", "caption")
+        prompt = text_of(where, {"prompt": "", **record}, "prompt")
+        if record.get("status", "ok") == "ok":
+            requests.append(TraceRequest(_located(name, path.parent), prompt, text))
     if not requests:
-        raise DataError(f"--force-from {path}: holds no texts")
+        raise DataError(f"{path}: holds no texts")
     return requests
+
+
+def _located(name: str, folder: Path) -> Picture:
+    """Return the picture of a record; a name that other programs wrote may only look as if it held escaped bytes."""
+    if stores.is_uri(name):
+        return located(name)
+    known = from_text(name) if os.path.lexists(folder / from_text(name)) else name
+    return located(str(folder / known), known)
