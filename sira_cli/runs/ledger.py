@@ -37,6 +37,7 @@ class Ledger:
 
     Attributes:
         path: the file.
+        configuration: what is equal in all its records.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False, by: str = "file_name") -> None:
@@ -57,7 +58,7 @@ class Ledger:
         self._same = [name for name in CONFIGURATION if by == "file_name" or name != "prompt"]
         self._lines: dict[str, _Line] = {}  # the newest of each picture
         self._superseded = False
-        self._configuration: dict[str, Any] = {}
+        self.configuration: dict[str, Any] = {}
         self._overwrite = overwrite
         self._file = open_locked(path)
         self._end = 0
@@ -81,7 +82,7 @@ class Ledger:
         Raises:
             SettingsError: they differ; the message says in what.
         """
-        there = self._configuration if there is None else there
+        there = self.configuration if there is None else there
         check_same(self.path, now, there)
 
     def begin(self) -> None:
@@ -112,10 +113,14 @@ class Ledger:
         for line in self._lines.values():
             yield json.loads(self._read(line))
 
+    def record(self, file_name: str) -> dict[str, Any]:
+        """Return the record of a picture that is in the file."""
+        record: dict[str, Any] = json.loads(self._read(self._lines[file_name]))
+        return record
+
     def text(self, file_name: str) -> str:
         """Return the text of a picture that is in the file."""
-        text: str = json.loads(self._read(self._lines[file_name]))["text"]
-        return text
+        return str(self.record(file_name)["text"])
 
     def finish(self, order: Iterable[str]) -> None:
         """Bring the file into its final state: that of a run that was never interrupted.
@@ -124,14 +129,12 @@ class Ledger:
         one. Nothing is written if there is nothing to change.
 
         Args:
-            order: names of the pictures of this run. Records of other pictures come first, in their old order.
+            order: names of the pictures of this run. Records of other pictures stay behind those that they follow.
 
         Raises:
             SiraError: the new file cannot be written; this one is as it was.
         """
-        names = [name for name in order if name in self._lines]
-        ours = set(names)
-        names = [name for name in self._lines if name not in ours] + names
+        names = self._in_order(order)
         if self._superseded or names != list(self._lines):
             moved: dict[str, _Line] = {}
             with replacing(self.path) as file:
@@ -145,6 +148,15 @@ class Ledger:
             self._file = self.path.open("r+b", buffering=0)  # from now on it is only read: no lock
             self._lines, self._superseded = moved, False
         os.fsync(self._file.fileno())
+
+    def _in_order(self, order: Iterable[str]) -> list[str]:
+        """Return the names in the file as they are to stand there; see `finish`."""
+        numbers = {name: number for number, name in enumerate(order)}
+        places, last = {}, -1
+        for name in self._lines:
+            last = max(last, numbers.get(name, -1))
+            places[name] = (numbers[name], 0) if name in numbers else (last, 1)
+        return sorted(self._lines, key=places.__getitem__)
 
     def close(self) -> None:
         """Close the file and release its lock."""
@@ -169,7 +181,7 @@ class Ledger:
                 except (ValueError, KeyError, TypeError, AttributeError):
                     raise self._foreign(number) from None
                 self.check(configuration)
-                self._configuration |= configuration
+                self.configuration |= configuration
                 self._end += len(line)
 
     def _foreign(self, number: int) -> DataError:

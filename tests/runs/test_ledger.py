@@ -146,6 +146,27 @@ def test_the_final_state_is_that_of_a_single_run(path):
     assert path.stat().st_ino == untouched
 
 
+@pytest.mark.parametrize(
+    ("there", "order", "expected"),
+    [
+        ("abcd", "bd", "abcd"),
+        ("abcd", "d", "abcd"),
+        ("abcd", "abcd", "abcd"),
+        ("abdec", "cd", "abcde"),  # c is new
+        ("xbadc", "abcd", "xabcd"),
+        ("xbya", "ab", "xaby"),
+        ("abc", "cba", "cba"),
+        ("zyx", "ab", "zyx"),
+    ],
+)
+def test_a_smaller_selection_leaves_the_other_records_where_they_are(path, there, order, expected):
+    write(path, *map(record, there), order=order)
+    assert "".join(names(path)) == expected
+    untouched = path.stat().st_ino
+    write(path, order=order)
+    assert ("".join(names(path)), path.stat().st_ino) == (expected, untouched)
+
+
 def test_records_can_be_read_after_they_were_put_in_order(path):
     ledger = Ledger(path)
     ledger.begin()
