@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -69,6 +70,7 @@ def run_pictures(
     preset, method = choose(model, decoding, prompt=text if task == "caption" else None)
     note_idle(decoding, preset)
     prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(text or "")
+    from sira_cli.runs.nothing_left import nothing_left
     from sira_cli.runs.run import PictureRun, check_request
     from sira_cli.runs.targets import Targets, settings_of
 
@@ -92,7 +94,18 @@ def run_pictures(
             )
         targets.check(settings)
         terminal = _Terminal(targets, output, len(pictures))
-        decoder = _engine(task, prompt, preset, model, method, engine, targets, terminal.on_text, asked)
+        if engine.engine == Engine.LOCAL and engine.workers is not None:
+            raise SettingsError("--workers is for --engine ray")
+        decoder = nothing_left(
+            pictures,
+            targets,
+            preset,
+            method,
+            task=task,
+            prompt=prompt,
+            quantization=model.quantization,
+            trust_remote_code=model.trust_remote_code,
+        ) or _engine(task, prompt, preset, model, method, engine, targets, terminal.on_text, asked)
         run = PictureRun(pictures, decoder, targets, settings, fail_fast=output.fail_fast)
         terminal.listen(run)
     if run.counts.failed:
@@ -112,8 +125,6 @@ def _engine(
 ) -> RunEngine:
     """Return who decodes the pictures. On this machine the model is loaded now, on others by the workers."""
     if engine.engine == Engine.LOCAL:
-        if engine.workers is not None:
-            raise SettingsError("--workers is for --engine ray")
         lvlm = load_model(preset, model, method, engine.compile)
         from sira_cli.runs.batch import BatchRun
 
@@ -165,7 +176,7 @@ class _Terminal:
                 raise
             say("interrupted; what is finished is kept: run the same command again to go on")
             raise typer.Exit(130) from None
-        self._sum_up(run)
+        self._sum_up(run, progress.rate)
 
     def _take(self, event: object, progress: Progress) -> None:
         from sira_cli.runs.events import Failed, Finished, Halved, Skipped
@@ -173,6 +184,8 @@ class _Terminal:
         if isinstance(event, Halved):
             note(f"out of memory with {event.before} pictures at once, now {event.batch_size}")
         elif isinstance(event, Skipped):
+            if self._output.json:
+                print(json.dumps(self._targets.record_before(event.picture, event.name), ensure_ascii=False))
             progress.advance(error=event.failed, worked=False)
         elif isinstance(event, Finished | Failed):
             self._print(event)
@@ -214,19 +227,19 @@ class _Terminal:
         if self._named:
             print(f"{picture.shown}: ", end="")
 
-    def _sum_up(self, run: PictureRun) -> None:
-        counts, seconds, ledger = run.counts, run.seconds, self._targets.ledger
+    def _sum_up(self, run: PictureRun, rate: float) -> None:
+        counts = run.counts
         if not self._targets.any:
             if counts.error and counts.total > 1:
                 say(f"{counts.error} of {counts.total} pictures failed")
             return
         parts = []
         if counts.worked or not counts.total:
-            speed = f" in {in_words(seconds)} ({counts.worked / seconds:.2f}/s)"
+            speed = f" in {in_words(run.seconds)} ({rate:.2f}/s)"
             parts.append(f"{counts.ok} of {counts.total} pictures done{speed}")
         if counts.ok_before:
             parts.append(f"{counts.ok_before} of {counts.total} pictures were done before")
         if counts.failed:
-            again = " (--retry-errors tries them again)" if ledger is not None else ""
+            again = " (--retry-errors tries them again)" if self._targets.output is not None else ""
             parts.append(f"{counts.failed} failed{again}")
-        note(", ".join(parts) + (f": {ledger.path}" if ledger is not None else ""))
+        note(", ".join(parts) + (f": {self._targets.output}" if self._targets.output is not None else ""))

@@ -18,6 +18,7 @@ class Progress:
 
     def __init__(self, what: str, total: int, bar: Any = None, *, silent: bool = False) -> None:
         self.done = self.errors = 0
+        self.rate = 0.0  # pieces of work per second
         self._what, self._total, self._bar = what, total, bar
         self._task = None if bar is None else bar.add_task(what, total=total, errors="", rate="")
         self._began = self._said = time.monotonic()
@@ -30,7 +31,7 @@ class Progress:
         self.errors += error
         self._worked += count * worked
         now = time.monotonic()
-        rate = self._worked / max(now - self._began, 1e-9)
+        self.rate = rate = self._worked / max(now - self._began, 1e-9)
         errors = f"{self.errors} failed" if self.errors else ""
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, errors=errors, rate=f"{rate:.2f}/s")

@@ -15,9 +15,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from PIL import Image
@@ -30,6 +30,7 @@ from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.picture import Picture
+from sira_cli.runs.ahead import ahead
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.item import Item
 from sira_cli.runs.memory import out_of_memory, peak_memory
@@ -37,8 +38,6 @@ from sira_cli.runs.memory import out_of_memory, peak_memory
 READERS = 4
 WINDOW = 4  # batches, within which pictures are sorted by size
 
-T = TypeVar("T")
-R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 
@@ -146,9 +145,9 @@ class BatchRun:
         preparer = ThreadPoolExecutor(1, "sira-preparer")
         given_out: deque[Item] = deque()  # in order, waiting for their results
         try:
-            read = _ahead(self._readers, self._read, _ready(todo), depth=READERS + WINDOW * self.batch_size)
+            read = ahead(self._readers, self._read, _ready(todo), depth=READERS + WINDOW * self.batch_size)
             batches = self._batches(read, given_out)
-            for batch in _ahead(preparer, self._prepare, batches, depth=2):
+            for batch in ahead(preparer, self._prepare, batches, depth=2):
                 self._decode(batch)
                 while self._halvings:
                     yield self._halvings.popleft()
@@ -298,14 +297,3 @@ def _ready(items: Iterable[Item]) -> Iterator[Item]:
     for item in items:
         item.picture.make_ready()
         yield item
-
-
-def _ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], depth: int) -> Iterator[R]:
-    """Map in order, with at most `depth` items taken and not yet handed on."""
-    waiting: deque[Future[R]] = deque()
-    for item in items:
-        waiting.append(pool.submit(work, item))
-        if len(waiting) >= depth:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()

@@ -58,8 +58,18 @@ class Sidecars:
         return self._output_dir / picture.mirrored(self._extension)
 
     def keeps(self, picture: Picture) -> bool:
-        """Return whether a picture has a text file already, and it stays."""
-        return not self._overwrite and self.place(picture).exists()
+        """Return whether a picture has a text file already, and it stays. An empty file is none."""
+        return not self._overwrite and self._is_there(picture)
+
+    def text(self, picture: Picture) -> str:
+        """Return the text in a picture's file."""
+        return self.place(picture).read_bytes().decode(errors="backslashreplace").strip()
+
+    def _is_there(self, picture: Picture) -> bool:
+        try:
+            return self.place(picture).stat().st_size > 0
+        except OSError:
+            return False
 
     def write(self, picture: Picture, text: str) -> None:
         """Write a picture's text, unless an existing file is to be kept.
@@ -80,5 +90,5 @@ class Sidecars:
         Raises:
             SiraError: it cannot be written.
         """
-        if not self.place(picture).exists():
+        if not self._is_there(picture):
             self.write(picture, text())

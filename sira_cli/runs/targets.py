@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +17,7 @@ from sira_cli.models.presets import ONLY_IF_SET, Preset
 from sira_cli.models.records import Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ledger import Ledger
+from sira_cli.runs.run_record import FACTS
 from sira_cli.runs.sidecars import Sidecars
 from sira_cli.runs.tables import check_format, write_table
 
@@ -60,7 +62,7 @@ class Targets:
             DataError: a file of records is not one of sira's.
             SiraError: the file of records cannot be opened.
         """
-        self._retry_errors = retry_errors
+        self._task, self._retry_errors = task, retry_errors
         self.ledger: Ledger | None = None
         self.sidecars: Sidecars | None = None
         self._table: Path | None = None
@@ -101,6 +103,28 @@ class Targets:
         """The file beside the records that says how they were made."""
         return None if self.ledger is None else self.ledger.path.with_suffix(".run.json")
 
+    @property
+    def output(self) -> Path | None:
+        """The file that was asked for: the table, or the file of records."""
+        return self._table or (None if self.ledger is None else self.ledger.path)
+
+    @property
+    def revision_before(self) -> str:
+        """The revision of the model that made the records; empty if there are none."""
+        return "" if self.ledger is None else str(self.ledger.configuration.get("revision", ""))
+
+    def facts_before(self) -> dict[str, Any]:
+        """Return what the report of an earlier run tells of the model, the device and the memory."""
+        before = self._report_before()
+        return {name: before[name] for name in FACTS if name in before}
+
+    def _report_before(self) -> dict[str, Any]:
+        try:
+            report = json.loads(self.report.read_text(encoding="utf-8")) if self.report is not None else None
+        except (OSError, ValueError):
+            report = None
+        return report if isinstance(report, dict) else {}
+
     def name(self, picture: Picture) -> str:
         """Return a picture's name in its record: its path, relative to the file of records."""
         return picture.name_in(self._folder)
@@ -111,14 +135,12 @@ class Targets:
         Raises:
             SettingsError: they were not; the message says what differs.
         """
-        if self.ledger is None or not len(self.ledger) or self.report is None:
+        if self.ledger is None or not len(self.ledger):
             return
-        try:
-            there = json.loads(self.report.read_text(encoding="utf-8"))["settings"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return  # the records themselves still say most of it
-        off = dict.fromkeys(ONLY_IF_SET)
-        self.ledger.check(off | _flat(settings), off | _flat(there))
+        there = self._report_before().get("settings")
+        if isinstance(there, dict):  # otherwise the records themselves still say most of it
+            off = dict.fromkeys(ONLY_IF_SET)
+            self.ledger.check(off | _flat(settings), off | _flat(there))
 
     def done(self, name: str) -> str:
         """Return the key of what an earlier run did about a picture, if it is not to be done again."""
@@ -129,6 +151,22 @@ class Targets:
     def failed_before(self, name: str) -> bool:
         """Return whether a skipped picture is in the file as failed."""
         return self.ledger is not None and self.ledger.is_error(name)
+
+    def record_before(self, picture: Picture, name: str) -> dict[str, Any]:
+        """Return the record of a picture that an earlier run has done.
+
+        Of a text that is in a text file alone nothing else is known: the other fields are empty.
+        """
+        if self.ledger is not None:
+            return self.ledger.record(name)
+        assert self.sidecars is not None
+        unknown: dict[str, Any] = {
+            each.name: {"str": "", "int": 0, "float": 0.0}[str(each.type)]
+            for each in fields(Result)
+            if str(each.type) in ("str", "int", "float")
+        }
+        known = {"schema": f"sira.{self._task}/1", "file_name": name, "text": self.sidecars.text(picture)}
+        return Result(**unknown | known, status="ok", finish_reason="stop").to_record()
 
     def keeps(self, picture: Picture) -> bool:
         """Return whether a picture's text file is all that is asked for, and there already."""

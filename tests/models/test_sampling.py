@@ -34,7 +34,7 @@ def test_a_sampled_benchmark_scatters_over_seeds_as_independent_draws_do(sampled
     asked = [
         (picture, sampled.preset.prompts.asking(f"Is there a {thing} in the image?"))
         for picture in pictures
-        for thing in ("dog", "cat", "tree", "car", "lamp", "boat")
+        for thing in ("dog", "tree", "lamp")
     ]
     images, prompts = [picture.image for picture, _ in asked], [prompt for _, prompt in asked]
     hashes = [picture.sha256 for picture, _ in asked]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
+import hashlib
 import json
 import os
 import pty
@@ -24,6 +25,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from sira_cli.models.loading import load
+from sira_cli.pictures.names import as_text
 from tests.support.helpers import SIRA
 
 FAST = ("--preset", "demo", "--max-new-tokens", "6")
@@ -149,6 +151,69 @@ def test_nothing_is_done_twice(sira, folder, monkeypatch):
     assert "6 of 7 pictures were done before, 1 failed" in err
 
 
+@pytest.fixture
+def checkpoint(llava_folder, tmp_path) -> Path:
+    """A model's folder of its own, and no other way to load a model."""
+    return Path(shutil.copytree(llava_folder, tmp_path / "checkpoint"))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_nothing_left_to_do_needs_no_weights(sira, folder, checkpoint, kind):
+    (folder / "001-bad.png").unlink()
+    output = folder / f"captions.{kind}"
+    command = ("caption", folder, "-m", checkpoint, "--max-new-tokens", 3, "-o", output)
+    assert sira(*command)[0] == 0
+    before, facts = (folder / "captions.jsonl").read_bytes(), json.loads((folder / "captions.run.json").read_text())
+    (checkpoint / "model.safetensors").unlink()
+    code, out, err = sira(*command, "--output-dir", folder / "texts")
+    assert (code, out, err) == (0, "", f"sira: 6 of 6 pictures were done before: {output}\n")
+    assert (folder / "captions.jsonl").read_bytes() == before
+    texts = {path.stem: path.read_text().strip() for path in (folder / "texts").iterdir()}
+    assert texts == {record["file_name"][:-4]: record["text"] for record in read(folder / "captions.jsonl")}
+    again = json.loads((folder / "captions.run.json").read_text())
+    for name in ("model", "device", "dtype", "batch_size", "peak_memory_bytes"):
+        assert again[name] == facts[name]
+    shutil.copy(EXAMPLES[3], folder / "001.png")  # another picture under an old name
+    code, _, err = sira(*command)
+    assert (code, "no safetensors weights" in err) == (1, True)
+
+
+def test_text_files_that_are_all_there_need_no_model(sira, folder):
+    for picture in folder.glob("*.png"):
+        picture.with_suffix(".txt").write_text("mine\n")
+    command = ("caption", folder, "-m", "no/model-of-this-name", "--offline", "--sidecar")
+    assert sira(*command) == (0, "", "sira: 7 of 7 pictures were done before\n")
+    (folder / "003.txt").write_text("")
+    code, _, err = sira(*command)
+    assert (code, "is not in the cache and offline mode is on" in err) == (1, True)
+
+
+def test_one_json_record_per_picture_whether_new_or_done_before(sira, folder):
+    (folder / "001-bad.png").unlink()
+    output = folder / "captions.jsonl"
+    command = ("caption", folder, *FAST, "-o", output, "--json")
+    _, first, _ = sira(*command)
+    assert first == output.read_text()
+    assert sira(*command)[1] == first
+    shutil.copy(EXAMPLES[4], folder / "002-a.png")
+    assert sira(*command)[1] == output.read_text()
+
+    for name in ("000", "001", "002", "003", "004"):
+        (folder / f"{name}.txt").write_text(f"text of {name}\n")
+    (folder / "005.txt").write_text("")  # is no text
+    code, out, _ = sira("caption", folder, *FAST, "--sidecar", "--json")
+    found = {Path(record["file_name"]).stem: record for record in map(json.loads, out.splitlines())}
+    assert (code, len(found)) == (0, 7)
+    records = {Path(record["file_name"]).stem: record for record in read(output)}
+    for name in ("002-a", "005"):
+        assert found[name]["text"] == records[name]["text"]
+        assert (folder / f"{name}.txt").read_text() == records[name]["text"] + "\n"
+    for name in ("000", "001", "002", "003", "004"):
+        assert (found[name]["status"], found[name]["text"], found[name]["model"]) == ("ok", f"text of {name}", "")
+        types = [{field: type(value) for field, value in each[name].items()} for each in (found, records)]
+        assert types[0] == types[1]
+
+
 def test_pictures_that_were_added_replaced_or_mended_are_done(sira, folder, tmp_path):
     output = folder / "captions.jsonl"
     sira("caption", folder, *FAST, "-o", output)
@@ -244,7 +309,8 @@ def test_lists_limits_and_shards(sira, folder):
 
 def test_tables_are_made_from_the_records(sira, folder):
     for ending in ("csv", "parquet"):
-        assert sira("caption", folder, *FAST, "-o", folder / f"captions.{ending}")[0] == 3
+        code, _, err = sira("caption", folder, *FAST, "-o", folder / f"captions.{ending}")
+        assert (code, err.splitlines()[-1].rpartition(": ")[2]) == (3, str(folder / f"captions.{ending}"))
     records = read(folder / "captions.jsonl")
     with (folder / "captions.csv").open(newline="") as file:
         assert list(csv.DictReader(file)) == [{name: str(value) for name, value in one.items()} for one in records]
@@ -312,14 +378,18 @@ def test_fail_fast(sira, folder):
 
 def test_odd_names(sira, tmp_path):
     names = ["with space.png", "quote'\".png", "new\nline.png", os.fsdecode(b"\xff\xfe.png"), "-.png", "ü.png"]
-    for name in names:
-        shutil.copy(EXAMPLES[0], tmp_path / name)
+    names.append("\\xff\\xfe.png")  # as the name that is no UTF-8 was written
+    for number, name in enumerate(names):
+        shutil.copy(EXAMPLES[number % 5], tmp_path / name)
     output = tmp_path / "captions.jsonl"
     for _ in range(2):
         assert sira("caption", tmp_path, *FAST, "-o", output, "--sidecar")[0] == 0
         found = [record["file_name"] for record in read(output)]
-        assert sorted(found) == sorted(name.replace("\udcff\udcfe", "\\xff\\xfe") for name in names)
-    assert len(list(tmp_path.glob("*.txt"))) == 6
+        assert sorted(found) == sorted(as_text(name) for name in names)
+    assert {record["file_name"]: record["image_sha256"] for record in read(output)} == {
+        as_text(name): hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in names
+    }
+    assert len(list(tmp_path.glob("*.txt"))) == 7
 
 
 def test_pictures_that_vanish_during_the_run_are_errors(sira, folder, monkeypatch):
@@ -410,6 +480,8 @@ def test_a_bar_on_a_terminal_and_records_in_a_pipe(tmp_path, home):
     assert out == (folder / "captions.jsonl").read_bytes()
     assert b"7/7" in shown
     assert b"1 failed" in shown
+    rates = re.findall(rb"[0-9.]+/s", shown)
+    assert rates[-1] == rates[-2]  # the last line and the bar
 
 
 def test_a_full_disk(tmp_path, home, at_once):

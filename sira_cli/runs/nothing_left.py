@@ -1,0 +1,99 @@
+"""A run in which nothing is left to do needs no model, and no weights on this machine.
+
+engine = nothing_left(pictures, targets, preset, method, task="caption", prompt=prompt) or BatchRun(load(preset), ...)
+for event in PictureRun(pictures, engine, targets).events():
+    print(event)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sira_cli.errors import ModelNotFoundError
+from sira_cli.methods.base import Method
+from sira_cli.models import presets
+from sira_cli.models.hub import find_checkpoint
+from sira_cli.models.keys import Keys
+from sira_cli.models.presets import Preset
+from sira_cli.pictures.picture import Picture
+from sira_cli.runs.ahead import ahead
+from sira_cli.runs.events import Skipped
+from sira_cli.runs.targets import Targets
+
+READERS = 4
+
+
+class NothingLeft:
+    """The engine of a run in which an earlier one has done every picture."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+
+    def blank(self) -> None:
+        """Return None: no result will be made."""
+        return
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the earlier run told of the model, the device and the memory."""
+        return self._facts
+
+    def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[Skipped, None, None]:
+        """Yield that every picture was done before."""
+        for picture, name in pictures:
+            yield Skipped(picture, name, name)
+
+
+def nothing_left(
+    pictures: Sequence[Picture],
+    targets: Targets,
+    preset: Preset,
+    method: Method,
+    *,
+    task: str,
+    prompt: str,
+    quantization: str | None = None,
+    trust_remote_code: bool = False,
+) -> NothingLeft | None:
+    """Return the engine of a run in which nothing is left to do; None if something is, so that a model is needed.
+
+    Pictures are read only if the targets have all of them by name.
+
+    Args:
+        pictures: all of the run.
+        targets: where results go.
+        preset, method: with the settings in force.
+        task, prompt, quantization: what else decides a text.
+        trust_remote_code: whether the model's Python files belong to it.
+    """
+    named = [(picture, targets.name(picture)) for picture in pictures if not targets.keeps(picture)]
+    if not all(targets.done(name) for _, name in named):
+        return None
+    if named:
+        keys = Keys.of(preset, method, _revision(preset, targets, trust_remote_code), quantization)
+
+        def is_done(one: tuple[Picture, str]) -> bool:
+            picture, name = one
+            try:
+                sha256 = hashlib.sha256(picture.read()).hexdigest()
+            except Exception:  # an earlier run could not read it either, if that has it as done
+                sha256 = ""
+            return keys.fits(targets.done(name), task, name, sha256, prompt)
+
+        for picture, _ in named:
+            picture.make_ready()
+        with ThreadPoolExecutor(READERS, "sira-reader") as readers:
+            if not all(ahead(readers, is_done, named, depth=2 * READERS)):
+                return None
+    return NothingLeft(targets.facts_before())
+
+
+def _revision(preset: Preset, targets: Targets, trust_remote_code: bool) -> str:
+    """Return what pins the model's files here. If they are not here, take those that made the records."""
+    model = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
+    try:
+        return find_checkpoint(model, preset.revision, offline=True, code=trust_remote_code).revision
+    except ModelNotFoundError:
+        return targets.revision_before
