@@ -109,6 +109,7 @@ SuffixOption = Annotated[
     str | None,
     typer.Option(help="Text behind each yes/no question (default: ' Please answer this question with one word.')."),
 ]
+PromptOption = Annotated[str | None, typer.Option(help="Text that asks for a caption, instead of the benchmark's.")]
 NoSuffix = Annotated[bool, typer.Option("--no-suffix", help="Ask the questions as they stand in the files.")]
 
 
@@ -145,7 +146,11 @@ def pope(
 def chair(
     *,
     annotations: Annotated[
-        Path, typer.Option(metavar="COCO_DIR", help="Folder with COCO's instances_*.json and captions_*.json.")
+        Path,
+        typer.Option(
+            metavar="COCO_DIR",
+            help="Folder with COCO's instances_*.json and captions_*.json, or a JSON file of each image's objects.",
+        ),
     ],
     ids: Annotated[
         Path | None,
@@ -159,6 +164,7 @@ def chair(
         TextRule, typer.Option(help="How words are compared: as lemmas, or as singulars like the first script.")
     ] = TextRule.LEMMA,
     language: LanguageOption = Language.AUTO,
+    prompt: PromptOption = None,
     options: EvalOptions,
     model: ModelOptions,
     decoding: DecodingOptions,
@@ -169,8 +175,9 @@ def chair(
     hold {"image_id", "caption"}, one file per method; or they are sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
+    _check_prompt(prompt, options)
     sources = find_answers(options, model, decoding)
-    from sira_cli.eval.chair.benchmark import Chair
+    from sira_cli.eval.chair.benchmark import PROMPT, Chair
     from sira_cli.eval.chair.coco import UnknownImageError
     from sira_cli.eval.chair.rows import read_ids
 
@@ -185,7 +192,14 @@ def chair(
     if images is None:
         raise SettingsError("--ids FILE is needed: the images to caption, one id per line")
     try:
-        benchmark = Chair.of(annotations, ids=list(images), rule=rule.value, language=language.value, lengths=tokens)
+        benchmark = Chair.of(
+            annotations,
+            ids=list(images),
+            rule=rule.value,
+            language=language.value,
+            lengths=tokens,
+            prompt=PROMPT if prompt is None else prompt,
+        )
     except UnknownImageError as error:
         raise DataError(f"{images[error.image]}: {error}") from None
     evaluate(benchmark, sources, model, decoding, options)
@@ -204,7 +218,7 @@ def _answered(
         said.append(set())
         if not source.own:
             if images is None:
-                found |= {image: given.where for image, given in read_captions(source.paths).items()}
+                found |= {image: given[0].where for image, given in read_captions(source.paths).items()}
             continue
         for where, row in (row for path in source.paths for row in read_rows(path)):
             if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
@@ -233,11 +247,21 @@ def amber(
     ] = Task.ALL,
     similarity: Annotated[
         str,
-        typer.Option(help="How words are compared: spacy (en_core_web_lg), exact (not official), or a spaCy pipeline."),
+        typer.Option(
+            help="How words are compared: spacy (en_core_web_lg), exact, a spaCy pipeline, or a .json file of numbers."
+        ),
     ] = "spacy",
     language: LanguageOption = Language.AUTO,
+    ids: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Ids of AMBER's queries, one per line: take only these.")
+    ] = None,
+    prompt: PromptOption = None,
     suffix: SuffixOption = None,
     no_suffix: NoSuffix = False,
+    reduce: Annotated[
+        bool,
+        typer.Option("--reduce", help="Make Yes of `Yes.` in answers from elsewhere, as sira's own answers are read."),
+    ] = False,
     options: EvalOptions,
     model: ModelOptions,
     decoding: DecodingOptions,
@@ -248,8 +272,14 @@ def amber(
     hold {"id", "response"}, one file per method; or they are sira's own.
     """
     set_verbosity(options.quiet, options.verbose)
+    _check_prompt(prompt, options)
     sources = find_answers(options, model, decoding)
+    if prompt is not None and task not in (Task.GENERATIVE, Task.ALL):
+        raise SettingsError("--prompt asks for captions: leave it out, or --task")
+    if reduce and all(source.own for source in sources):
+        raise SettingsError("--reduce is for answers from elsewhere: sira's own are read that way: leave it out")
     from sira_cli.eval.amber.benchmark import PARTS, Amber
+    from sira_cli.eval.amber.data import read_numbers
     from sira_cli.eval.amber.similarity import find_similarity
     from sira_cli.eval.language.language import find_language
 
@@ -261,7 +291,11 @@ def amber(
         similarity=find_similarity(similarity if captions else "exact"),
         parts=PARTS[not captions : 1 + questions],
         suffix=_suffix(suffix, no_suffix),
+        prompt=prompt,
+        reduced=reduce,
     )
+    if ids is not None:
+        benchmark = benchmark.picked(read_numbers(ids))
     if task in (Task.EXISTENCE, Task.ATTRIBUTE, Task.RELATION):
         benchmark = benchmark.only(task.value)
     if options.limit is not None:
@@ -273,6 +307,13 @@ def _first(part: Part, pictures: int) -> Part:
     """Return what is asked about the first pictures."""
     first = list(dict.fromkeys(ask.picture for ask in part.asks))[:pictures]
     return dataclasses.replace(part, asks=tuple(ask for ask in part.asks if ask.picture in first))
+
+
+def _check_prompt(prompt: str | None, options: EvalOptions) -> None:
+    if prompt is not None and options.answers:
+        raise SettingsError("--prompt is for runs: leave it out, or give --images instead of --answers")
+    if prompt is not None and not prompt.strip():
+        raise SettingsError("--prompt is empty: give a text, or leave it out")
 
 
 def _suffix(suffix: str | None, none: bool) -> str:

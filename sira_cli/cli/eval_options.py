@@ -104,8 +104,6 @@ def find_answers(
         from sira_cli.eval.answers.read import find_files
 
         sources = find_files(options.answers, questions)
-        if options.limit is not None and not all(source.own for source in sources):
-            raise SettingsError("--limit is for runs, and for what they wrote: leave it out")
     return sources
 
 

@@ -91,7 +91,8 @@ class Pope(Benchmark):
         self.rule = rule
         files = [Path(path) for path in paths]
         self._paths = dict(zip(split_names(files), files, strict=True))
-        self._questions = {split: read_questions(path)[:limit] for split, path in self._paths.items()}
+        self._everything = {split: read_questions(path) for split, path in self._paths.items()}  # answers may have all
+        self._questions = {split: questions[:limit] for split, questions in self._everything.items()}
         asks = (
             Ask(_id(split, question), question.image, question.text + suffix, f"{question.image}: {question.text}")
             for split, questions in self._questions.items()
@@ -143,8 +144,8 @@ class Pope(Benchmark):
         return list(zip(self._paths, paths, strict=True))
 
     def _read_split(self, split: str, path: Path) -> dict[str, str]:
-        questions = self._questions[split]
-        by_number = {question.number: question for question in questions}
+        everything, questions = self._everything[split], self._questions[split]
+        by_number = {question.number: question for question in everything}
         found: dict[str, str] = {}
         where = str(path)
         for position, (where, row) in enumerate(read_rows(path)):
@@ -155,10 +156,10 @@ class Pope(Benchmark):
                 if number not in by_number:
                     raise DataError(f"{where}: question_id {number} is not in {self._paths[split]}")
                 question = by_number[number]
-            elif position < len(questions):
-                question = questions[position]
+            elif position < len(everything):
+                question = everything[position]
             else:
-                raise DataError(f"{where}: too many answers: {self._paths[split]} has {len(questions)} questions")
+                raise DataError(f"{where}: too many answers: {self._paths[split]} has {len(everything)} questions")
             said = str(row.get("question", row.get("prompt", question.text)))
             image = Path(str(row.get("image", question.image))).name
             if question.text not in said or image != Path(question.image).name:
@@ -169,6 +170,8 @@ class Pope(Benchmark):
             if _id(split, question) in found:
                 raise DataError(f"{where}: question {question.number} was answered before")
             found[_id(split, question)] = text_of(where, row, "answer", "text")
+        asked = [_id(split, question) for question in questions]
+        found = {id_: found[id_] for id_ in asked if id_ in found}
         missing = next((question for question in questions if _id(split, question) not in found), None)
         if missing is not None:
             raise DataError(

@@ -65,6 +65,22 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
+def entries(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield where every entry of a list stands, and the entry: one per line, or a JSON array.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    content = read_text(path)
+    if content.lstrip().startswith("["):
+        for number, entry in enumerate(parse_json(path, content), start=1):
+            yield f"{path}: row {number}", entry
+        return
+    for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip():
+            yield f"{path}: line {number}", line.strip()
+
+
 def text_of(where: str, row: dict[str, Any], *names: str) -> str:
     """Return the text of the first of some fields that a row has.
 

@@ -59,9 +59,12 @@ def test_read_takes_all_forms(chair, tmp_path):
         ([{"image": "photo.jpg", "caption": "x"}], "a.jsonl: line 1: image is no image of COCO: 'photo.jpg'"),
         (
             [{"image_id": 7, "caption": "x"}, {"image_id": "7", "caption": "y"}],
-            "a.jsonl: line 2: image 7 has a caption in .*a.jsonl: line 1, too",
+            r"a.jsonl: no caption of image 8 \(2 of 3 are missing\)",
         ),
-        ([{"image_id": 7, "caption": "x"}, {"image_id": 9, "caption": "y"}], "line 2: image 9 is not among the 3"),
+        (
+            [{"image_id": image, "caption": "x"} for image in (8, 7, 7)],
+            r"image 7 has 2 captions \(.*a.jsonl: line 2 and .*a.jsonl: line 3\), image 8 has 1 \(.*: line 1\): ",
+        ),
         ([{"image_id": 8, "caption": "x"}], r"a.jsonl: no caption of image 7 \(2 of 3 are missing\)"),
     ],
 )
@@ -129,3 +132,39 @@ def test_lists_that_are_wrong_are_refused(tmp_path, text, message):
 )
 def test_image_of_a_name(text, image):
     assert image_of(text) == image
+
+
+# Several captions of an image
+
+
+def test_several_captions_of_an_image_all_count(chair, tmp_path):
+    """As the official script counts the rows: every figure is that of all captions together."""
+    one = write_lines(
+        tmp_path / "a.jsonl", *({"image_id": int(id_), "caption": text} for id_, text in CAPTIONS.items())
+    )
+    others = {"7": "A dog.", "8": "A car and a cat.", "310196": "A bench."}
+    other = write_lines(
+        tmp_path / "b.jsonl", *({"image_id": int(id_), "caption": text} for id_, text in others.items())
+    )
+    (part,) = chair.parts
+    first, second, both = (chair.read(paths)["captions"] for paths in ([one], [other], [one, other]))
+    assert both == first | {f"{id_}#2": text for id_, text in second.items()}
+    (tally,) = chair.score(part, both).values()
+    sums = [chair.score(part, texts)["captions"] for texts in (first, second)]
+    for picture, counts in tally.counts.items():
+        assert counts == {name: sum(each.counts[picture][name] for each in sums) for name in counts}
+    assert tally.total()["captions"] == 6
+    assert tally.right == sums[0].right  # the first caption's, for the paired test
+    figures = chair.figures("captions", tally.total())
+    assert figures["CHAIRs"] == 100 * 3 / 6  # of image 7 the first, of 8 and 310196 the second
+    assert [row["caption"] for row in chair.details(part, both)] == [
+        text for id_ in CAPTIONS for text in (CAPTIONS[id_], others[id_])
+    ]
+    (path,) = chair.export({"captions": both}, tmp_path)
+    assert chair.read([path])["captions"] == both
+
+
+def test_captions_of_other_images_are_left_out(coco, tmp_path):
+    some = Chair.of(coco, ids=[8], language="fallback")
+    rows = [{"image_id": int(image), "caption": text} for image, text in CAPTIONS.items()]
+    assert some.read([write_lines(tmp_path / "a.jsonl", *rows)]) == {"captions": {"8": CAPTIONS["8"]}}

@@ -24,7 +24,6 @@ from tests.support.eval.helpers import SCENES
         (["--images", "x", "--answers", "y"], "give --images FOLDER to ask the model, or --answers FILE"),
         ([], "give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two"),
         (["--answers", "missing.json"], "--answers missing.json: no such file"),
-        (["--answers", "{q}", "--limit", 1], "--limit is for runs, and for what they wrote"),
         (["--answers", "{q}", "--method", "vcd"], "--method is for runs: leave it out"),
         (["--answers", "{q}", "--max-new-tokens", 4], "--max-new-tokens is for runs"),
         (["--answers", "{q}", "--retry-errors"], "--retry-errors is for runs"),

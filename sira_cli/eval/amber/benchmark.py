@@ -39,6 +39,7 @@ class Amber(Benchmark):
         parts: `generative` and `discriminative`, or one of them.
         annotations: by ask.
         lexicon: the words that count in captions.
+        reduced: whether answers from elsewhere are reduced, too (see `reduce`).
     """
 
     name = "amber"
@@ -47,6 +48,7 @@ class Amber(Benchmark):
     lexicon: Lexicon
     language: Language
     similarity: Similarity
+    reduced: bool = False
 
     @classmethod
     def of(
@@ -57,6 +59,8 @@ class Amber(Benchmark):
         similarity: Similarity,
         parts: Sequence[PartName] = PARTS,
         suffix: str = ONE_WORD,
+        prompt: str | None = None,
+        reduced: bool = False,
     ) -> Amber:
         """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/.
 
@@ -66,6 +70,8 @@ class Amber(Benchmark):
             similarity: compares them with annotated words.
             parts: what to ask.
             suffix: after each question.
+            prompt: asks for captions; None: what the queries say.
+            reduced: reduce answers from elsewhere as sira's own are.
 
         Raises:
             DataError: a file cannot be read, or is not what AMBER's files are.
@@ -75,11 +81,12 @@ class Amber(Benchmark):
         lexicon = read_lexicon(data)
         annotations = read_annotations(data, lexicon)
         return cls(
-            parts=tuple(_part(name, read_queries(data, name, annotations), suffix) for name in parts),
+            parts=tuple(_part(name, read_queries(data, name, annotations), suffix, prompt) for name in parts),
             annotations={str(id_): annotated for id_, annotated in annotations.items()},
             lexicon=lexicon,
             language=language,
             similarity=similarity,
+            reduced=reduced,
         )
 
     def only(self, group: str) -> Amber:
@@ -97,6 +104,22 @@ class Amber(Benchmark):
         if not parts:
             raise SettingsError(f"--task {group}: no question of AMBER's folder is about it")
         return replace(self, parts=tuple(parts))
+
+    def picked(self, ids: Sequence[int]) -> Amber:
+        """Return the queries with some ids.
+
+        Raises:
+            DataError: an id is none of AMBER's.
+            SettingsError: no query of the parts has one of the ids.
+        """
+        wanted = {str(id_) for id_ in ids}
+        if unknown := next((id_ for id_ in wanted if id_ not in self.annotations), ""):
+            raise DataError(f"id {unknown} is not AMBER's: expected 1 to {len(self.annotations)}")
+        parts = (replace(part, asks=tuple(ask for ask in part.asks if ask.id in wanted)) for part in self.parts)
+        picked = replace(self, parts=tuple(part for part in parts if part.asks))
+        if not picked.parts:
+            raise SettingsError(f"--ids: none of them is a query of {' or '.join(part.name for part in self.parts)}")
+        return picked
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
         """Count answers by group; a question counts in its dimension and in `discriminative`."""
@@ -160,7 +183,9 @@ class Amber(Benchmark):
                     f"{part.name} are missing, and figures need all of them"
                 )
             if texts:
-                answers[part.name] = texts
+                answers[part.name] = {
+                    id_: self.reduce(part, text) if self.reduced else text for id_, text in texts.items()
+                }
         if not answers:
             names = " or ".join(part.name for part in self.parts)
             raise DataError(f"{files}: no answers of {names}: expected rows with id and response")
@@ -221,7 +246,8 @@ class Amber(Benchmark):
     def facts(self) -> dict[str, Any]:
         """Return how captions are read; questions need no language."""
         captions = any(part.name == "generative" for part in self.parts)
-        return {"language": self.language.facts(), "similarity": self.similarity.facts()} if captions else {}
+        facts = {"language": self.language.facts(), "similarity": self.similarity.facts()} if captions else {}
+        return facts | ({"reduced": "answers from elsewhere to their first word"} if self.reduced else {})
 
     def _judged(self, id_: str, text: str) -> Judged:
         annotated = self.annotations[id_]
@@ -229,12 +255,16 @@ class Amber(Benchmark):
         return self.lexicon.judge(nouns, annotated.truth, annotated.hallu, self.similarity.above)
 
 
-def _part(name: PartName, queries: Sequence[Query], suffix: str) -> Part:
-    after = suffix if name == "discriminative" else ""
+def _part(name: PartName, queries: Sequence[Query], suffix: str, prompt: str | None) -> Part:
+    captions = name == "generative"
+
+    def asking(query: Query) -> str:
+        return query.text + suffix if not captions else query.text if prompt is None else prompt
+
     return Part(
         name=name,
-        task="caption" if name == "generative" else "ask",
-        asks=tuple(Ask(str(query.id), query.image, query.text + after) for query in queries),
+        task="caption" if captions else "ask",
+        asks=tuple(Ask(str(query.id), query.image, asking(query)) for query in queries),
         groups=GROUPS[name],
         settings={"max_new_tokens": MAX_NEW_TOKENS[name]},
     )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sira_cli.errors import DataError
 from sira_cli.eval.amber.words import Lexicon
-from sira_cli.eval.rows import brief, id_of, read_json, read_rows, read_text, some, text_of
+from sira_cli.eval.rows import brief, entries, id_of, read_json, read_rows, read_text, some, text_of
 
 PartName = Literal["generative", "discriminative"]
 
@@ -73,6 +73,18 @@ def read_annotations(data: Path, lexicon: Lexicon) -> dict[int, Annotated]:
         if id_of(where, row, "id") != number:
             raise DataError(f"{where}: expected id {number}, got {brief(row['id'])}: ids must be 1, 2, 3, ... in order")
         found[number] = _annotated(where, row, lexicon)
+    return found
+
+
+def read_numbers(path: Path) -> list[int]:
+    """Read a list of ids of queries: one per line, or a JSON array.
+
+    Raises:
+        DataError: the file cannot be read or is empty, or an entry is no number.
+    """
+    found = [id_of(where, {"id": entry}, "id") for where, entry in entries(path)]
+    if not found:
+        raise DataError(f"{path}: holds no ids")
     return found
 
 

@@ -1,13 +1,16 @@
-"""Which words AMBER takes for the same thing: by spaCy's vectors, as its script, or equal words only."""
+"""Which words AMBER takes for the same thing: by spaCy's vectors, as its script, by a table, or equal words only."""
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from abc import ABC, abstractmethod
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.rows import brief, read_json, some
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -52,6 +55,40 @@ class Exact(Similarity):
         return {"name": self.name}
 
 
+class Table(Similarity):
+    """Similarities that are ready: a JSON object of words, each an object of other words with a number.
+
+    Pairs count in both directions; words of which the table has no pair are similar only if they are equal.
+    """
+
+    official = False
+
+    def __init__(self, path: Path) -> None:
+        """Read the file.
+
+        Raises:
+            DataError: it cannot be read, or is not of this form.
+        """
+        self.name = str(path)
+        content = read_json(path)
+        if not isinstance(content, dict):
+            raise DataError(f'{path}: expected a JSON object such as {{"dog": {{"puppy": 0.85}}}}')
+        self._similar: set[tuple[str, str]] = set()
+        for word, others in content.items():
+            if not isinstance(others, dict) or not all(type(value) in (int, float) for value in others.values()):
+                raise DataError(f"{path}: {some([word])}: expected an object of words and numbers, got {brief(others)}")
+            self._similar |= {(word, other) for other, value in others.items() if value > THRESHOLD}
+        self._sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def above(self, one: str, other: str) -> bool:
+        """Return whether two words are equal, or the table says that they are more similar than THRESHOLD."""
+        return one == other or (one, other) in self._similar or (other, one) in self._similar
+
+    def facts(self) -> dict[str, Any]:
+        """Return the file and the start of its hash."""
+        return {"name": self.name, "sha256": self._sha256[:16], "threshold": THRESHOLD}
+
+
 class Vectors(Similarity):
     """spaCy's `nlp(one).similarity(nlp(other))`; each word is read once, each pair compared once.
 
@@ -91,13 +128,16 @@ def find_similarity(choice: str = "spacy") -> Similarity:
 
     Args:
         choice: `spacy`: en_core_web_lg, as in AMBER's script; `exact`: equal words; or another spaCy pipeline with
-            word vectors: the name of an installed one, or its folder.
+            word vectors: the name of an installed one, or its folder; or a `.json` file of similarities.
 
     Raises:
         SettingsError: spaCy or the pipeline is not there, cannot be loaded, or has no word vectors.
+        DataError: the file cannot be read, or is not what `Table` reads.
     """
     if choice == "exact":
         return Exact()
+    if choice.endswith(".json"):
+        return Table(Path(choice))
     name = OFFICIAL if choice == "spacy" else choice
     instead = "`--similarity exact`, which the results will say, or `--task discriminative` for the questions alone"
     get_model = f"`python -m spacy download {OFFICIAL}`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.base import Ask, Benchmark, Part, Texts
 from sira_cli.eval.chair.coco import Annotations
 from sira_cli.eval.chair.rows import read_captions
+from sira_cli.eval.chair.table import TruthTable
 from sira_cli.eval.chair.words import Mentions, mentions
 from sira_cli.eval.language.language import Language, Need, find_language
 from sira_cli.eval.rows import some
@@ -56,20 +58,22 @@ class Chair(Benchmark):
 
     def __init__(
         self,
-        annotations: Annotations,
+        annotations: Annotations | TruthTable,
         ids: Sequence[int],
         rule: str,
         language: Language,
         lengths: Sequence[int] = (),
+        prompt: str = PROMPT,
     ) -> None:
         """Look up what is in some images.
 
         Args:
-            annotations: the user's files.
+            annotations: the user's files, or a table that is ready.
             ids: of the images.
             rule: `lemma` (OPERA's script) or `singular` (the one of Rohrbach et al.).
             language: which has what the rule needs.
             lengths: of the captions in tokens, one part per length; none: captions of unknown length are scored.
+            prompt: asks for a caption.
 
         Raises:
             DataError: the annotations are not COCO's, or an image is not in them.
@@ -81,7 +85,7 @@ class Chair(Benchmark):
         words: Callable[[str], list[str]] = getattr(language, RULES[rule])
         self._mentions = functools.cache(lambda text: mentions(words(text)))  # both counts and details ask for it
         self._truth = annotations.truth(ids, words, {"rule": rule, **language.facts()})
-        asks = tuple(Ask(str(image), self._truth.names[image], PROMPT) for image in ids)
+        asks = tuple(Ask(str(image), self._truth.names[image], prompt) for image in ids)
         self.parts = tuple(
             Part(str(length), "caption", asks, (f"{length} tokens",), {"max_new_tokens": length}) for length in lengths
         ) or (Part(ANSWERS, "caption", asks, (ANSWERS,)),)
@@ -95,8 +99,11 @@ class Chair(Benchmark):
         rule: str = "lemma",
         language: str = "auto",
         lengths: Sequence[int] = (),
+        prompt: str = PROMPT,
     ) -> Chair:
         """Read COCO's folder, or its subfolder `annotations`, with the language that `find_language` finds.
+
+        A file is a table of ground truth that is ready (`chair.table`).
 
         Raises:
             SettingsError: there is no such rule or language, or what they need is missing.
@@ -104,15 +111,22 @@ class Chair(Benchmark):
         """
         if rule not in RULES:
             raise SettingsError(f"--rule {rule!r}: expected {' or '.join(RULES)}")
-        return cls(Annotations.find(annotations), ids, rule, find_language(language, (RULES[rule],)), lengths)
+        truth = TruthTable.read(annotations) if annotations.is_file() else Annotations.find(annotations)
+        return cls(truth, ids, rule, find_language(language, (RULES[rule],)), lengths, prompt)
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Count by image, in the part's only group."""
+        """Count by image, in the part's only group.
+
+        Where an image has several captions, all count, as the official script counts rows; right or wrong, for the
+        paired test, is the first.
+        """
         tally = Tally()
         for ask, _, caption in self._captions(part, texts):
-            tally.right[ask.id] = not caption.wrong
-            counts = mention_counts(caption.read.heads, caption.truth)
-            tally.counts[ask.picture] = counts | {"tokens": len(caption.read.tokens)}
+            tally.right.setdefault(ask.id, not caption.wrong)
+            counts = mention_counts(caption.read.heads, caption.truth) | {"tokens": len(caption.read.tokens)}
+            sums = tally.counts.setdefault(ask.picture, dict.fromkeys(counts, 0))
+            for name, count in counts.items():
+                sums[name] += count
         return {part.groups[0]: tally}
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
@@ -128,17 +142,19 @@ class Chair(Benchmark):
         return DENOMINATORS
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read captions of one method and one length (see `chair.rows`); several files are shards of them."""
+        """Read captions of one method and one length (see `chair.rows`), from all files together.
+
+        Captions of images that are not asked about are left out. Of several captions of an image the second has the id
+        of the ask with `#2` behind it, and so on.
+        """
         (part,) = self.parts
         captions = read_captions(paths)
         asked = {int(ask.id) for ask in part.asks}
-        for image, given in captions.items():
-            if image not in asked:
-                raise DataError(f"{given.where}: image {image} is not among the {len(asked)} that are scored")
         if missing := [image for image in sorted(asked) if image not in captions]:
             files = some(paths, 3, 1_000)
             raise DataError(f"{files}: no caption of image {missing[0]} ({len(missing)} of {len(asked)} are missing)")
-        return {part.name: {ask.id: captions[int(ask.id)].text for ask in part.asks}}
+        given = ((ask.id, enumerate(captions[int(ask.id)], start=1)) for ask in part.asks)
+        return {part.name: {_numbered(id_, number): each.text for id_, several in given for number, each in several}}
 
     def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
         """Write JSON lines of image_id and caption, one file per part."""
@@ -147,7 +163,7 @@ class Chair(Benchmark):
             if part.name not in texts:
                 continue
             answers = texts[part.name]
-            rows = [{"image_id": int(ask.id), "caption": answers[ask.id]} for ask in part.asks if ask.id in answers]
+            rows = [{"image_id": int(ask.id), "caption": text} for ask in part.asks for text in _given(ask, answers)]
             paths.append(folder / f"{part.name}.jsonl")
             with replacing(paths[-1]) as file:
                 file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
@@ -174,8 +190,10 @@ class Chair(Benchmark):
             }
 
     def stand_ins(self) -> dict[str, str]:
-        """Name what replaces NLTK's data where they are missing."""
-        return {} if self._language.official else {part.name: "words without NLTK's data" for part in self.parts}
+        """Name what replaces NLTK's data where they are missing, and COCO's annotations."""
+        used = [] if self._language.official else ["words without NLTK's data"]
+        used += ["ground truth from a table"] if isinstance(self._annotations, TruthTable) else []
+        return {part.name: ", ".join(used) for part in self.parts if used}
 
     def facts(self) -> dict[str, Any]:
         """Return the rule, the language with its versions, and the annotation files."""
@@ -184,6 +202,18 @@ class Chair(Benchmark):
 
     def _captions(self, part: Part, texts: Texts) -> Iterator[tuple[Ask, str, _Caption]]:
         for ask in part.asks:
-            if ask.id in texts:
-                text = texts[ask.id]
+            for text in _given(ask, texts):
                 yield ask, text, _Caption(self._mentions(text), self._truth.objects[int(ask.id)])
+
+
+def _numbered(ask: str, number: int) -> str:
+    return ask if number == 1 else f"{ask}#{number}"
+
+
+def _given(ask: Ask, texts: Texts) -> Iterator[str]:
+    """Yield all captions of an image."""
+    for number in itertools.count(1):
+        text = texts.get(_numbered(ask.id, number))
+        if text is None:
+            return
+        yield text

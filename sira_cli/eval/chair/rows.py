@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.coco import image_of
-from sira_cli.eval.rows import brief, parse_json, read_rows, read_text, some, text_of
+from sira_cli.eval.rows import brief, entries, read_rows, some, text_of
 
 
 class Given(NamedTuple):
@@ -18,28 +18,35 @@ class Given(NamedTuple):
     where: str
 
 
-def read_captions(paths: Sequence[Path]) -> dict[int, Given]:
-    """Read captions by image.
+def read_captions(paths: Sequence[Path]) -> dict[int, list[Given]]:
+    """Read captions by image: one of each, or several, but of all images as many.
 
     Rows have `image_id` (the number of the image, or its digits) and `caption`; or COCO's file name as `image` or
     `file_name`. An empty caption counts as one without mentions.
 
     Args:
-        paths: shards; each image is in one of them.
+        paths: shards of the images, or each with another caption of them.
 
     Raises:
-        DataError: a file cannot be read or holds nothing, a row has no image or no caption, or an image has two.
+        DataError: a file cannot be read or holds nothing, a row has no image or no caption, or an image has more
+            captions than another.
     """
-    captions: dict[int, Given] = {}
+    captions: dict[int, list[Given]] = {}
     for path in paths:
         where = ""
         for where, row in read_rows(path):
             image = image_of_row(where, row, "image_id", "image", "file_name")
-            if image in captions:
-                raise DataError(f"{where}: image {image} has a caption in {captions[image].where}, too")
-            captions[image] = Given(text_of(where, row, "caption"), where)
+            captions.setdefault(image, []).append(Given(text_of(where, row, "caption"), where))
         if not where:
             raise DataError(f"{path}: holds no captions")
+    most = max(captions, key=lambda image: len(captions[image]))
+    for image, given in captions.items():
+        if len(given) < len(captions[most]):
+            places = " and ".join(each.where for each in captions[most][:2])
+            raise DataError(
+                f"image {most} has {len(captions[most])} captions ({places}), image {image} has {len(given)} "
+                f"({given[0].where}): give one of each, or as many of each"
+            )
     return captions
 
 
@@ -50,7 +57,7 @@ def read_ids(path: Path) -> dict[int, str]:
         DataError: the file cannot be read or holds nothing, an entry is neither, or one is there twice.
     """
     places: dict[int, str] = {}
-    for where, entry in _entries(path):
+    for where, entry in entries(path):
         if (image := _image(entry)) is None:
             raise DataError(f"{where}: expected an image's number or its file name in COCO, got {brief(entry)}")
         if image in places:
@@ -59,17 +66,6 @@ def read_ids(path: Path) -> dict[int, str]:
     if not places:
         raise DataError(f"{path}: holds no images")
     return places
-
-
-def _entries(path: Path) -> Iterator[tuple[str, Any]]:
-    content = read_text(path)
-    if content.lstrip().startswith("["):
-        for number, entry in enumerate(parse_json(path, content), start=1):
-            yield f"{path}: row {number}", entry
-        return
-    for number, line in enumerate(content.split("\n"), start=1):
-        if line.strip():
-            yield f"{path}: line {number}", line
 
 
 def image_of_row(where: str, row: dict[str, Any], *names: str) -> int:
