@@ -14,6 +14,7 @@ from sira_cli.cli.options import (
     OutputOptions,
     Paths,
     SelectionOptions,
+    TextOptions,
     with_options,
 )
 from sira_cli.cli.pictures import run_pictures
@@ -26,7 +27,12 @@ sira ask photos/ "Is there a dog?" --choices Yes,No -o answers.csv
 
 
 @with_options(
-    model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, engine=EngineOptions, output=OutputOptions
+    model=ModelOptions,
+    decoding=DecodingOptions,
+    text=TextOptions,
+    selection=SelectionOptions,
+    engine=EngineOptions,
+    output=OutputOptions,
 )
 def ask(
     *,
@@ -37,6 +43,7 @@ def ask(
     ] = None,
     model: ModelOptions,
     decoding: DecodingOptions,
+    text: TextOptions,
     selection: SelectionOptions,
     engine: EngineOptions,
     output: OutputOptions,
@@ -45,4 +52,8 @@ def ask(
     if os.path.isfile(question):  # noqa: PTH113 (a Path would raise for a long question)
         raise SettingsError(f"the question comes last, but {question} is a file: add the question in quotes")
     given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
-    run_pictures("ask", paths or [], question, model, decoding, selection, engine, output, choices=given)
+    if given and text != TextOptions():
+        raise SettingsError(
+            "--choices prints one of the given answers: leave out --prefix, --suffix and what else changes a text"
+        )
+    run_pictures("ask", paths or [], question, model, decoding, text, selection, engine, output, choices=given)

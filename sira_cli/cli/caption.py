@@ -14,6 +14,7 @@ from sira_cli.cli.options import (
     Paths,
     Prompt,
     SelectionOptions,
+    TextOptions,
     with_options,
 )
 from sira_cli.cli.pictures import run_pictures
@@ -25,13 +26,19 @@ sira caption photos/ -r -o photos/captions.jsonl -b 8
 
 
 @with_options(
-    model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, engine=EngineOptions, output=OutputOptions
+    model=ModelOptions,
+    decoding=DecodingOptions,
+    text=TextOptions,
+    selection=SelectionOptions,
+    engine=EngineOptions,
+    output=OutputOptions,
 )
 def caption(
     *,
     paths: Paths = None,
     model: ModelOptions,
     decoding: DecodingOptions,
+    text: TextOptions,
     selection: SelectionOptions,
     engine: EngineOptions,
     output: OutputOptions,
@@ -39,4 +46,4 @@ def caption(
     words: Annotated[bool, typer.Option("--words", help="Score how well the picture supports each word.")] = False,
 ) -> None:
     """Describe pictures."""
-    run_pictures("caption", paths or [], prompt, model, decoding, selection, engine, output, words=words)
+    run_pictures("caption", paths or [], prompt, model, decoding, text, selection, engine, output, words=words)

@@ -153,6 +153,33 @@ class DecodingOptions:
     ] = None
     seed: Annotated[int | None, typer.Option(help="Random seed for sampling (default: the preset's).")] = None
     num_beams: Annotated[int | None, typer.Option(help="Number of search beams (default: the preset's).")] = None
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option(help="Make tokens of the text so far less likely; above 1, such as 1.1 (default: off)."),
+    ] = None
+    no_repeat_ngram_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Never repeat N tokens in a row (default: off).")
+    ] = None
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """What is done to a text once it is decoded. What is not given comes from the preset's `text`."""
+
+    title: ClassVar[str] = "Text"
+
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Put this before each text, such as a trigger word.")
+    ] = None
+    suffix: Annotated[str | None, typer.Option(metavar="TEXT", help="Put this behind each text.")] = None
+    max_sentences: Annotated[int | None, typer.Option(metavar="N", help="Cut each text off behind N sentences.")] = None
+    complete_sentences: Annotated[
+        bool | None,
+        typer.Option(
+            "--complete-sentences/--no-complete-sentences",
+            help="Drop the unfinished last sentence of a text that --max-new-tokens ended.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

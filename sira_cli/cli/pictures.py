@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from sira_cli.cli.options import (
     ModelOptions,
     OutputOptions,
     SelectionOptions,
+    TextOptions,
 )
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.errors import SettingsError
@@ -39,9 +41,10 @@ if TYPE_CHECKING:
 def run_pictures(
     task: str,
     paths: Sequence[str],
-    text: str | None,
+    said: str | None,
     model: ModelOptions,
     decoding: DecodingOptions,
+    text: TextOptions,
     selection: SelectionOptions,
     engine: EngineOptions,
     output: OutputOptions,
@@ -57,7 +60,7 @@ def run_pictures(
     Args:
         task: `caption` or `ask`.
         paths: pictures, folders and globs; `-` is stdin.
-        text: the prompt (caption; None: the preset's) or the question (ask).
+        said: the prompt (caption; None: the preset's) or the question (ask).
         words: score the words of each text.
         choices: pick one of these answers.
 
@@ -67,9 +70,9 @@ def run_pictures(
     """
     set_verbosity(output.quiet, output.verbose)
     pictures = chosen_pictures(paths, selection)
-    preset, method = choose(model, decoding, prompt=text if task == "caption" else None)
+    preset, method = choose(model, decoding, prompt=said if task == "caption" else None, **asdict(text))
     note_idle(decoding, preset)
-    prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(text or "")
+    prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(said or "")
     from sira_cli.runs.nothing_left import nothing_left
     from sira_cli.runs.run import PictureRun, check_request
     from sira_cli.runs.targets import Targets, settings_of

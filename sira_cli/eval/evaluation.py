@@ -186,7 +186,7 @@ class Evaluation:
         """Return the model under every method, with the settings of each part; the weights are there once."""
         return {
             name: {
-                part.name: lvlm.under(method, preset.with_settings(**{**part.settings, **self._settings}))
+                part.name: lvlm.under(method, preset.without_text().with_settings(**part.settings | self._settings))
                 for part in self._benchmark.parts
             }
             for name, (preset, method) in self._methods.items()

@@ -22,6 +22,7 @@ from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.presets import Preset, check_text
 from sira_cli.models.processors import chat_inputs
 from sira_cli.models.records import Answer
+from sira_cli.models.repetition import processors_of
 from sira_cli.models.sampling import derived_seed, sampler
 from sira_cli.models.streamers import NewTokens, TextPieces
 from sira_cli.models.vocabulary import Vocabulary
@@ -260,7 +261,7 @@ class DecodingModel:
                 on_step=None if on_tokens is None else steps.append,
                 num_beams=settings.num_beams,
                 streamer=streamer,
-                **self._sampling(seeds),
+                **self._picking(seeds, inputs["attention_mask"]),
             )
         new: torch.Tensor = output[:, inputs["input_ids"].shape[1] :]
         return new
@@ -291,14 +292,16 @@ class DecodingModel:
         with compiler_errors():
             return decoder.generate(self.model, own, self.sira, branch, **arguments)
 
-    def _sampling(self, seeds: Sequence[int]) -> dict[str, Any]:
-        """Return the arguments of `generate` that say how a token is picked."""
+    def _picking(self, seeds: Sequence[int], attention_mask: torch.Tensor) -> dict[str, Any]:
+        """Return the arguments of `generate` that say how a token is picked from the method's logits."""
         settings = self.preset.generation
-        if settings.temperature == 0:
-            return {"do_sample": False}
-        if self.samples_rows:
-            return {"do_sample": False, "logits_processor": sampler(seeds, settings.temperature, settings.top_p)}
-        return {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+        processors = processors_of(settings, attention_mask)
+        how: dict[str, Any] = {"do_sample": False}
+        if settings.temperature > 0 and self.samples_rows:
+            processors += sampler(seeds, settings.temperature, settings.top_p)
+        elif settings.temperature > 0:
+            how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+        return how | ({"logits_processor": processors} if processors else {})
 
     def _check_watching(self) -> None:
         """Check that both streams can be looked at step by step."""

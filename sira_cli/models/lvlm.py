@@ -37,7 +37,8 @@ class Lvlm(DecodingModel):
         Args:
             picture: a path, a URI, a binary stream, a PIL image or a `Picture`.
             prompt: instead of the preset's.
-            on_text: called with pieces of text as they are decoded (not with beams).
+            on_text: called with pieces of text as they are decoded (not with beams, nor where the preset's `text`
+                changes them).
 
         Raises:
             PictureError: the picture cannot be opened or processed.
@@ -70,8 +71,9 @@ class Lvlm(DecodingModel):
             raise
         except Exception as error:
             raise refused(picture.name, error) from error
-        seeds = self.text_seeds([picture.sha256], [prompt])
-        answer = self.answer(inputs, on_text, seeds=seeds, task=task)[0]
+        text, seeds = self.preset.text, self.text_seeds([picture.sha256], [prompt])
+        on_text = None if text.given() else on_text
+        answer = text.finished(self.answer(inputs, on_text, seeds=seeds, task=task)[0])
         milliseconds = 1000 * (time.perf_counter() - started)
         return self.result(task, as_text(picture.name), picture.sha256, prompt, answer, milliseconds)
 
@@ -115,9 +117,10 @@ class Lvlm(DecodingModel):
             image_sha256=image_sha256,
             sira_version=__version__,
             method_settings=self._other_settings(task),
-            system=preset.prompts.system or None,
+            text_settings=preset.text.given() or None,
             words=answer.words,
             choices=answer.choices,
+            **preset.later(),
         )
 
     def _other_settings(self, task: str) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find as find_method
 from sira_cli.methods.base import Method
+from sira_cli.models.texts import TextSettings
 
 # In the wheel the presets lie inside the package, in a checkout beside it.
 _PACKAGE = Path(__file__).parents[1]
@@ -29,7 +30,12 @@ BUNDLED = "bundled"  # as `model`: the checkpoint that comes with the package
 BUNDLED_FOLDER = _PACKAGE / "demo" / "model"
 # Names in `Preset.decisive` that are there only where they are set: keys and files of records stay those of versions
 # that did not have them.
-ONLY_IF_SET = ("system",)
+_LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size")
+ONLY_IF_SET = (
+    "system",
+    *(f"generation.{name}" for name in _LATER_GENERATION),
+    *(f"text.{name}" for name in TextSettings.model_fields),
+)
 
 
 class _Strict(BaseModel):
@@ -93,13 +99,26 @@ class Prompts(_Strict):
 
 
 class Generation(_Strict):
-    """Decoding settings; temperature 0 is greedy."""
+    """Decoding settings; temperature 0 is greedy.
+
+    Attributes:
+        repetition_penalty, no_repeat_ngram_size: as transformers has them, on the method's logits; 1 and 0 are off.
+    """
 
     max_new_tokens: int = Field(default=512, ge=1)
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0, le=1)
     seed: int = Field(default=0, ge=0, lt=2**63)
     num_beams: int = Field(default=1, ge=1)
+    repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    no_repeat_ngram_size: int = Field(default=0, ge=0)
+
+    @field_validator("no_repeat_ngram_size")
+    @classmethod
+    def _is_no_single_token(cls, value: int) -> int:
+        if value == 1:
+            raise ValueError("must be 0 (off) or at least 2")
+        return value
 
 
 class Load(_Strict):
@@ -121,6 +140,7 @@ class Preset(_Strict):
     Attributes:
         download_gb: size of the weights; only for messages.
         methods: settings of other methods than `sira` that differ from their defaults, by method and name.
+        text: what is done to captions and answers, but not to those of benchmarks.
     """
 
     name: str = ""
@@ -135,6 +155,7 @@ class Preset(_Strict):
     generation: Generation = Generation()
     load: Load = Load()
     image: ImageSettings = ImageSettings()
+    text: TextSettings = TextSettings()
 
     @field_validator("methods")
     @classmethod
@@ -162,17 +183,32 @@ class Preset(_Strict):
 
     def decisive(self) -> dict[str, Any]:
         """Return what of the preset decides a text under SIRA, beside the prompt, as JSON holds it."""
-        left_out = {"name", "description", "download_gb", "prompts", "methods"}
+        left_out = {"name", "description", "download_gb", "prompts", "methods", "text"}
         values = self.model_dump(mode="json", exclude=left_out)
-        if self.prompts.system:
-            values["system"] = self.prompts.system
+        later = self.later()
+        for name in _LATER_GENERATION:
+            if name not in later:
+                del values["generation"][name]
+        if "system" in later:
+            values["system"] = later["system"]
+        if text := self.text.given():
+            values["text"] = text
         return values
+
+    def later(self) -> dict[str, Any]:
+        """Return settings that earlier versions did not have, where they are not off, by their names in records."""
+        values = self.generation.model_dump(mode="json", include={*_LATER_GENERATION}, exclude_defaults=True)
+        return values | ({"system": self.prompts.system} if self.prompts.system else {})
+
+    def without_text(self) -> Preset:
+        """Return the same preset with texts as the model gives them."""
+        return self.model_copy(update={"text": TextSettings()})
 
     def with_settings(self, **settings: Any) -> Preset:
         """Return the same preset with single values replaced; None leaves a value as it is.
 
         Args:
-            **settings: keys of `sira`, `generation` and `load`, `revision`, `max_pixels`, `prompt` (the caption
+            **settings: keys of `sira`, `generation`, `text` and `load`, `revision`, `max_pixels`, `prompt` (the caption
                 prompt), or `system`.
 
         Raises:
@@ -185,6 +221,7 @@ class Preset(_Strict):
         values = self.model_dump(mode="json")
         homes = dict.fromkeys(SiraSettings.model_fields, "sira")
         homes |= dict.fromkeys(Generation.model_fields, "generation")
+        homes |= dict.fromkeys(TextSettings.model_fields, "text")
         homes |= dict.fromkeys(Load.model_fields, "load") | {"max_pixels": "image", "system": "prompts"}
         for name, value in settings.items():
             if isinstance(value, str):

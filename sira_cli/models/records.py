@@ -53,7 +53,8 @@ class Result:
         duration_ms: wall time of this picture in milliseconds, preprocessing included.
         method_settings: settings of the method that have no key of their own; None, and not in the record, if there
             are none.
-        system: the system's message; None, and not in the record, unless it was set.
+        system, repetition_penalty, no_repeat_ngram_size: None, and not in the record, where they are off.
+        text_settings: what was done to the text; None, and not in the record, if nothing was.
         words, choices: None, and not in the record, unless they were asked for (`Lvlm.answer`, `choose`).
     """
 
@@ -85,6 +86,9 @@ class Result:
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
     system: str | None = field(default=None, metadata=OFF_IF_ABSENT)
+    repetition_penalty: float | None = field(default=None, metadata=OFF_IF_ABSENT)
+    no_repeat_ngram_size: int | None = field(default=None, metadata=OFF_IF_ABSENT)
+    text_settings: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
 
     def to_record(self) -> dict[str, Any]:
         """Return the record, ready for JSON."""

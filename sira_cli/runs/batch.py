@@ -96,7 +96,8 @@ class BatchRun:
             lvlm.preset.generation.temperature == 0 or lvlm.samples_rows
         )
         self.batch_size = batch_size if together else 1
-        self._on_text = on_text if self.batch_size == 1 and not words else None
+        as_decoded = self.batch_size == 1 and not words and not lvlm.preset.text.given()
+        self._on_text = on_text if as_decoded else None
         self._words, self._choices, self._old_draws = words, choices, old_draws
         self._halvings: deque[Halved] = deque()
 
@@ -279,7 +280,8 @@ class BatchRun:
         on_text = self._on_text
         stream = None if on_text is None else lambda text: on_text(batch.items[0].picture, text)
         seeds = self._lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
-        return self._lvlm.answer(batch.inputs, stream, seeds=seeds, words=self._words, task=self._task)
+        answers = self._lvlm.answer(batch.inputs, stream, seeds=seeds, words=self._words, task=self._task)
+        return [self._lvlm.preset.text.finished(answer) for answer in answers]
 
     def _fail(self, item: Item, error: Exception) -> None:
         name, message = item.picture.shown, str(error)

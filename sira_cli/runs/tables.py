@@ -63,7 +63,9 @@ def _write_parquet(records: Any, columns: list[str], file: Any) -> None:
     from pyarrow import parquet
 
     kinds = {"int": pyarrow.int64(), "float": pyarrow.float64()}
-    types = {field.name: kinds.get(str(field.type), pyarrow.string()) for field in fields(Result)}
+    types = {
+        field.name: kinds.get(str(field.type).removesuffix(" | None"), pyarrow.string()) for field in fields(Result)
+    }
     schema = pyarrow.schema([(name, types[name]) for name in columns])
     with parquet.ParquetWriter(file, schema) as writer:
         while rows := list(islice(records, ROWS)):

@@ -63,7 +63,10 @@ def test_everything_that_a_preset_may_say(tmp_path):
           tokens: ["<|image_pad|>"]
           between: {start: "<|vision_start|>", end: 5, inclusive: true}
         prompts: {caption: Say what you see., ask: "Q: {question}", system: You see.}
-        generation: {max_new_tokens: 7, temperature: 0.5, top_p: 0.9, seed: 3, num_beams: 2}
+        generation:
+          {max_new_tokens: 7, temperature: 0.5, top_p: 0.9, seed: 3, num_beams: 2, repetition_penalty: 1.1,
+           no_repeat_ngram_size: 3}
+        text: {prefix: "ohwx, ", max_sentences: 2, complete_sentences: true}
         load: {dtype: bfloat16, attn_implementation: eager}
         image: {max_pixels: 1003520}
         """,
@@ -77,7 +80,10 @@ def test_everything_that_a_preset_may_say(tmp_path):
         "top_p": 0.9,
         "seed": 3,
         "num_beams": 2,
+        "repetition_penalty": 1.1,
+        "no_repeat_ngram_size": 3,
     }
+    assert preset.text.given() == {"prefix": "ohwx, ", "max_sentences": 2, "complete_sentences": True}
     assert write(tmp_path / "again.yaml", presets.to_yaml(preset))
     assert presets.read(tmp_path / "again.yaml") == preset
 

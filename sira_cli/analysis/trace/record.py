@@ -80,7 +80,7 @@ class Tracer:
                     "height": request.picture.image.height,
                 },
                 "prompt": request.prompt,
-                **({"system": preset.prompts.system} if preset.prompts.system else {}),
+                **preset.later(),
                 "preset": preset.name,
                 "model": preset.model,
                 "revision": lvlm.revision,

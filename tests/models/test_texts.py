@@ -1,0 +1,203 @@
+"""What is done to decoded texts, and settings against repetition."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from sira_cli import attach, load
+from sira_cli.errors import SettingsError
+from sira_cli.models.records import Answer
+from sira_cli.models.repetition import NoRepeatedNgrams
+from sira_cli.models.texts import TextSettings, sentence_ends
+from sira_cli.pictures.picture import open_picture
+
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
+PROMPT = "Please describe this image in detail."
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["A dog."],
+        ["A dog.", " A cat!", " A bird?", ' "A fish..."', " And a"],
+        ["It costs 3.50 dollars in St. Paul, e.g. at Dr. No's.", " Mr. Smith (left) waits."],
+        ["It is 5 p.m. in the picture.", " People eat."],
+        ["He says 'stop.'", " (A sign reads “Go!”)", " **Bold.**", " Next"],
+        ["1. A dog sits.\n", "2. A cat sleeps.\n", "3. Nothing"],
+        ["一只狗。", "「两只猫。」", "没有"],
+        ["No.", " There is none."],
+        ["no full stop at all"],
+        ["Really?!", " Yes…", " See www.example.com there."],
+    ],
+)
+def test_sentences(sentences):
+    text = "".join(sentences)
+    ends = sentence_ends(text)
+    found = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    expected = [part for part in sentences if part.strip()[-1] in ".!?…。”\"')*」"]
+    assert [part.strip() for part in found] == [part.strip() for part in expected]
+
+
+TEXT = "A dog sits. It is red. There is a"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason", "expected"),
+    [
+        ({}, "length", TEXT),
+        ({"prefix": "ohwx, ", "suffix": "!"}, "stop", f"ohwx, {TEXT}!"),
+        ({"max_sentences": 1}, "stop", "A dog sits."),
+        ({"max_sentences": 2}, "length", "A dog sits. It is red."),
+        ({"max_sentences": 3}, "stop", TEXT),
+        ({"complete_sentences": True}, "length", "A dog sits. It is red."),
+        ({"complete_sentences": True}, "stop", TEXT),
+        ({"complete_sentences": True, "max_sentences": 1, "prefix": "p ", "suffix": " s"}, "length", "p A dog sits. s"),
+    ],
+)
+def test_texts_are_finished(settings, reason, expected):
+    words = [{"word": word, "start": TEXT.index(word), "end": TEXT.index(word) + len(word)} for word in ("dog", "red.")]
+    answer = TextSettings(**settings).finished(Answer(TEXT, reason, words=words))
+    assert (answer.text, answer.finish_reason) == (expected, reason)
+    assert [expected[word["start"] : word["end"]] for word in answer.words] == [
+        word for word in ("dog", "red.") if word in expected
+    ]
+
+
+def test_a_text_of_one_unfinished_sentence_stays():
+    settings = TextSettings(complete_sentences=True)
+    assert settings.finished(Answer("A dog that", "length")).text == "A dog that"
+
+
+def test_a_failed_picture_gets_no_prefix():
+    assert TextSettings(prefix="ohwx").finished(Answer(error="is damaged")).text == ""
+
+
+@pytest.mark.parametrize("method", ["sira", "greedy", "vcd", "sid"])
+def test_settings_against_repetition_are_those_of_transformers(method):
+    settings = {"repetition_penalty": 1.5}
+    if method in ("sira", "greedy"):  # the others' cut-offs sometimes leave one token only: see below
+        settings["no_repeat_ngram_size"] = 3
+    lvlm = load("demo", method=method, max_new_tokens=24, **settings)
+    inputs = lvlm.prepare([Image.open(EXAMPLES[0])], [PROMPT])
+    plain = load("demo", method=method, max_new_tokens=24)
+    expected = plain.decode(inputs, 24, do_sample=False, **settings)
+    assert torch.equal(lvlm.generate(inputs), expected[:, inputs["input_ids"].shape[1] :])
+    assert not torch.equal(plain.generate(inputs), lvlm.generate(inputs))
+
+
+def test_the_contrast_is_penalised_not_the_full_stream():
+    """Algorithm 1 with transformers' processors, by `attach` and a plain `generate`."""
+    lvlm = load("demo", max_new_tokens=30, repetition_penalty=1.3)
+    inputs = lvlm.prepare([Image.open(EXAMPLES[1])], [PROMPT])
+    with attach(lvlm.model, lvlm.sira):
+        output = lvlm.model.generate(**inputs, max_new_tokens=30, do_sample=False, repetition_penalty=1.3)
+    assert torch.equal(lvlm.generate(inputs), output[:, inputs["input_ids"].shape[1] :])
+
+
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_padding_is_no_repetition(num_beams, photos, qwen_folder):
+    """Left padding of a batch must not be punished: in Qwen's checkpoints it is an end token."""
+    lvlm = load(
+        qwen_folder,
+        dtype="float32",
+        max_new_tokens=8,
+        repetition_penalty=1.8,
+        no_repeat_ngram_size=2,
+        num_beams=num_beams,
+    )
+    pictures = [open_picture(str(photos[name])).image for name in ("coffee", "tall")]
+    prompts = ["What?", "Describe this picture with many words, please, and then once more."]
+    together = [answer.text for answer in lvlm.answer(lvlm.prepare(pictures, prompts))]
+    alone = [
+        lvlm.answer(lvlm.prepare([picture], [prompt]))[0].text
+        for picture, prompt in zip(pictures, prompts, strict=True)
+    ]
+    assert together == alone
+
+
+def test_no_ngram_comes_twice():
+    lvlm = load("demo", max_new_tokens=60, no_repeat_ngram_size=2)
+    plain = load("demo", max_new_tokens=60)
+    inputs = lvlm.prepare([Image.open(EXAMPLES[0])], [PROMPT])
+    repeated = []
+    for each in (plain, lvlm):
+        tokens = each.ends.until_end(each.generate(inputs)[0].tolist())
+        pairs = list(itertools.pairwise(tokens))
+        repeated.append(len(pairs) - len(set(pairs)))
+    assert repeated[0] > 0 == repeated[1]
+
+
+def test_where_a_cut_off_leaves_one_token_it_is_taken_even_if_it_repeats():
+    tokens, inf = torch.tensor([[5, 6, 5], [5, 6, 5]]), torch.inf
+    scores = torch.full((2, 8), -inf)
+    scores[0, 6] = 1.0  # all that a plausibility cut-off left
+    scores[1, 5:7] = 1.0
+    allowed = NoRepeatedNgrams(2)(tokens, scores)
+    assert torch.equal(allowed[0], scores[0])
+    assert allowed[1].tolist() == [-inf] * 5 + [1.0, -inf, -inf]
+
+
+def test_one_token_is_no_ngram():
+    with pytest.raises(SettingsError, match=r"no_repeat_ngram_size`: must be 0 \(off\) or at least 2, got 1"):
+        load("demo", no_repeat_ngram_size=1)
+
+
+FAST = ("-p", "demo", "--max-new-tokens", 24)
+OPTIONS = {
+    "--prefix": ("ohwx, ", {"text_settings": {"prefix": "ohwx, "}}),
+    "--suffix": (" (drawn)", {"text_settings": {"suffix": " (drawn)"}}),
+    "--max-sentences": (1, {"text_settings": {"max_sentences": 1}}),
+    "--complete-sentences": (None, {"text_settings": {"complete_sentences": True}}),
+    "--repetition-penalty": (1.5, {"repetition_penalty": 1.5}),
+    "--no-repeat-ngram-size": (2, {"no_repeat_ngram_size": 2}),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_changes_text_key_and_record_and_is_kept_apart(sira, tmp_path, option):
+    value, keys = OPTIONS[option]
+    given = [option] if value is None else [option, value]
+    output = tmp_path / "captions.jsonl"
+    plain = json.loads(sira("caption", EXAMPLES[0], *FAST, "--json")[1])
+    assert sira("caption", EXAMPLES[0], *FAST, *given, "-o", output)[0] == 0
+    record = json.loads(output.read_text())
+    assert record["key"] != plain["key"]
+    assert record["text"] != plain["text"]
+    assert record.keys() - plain.keys() == keys.keys()
+    assert keys.items() <= record.items()
+    before = output.read_bytes()
+    code, _, err = sira("caption", EXAMPLES[0], *FAST, "-o", output)
+    assert (code, f"is {value!r} there and None now" in err or "is True there and None now" in err) == (2, True)
+    assert output.read_bytes() == before
+    assert sira("caption", EXAMPLES[0], *FAST, *given, "-o", output)[0] == 0
+    assert output.read_bytes() == before
+
+
+def test_a_table_has_them_too(sira, tmp_path):
+    sira("caption", EXAMPLES[0], *FAST, "--prefix", "ohwx, ", "--repetition-penalty", 1.5, "-o", tmp_path / "a.parquet")
+    from pyarrow import parquet
+
+    (row,) = parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    assert (row["repetition_penalty"], json.loads(row["text_settings"])) == (1.5, {"prefix": "ohwx, "})
+
+
+def test_choices_are_not_finished(sira, tmp_path):
+    code, _, err = sira("ask", EXAMPLES[0], "Is there a dog?", *FAST, "--choices", "Yes,No", "--prefix", "x")
+    assert (code, "--choices prints one of the given answers: leave out --prefix" in err) == (2, True)
+
+
+def test_benchmarks_get_answers_as_the_model_gave_them(sira, tmp_path):
+    preset = tmp_path / "mine.yaml"
+    preset.write_text("model: bundled\nsira: {k: 7}\ntext: {prefix: 'ohwx, '}\n")
+    sira("demo", "--export", tmp_path / "scenes", "--count", 2)
+    asked = ("--questions", *(tmp_path / "scenes/pope").glob("*random*.json"), "--images", tmp_path / "scenes/images")
+    assert sira("eval", "pope", *asked, "-p", preset, "--no-controls", "-o", tmp_path / "out")[0] == 0
+    (answers,) = (tmp_path / "out").glob("sira-*.jsonl")
+    assert {json.loads(line)["text"].rstrip(".") for line in answers.read_text().splitlines()} <= {"Yes", "No"}
+    assert json.loads(sira("caption", EXAMPLES[0], "-p", preset, "--json")[1])["text"].startswith("ohwx, ")
