@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sira_cli._version import __version__
-from sira_cli.cli import ask, bench, caption, demo, drift, presets, report, sweep, trace
+from sira_cli.cli import ask, bench, caption, compare, demo, drift, presets, report, sweep, trace
 from sira_cli.cli import eval as evaluation
 from sira_cli.cli.console import say, verbosity
 from sira_cli.cli.help import Command
@@ -26,26 +26,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("caption", cls=Command, epilog=caption.EXAMPLES)(caption.caption)
-app.command("ask", cls=Command, epilog=ask.EXAMPLES)(ask.ask)
-app.command(
-    "demo", cls=Command, epilog=demo.EXAMPLES, short_help="Show greedy and SIRA on drawn scenes; nothing to download."
-)(demo.demo)
-app.command(
-    "trace", cls=Command, epilog=trace.EXAMPLES, short_help="Write the logits of both streams, token by token."
-)(trace.trace)
-app.command("report", cls=Command, epilog=report.EXAMPLES, short_help="Make an HTML page to look at traces.")(
-    report.report
-)
-app.command("drift", cls=Command, epilog=drift.EXAMPLES, short_help="Measure where the two streams part (Figure 4).")(
-    drift.drift
-)
-app.command("bench", cls=Command, epilog=bench.EXAMPLES, short_help="Measure what methods cost beside greedy.")(
-    bench.bench
-)
-app.command(
-    "sweep", cls=Command, epilog=sweep.EXAMPLES, short_help="Find the best K and alpha for a model (Figure 3)."
-)(sweep.sweep)
+# The modules of commands, by name, and their line in the list of commands if it is not that of their help.
+COMMANDS = {
+    "caption": (caption, None),
+    "ask": (ask, None),
+    "compare": (compare, "Show what differs between two runs over the same pictures."),
+    "demo": (demo, "Show greedy and SIRA on drawn scenes; nothing to download."),
+    "trace": (trace, "Write the logits of both streams, token by token."),
+    "report": (report, "Make an HTML page to look at traces."),
+    "drift": (drift, "Measure where the two streams part (Figure 4)."),
+    "bench": (bench, "Measure what methods cost beside greedy."),
+    "sweep": (sweep, "Find the best K and alpha for a model (Figure 3)."),
+}
+for name, (module, short_help) in COMMANDS.items():
+    app.command(name, cls=Command, epilog=module.EXAMPLES, short_help=short_help)(getattr(module, name))
 app.add_typer(evaluation.app, name="eval")
 app.add_typer(presets.app, name="presets")
 

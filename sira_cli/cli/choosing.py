@@ -45,9 +45,14 @@ def choose(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> t
 
 
 def choose_each(
-    names: Sequence[str], model: ModelOptions, decoding: DecodingOptions
+    names: Sequence[str], model: ModelOptions, decoding: DecodingOptions, **settings: Any
 ) -> dict[str, tuple[Preset, Method]]:
     """Return preset and method for each of several methods; each takes the settings that it has.
+
+    Args:
+        names: of the methods.
+        model, decoding: the options.
+        **settings: of the preset, such as prompt.
 
     Raises:
         SettingsError: as `choose`; or none of the methods has a setting.
@@ -55,7 +60,7 @@ def choose_each(
     methods = [find(name) for name in names]
     preset = _preset(model)
     return {
-        method.name: _with_settings(preset, method, model, decoding, given)
+        method.name: _with_settings(preset, method, model, decoding, given, **settings)
         for method, given in zip(methods, method_settings(decoding, methods).values(), strict=True)
     }
 

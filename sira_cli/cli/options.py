@@ -125,7 +125,11 @@ class DecodingOptions:
 
     method: Annotated[
         str,
-        typer.Option(metavar="NAME", autocompletion=complete_method, help=f"Decoding method: {', '.join(METHODS)}."),
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_method,
+            help=f"Decoding method: {', '.join(METHODS)}; caption, ask and eval take several, with commas between.",
+        ),
     ] = "sira"
     k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None
     alpha: Annotated[

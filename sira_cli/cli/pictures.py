@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import asdict
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.choosing import choose, chosen_pictures, load_model, loading, note_bundled, note_idle
-from sira_cli.cli.console import note, say, set_verbosity, verbosity, waiting
+from sira_cli.cli.choosing import choose_each, chosen_pictures, method_names, note_idle
+from sira_cli.cli.console import note, say, set_verbosity
+from sira_cli.cli.engines import Engines, Job
 from sira_cli.cli.options import (
     DecodingOptions,
     Engine,
@@ -26,14 +26,12 @@ from sira_cli.cli.options import (
 )
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.errors import SettingsError
+from sira_cli.files import make_folder
 
 if TYPE_CHECKING:
-    from sira_cli.methods.base import Method
-    from sira_cli.models.presets import Preset
     from sira_cli.models.records import Result
     from sira_cli.pictures.picture import Picture
     from sira_cli.runs.events import Failed, Finished
-    from sira_cli.runs.run import Engine as RunEngine
     from sira_cli.runs.run import PictureRun
     from sira_cli.runs.targets import Targets
 
@@ -52,7 +50,7 @@ def run_pictures(
     words: bool = False,
     choices: tuple[str, ...] = (),
 ) -> None:
-    """Decode every picture. One bad picture is reported and the others go on.
+    """Decode every picture, under one method or several. One bad picture is reported and the others go on.
 
     What can be known before the model is loaded is checked before: the pictures, the files to write,
     whether those hold what this run would write.
@@ -70,86 +68,83 @@ def run_pictures(
     """
     set_verbosity(output.quiet, output.verbose)
     pictures = chosen_pictures(paths, selection)
-    preset, method = choose(model, decoding, prompt=said if task == "caption" else None, **asdict(text))
-    note_idle(decoding, preset)
-    prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(said or "")
-    from sira_cli.runs.nothing_left import nothing_left
+    prompts = {"prompt": said} if task == "caption" else {}
+    chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))
     from sira_cli.runs.run import PictureRun, check_request
     from sira_cli.runs.targets import Targets, settings_of
 
-    check_request(method, preset.generation.num_beams, words=words, choices=choices, compiled=engine.compile)
     asked = {"words": words, "choices": choices}
-    settings = settings_of(task, prompt, preset, method, model.quantization)
-    settings |= {"words": words, "choices": list(choices)}
-    with Targets(
-        pictures,
-        task=task,
-        output=output.output,
-        sidecar=output.sidecar,
-        caption_extension=output.caption_extension,
-        output_dir=output.output_dir,
-        overwrite=output.overwrite,
-        retry_errors=output.retry_errors,
-    ) as targets:
-        if engine.engine == Engine.RAY and (not targets.any or "-" in paths):
+    jobs = []
+    with ExitStack() as files:
+        for name, (preset, method) in chosen.items():
+            check_request(method, preset.generation.num_beams, words=words, choices=choices, compiled=engine.compile)
+            prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(said or "")
+            settings = settings_of(task, prompt, preset, method, model.quantization)
+            settings |= {"words": words, "choices": list(choices)}
+            own = output if len(chosen) == 1 else _of_method(output, task, name)
+            targets = files.enter_context(
+                Targets(
+                    pictures,
+                    task=task,
+                    output=own.output,
+                    sidecar=own.sidecar,
+                    caption_extension=own.caption_extension,
+                    output_dir=own.output_dir,
+                    overwrite=own.overwrite,
+                    retry_errors=own.retry_errors,
+                )
+            )
+            targets.check(settings)
+            jobs.append(Job(preset, method, prompt, settings, targets))
+        note_idle(decoding, jobs[0].preset)
+        if engine.engine == Engine.RAY and (not jobs[0].targets.any or "-" in paths):
             raise SettingsError(
                 "--engine ray reads files and writes files: give paths, and -o FILE or --output-dir DIR"
             )
-        targets.check(settings)
-        terminal = _Terminal(targets, output, len(pictures))
+        if engine.engine == Engine.RAY and len(jobs) > 1:
+            raise SettingsError("--engine ray takes one --method at a time")
         if engine.engine == Engine.LOCAL and engine.workers is not None:
             raise SettingsError("--workers is for --engine ray")
-        decoder = nothing_left(
-            pictures,
-            targets,
-            preset,
-            method,
-            task=task,
-            prompt=prompt,
-            quantization=model.quantization,
-            trust_remote_code=model.trust_remote_code,
-        ) or _engine(task, prompt, preset, model, method, engine, targets, terminal.on_text, asked)
-        run = PictureRun(pictures, decoder, targets, settings, fail_fast=output.fail_fast)
-        terminal.listen(run)
-    if run.counts.failed:
+        failed, engines = 0, Engines(task, model, engine, asked)
+        for job in jobs:
+            terminal = _Terminal(job.targets, output, len(pictures), job.method.name if len(jobs) > 1 else "")
+            decoder = engines.of(job, pictures, terminal.on_text)
+            run = PictureRun(pictures, decoder, job.targets, job.settings, fail_fast=output.fail_fast)
+            terminal.listen(run)
+            failed += run.counts.failed
+            if run.stopped:
+                break
+        else:
+            _say_compare([job.targets.ledger.path for job in jobs if job.targets.ledger is not None])
+    if failed:
         raise typer.Exit(3)
 
 
-def _engine(
-    task: str,
-    prompt: str,
-    preset: Preset,
-    model: ModelOptions,
-    method: Method,
-    engine: EngineOptions,
-    targets: Targets,
-    on_text: Callable[[Picture, str], None] | None,
-    asked: dict[str, Any],
-) -> RunEngine:
-    """Return who decodes the pictures. On this machine the model is loaded now, on others by the workers."""
-    if engine.engine == Engine.LOCAL:
-        lvlm = load_model(preset, model, method, engine.compile)
-        from sira_cli.runs.batch import BatchRun
+def _of_method(output: OutputOptions, task: str, method: str) -> OutputOptions:
+    """Return where one of several methods writes: captions-greedy.jsonl, photo.greedy.txt."""
+    file = output.output
+    if file is not None and (file.is_dir() or not file.suffix):
+        make_folder(file)
+        file /= "captions.jsonl" if task == "caption" else "answers.jsonl"
+    return replace(
+        output,
+        output=None if file is None else file.with_stem(f"{file.stem}-{method}"),
+        caption_extension=f".{method}.{output.caption_extension.removeprefix('.')}",
+    )
 
-        return BatchRun(lvlm, task, prompt, batch_size=engine.batch_size, done=targets.done, on_text=on_text, **asked)
-    with waiting("starting Ray"):
-        from sira_cli.runs.ray_run import RayRun, Work
 
-        work = Work(
-            preset, loading(model, method, engine.compile), task, prompt, engine.batch_size, str(Path.cwd()), **asked
-        )
-        run = RayRun(work, workers=engine.workers, done=targets.done, quiet=verbosity() < 1)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has replaced ours
-    note_bundled(preset)
-    return run
+def _say_compare(files: Sequence[Path]) -> None:
+    if len(files) > 1:
+        note(f"what differs: sira compare {files[0]} {files[1]}")
 
 
 class _Terminal:
     """Shows what happens in a run: texts or records on stdout, progress and errors on stderr."""
 
-    def __init__(self, targets: Targets, output: OutputOptions, total: int) -> None:
+    def __init__(self, targets: Targets, output: OutputOptions, total: int, method: str = "") -> None:
         self._targets, self._output = targets, output
         self._named = total > 1  # whether texts need their picture's name
+        self._method = method  # if there are several
         self._shown = False  # whether a part of the current text is on the terminal
         self._legend_shown = False
 
@@ -170,7 +165,9 @@ class _Terminal:
         try:
             with (
                 closing(run.events()) as events,
-                Progress.shown("pictures", total) if self._targets.any else silent as progress,
+                Progress.shown(f"pictures, {self._method}" if self._method else "pictures", total)
+                if self._targets.any
+                else silent as progress,
             ):
                 for event in events:
                     self._take(event, progress)
@@ -227,8 +224,9 @@ class _Terminal:
         self._shown = True
 
     def _print_name(self, picture: Picture) -> None:
-        if self._named:
-            print(f"{picture.shown}: ", end="")
+        names = [picture.shown] if self._named else []
+        if names or self._method:
+            print(", ".join([*names, self._method] if self._method else names), end=": ")
 
     def _sum_up(self, run: PictureRun, rate: float) -> None:
         counts = run.counts
@@ -245,4 +243,5 @@ class _Terminal:
         if counts.failed:
             again = " (--retry-errors tries them again)" if self._targets.output is not None else ""
             parts.append(f"{counts.failed} failed{again}")
-        note(", ".join(parts) + (f": {self._targets.output}" if self._targets.output is not None else ""))
+        method = f"{self._method}: " if self._method else ""
+        note(method + ", ".join(parts) + (f": {self._targets.output}" if self._targets.output is not None else ""))

@@ -1,0 +1,96 @@
+"""`sira compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from sira_cli.analysis.compare import Comparison, Pair
+
+WORDS = 12  # words that are listed
+
+
+EXAMPLES = """
+sira compare captions-greedy.jsonl captions-sira.jsonl
+sira compare monday.jsonl tuesday.jsonl --summary
+"""
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A.jsonl", help="Records of a run.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B.jsonl", help="Records of another one.", show_default=False)],
+    summary: Annotated[bool, typer.Option("--summary", help="Print the sums only.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+) -> None:
+    """Show what differs between two runs over the same pictures, per picture and in sum."""
+    from sira_cli.analysis import compare as comparing
+
+    comparison = comparing.compare(a, b)
+    if json:
+        from json import dumps
+
+        print(dumps(comparison.to_record(), ensure_ascii=False))
+        return
+    if not summary:
+        for pair in comparison.changed:
+            _print_pair(pair)
+    _print_sums(comparison)
+
+
+def _print_pair(pair: Pair) -> None:
+    """Print a picture's name, and both texts in one with their differences marked: by colour, else as git does."""
+    from rich.text import Text
+
+    from sira_cli.cli.output import table_console
+
+    console = table_console()
+    print(pair.name)
+    if not pair.ok:
+        for name, record in (("A", pair.a), ("B", pair.b)):
+            print(f"  {name}: {record['text'] or record['error']}")
+    elif console.color_system is None:
+        print(f"  {pair.marked()}")
+    else:
+        line = Text("  ")
+        for stretch in pair.stretches:
+            if stretch.equal:
+                line.append(stretch.b)
+                continue
+            line.append(stretch.a, "red strike").append(stretch.b, "green bold")
+        console.print(line)
+    print()
+
+
+def _print_sums(comparison: Comparison) -> None:
+    from rich.table import Table
+
+    from sira_cli.cli.output import table_console
+
+    a, b = (side.path.stem for side in (comparison.a, comparison.b))
+    if a == b:
+        a, b = str(comparison.a.path), str(comparison.b.path)
+    table = Table("", a, b, box=None, header_style="bold")
+    rows: dict[str, tuple[Any, Any]] = {
+        **comparison.settings,
+        "pictures": (len(comparison.a.records), len(comparison.b.records)),
+        "only there": (len(comparison.only_a), len(comparison.only_b)),
+        **{f"ended by {reason}": counts for reason, counts in comparison.finish_reasons.items()},
+        **{name: (f"{first:.1f}", f"{second:.1f}") for name, (first, second) in comparison.figures.items()},
+    }
+    for name, values in rows.items():
+        table.add_row(name, *(_shown(value) for value in values))
+    console = table_console()
+    console.print(table)
+    print(f"\n{comparison.equal} of {len(comparison.pairs)} texts are equal")
+    words = list(comparison.words.items())[:WORDS]
+    for title, number in ((f"words of {a} that are not in {b}", 0), (f"words of {b} that are not in {a}", 1)):
+        listed = [f"{word} {counts[number]}" for word, counts in words if counts[number] > counts[1 - number]]
+        if listed:
+            print(f"{title}, in how many texts: {', '.join(listed)}")
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

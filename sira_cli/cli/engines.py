@@ -1,0 +1,92 @@
+"""Who decodes the pictures of `caption` and `ask`: the model on this machine, loaded once, or the workers of Ray."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.cli.choosing import load_model, loading, note_bundled
+from sira_cli.cli.console import verbosity, waiting
+from sira_cli.cli.options import Engine, EngineOptions, ModelOptions
+
+if TYPE_CHECKING:
+    from sira_cli.methods.base import Method
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.presets import Preset
+    from sira_cli.pictures.picture import Picture
+    from sira_cli.runs.run import Engine as RunEngine
+    from sira_cli.runs.targets import Targets
+
+
+@dataclass(frozen=True)
+class Job:
+    """All pictures under one method: what is asked, and where it goes."""
+
+    preset: Preset
+    method: Method
+    prompt: str
+    settings: dict[str, Any]
+    targets: Targets
+
+
+class Engines:
+    """Who decodes the pictures of each method. On this machine the model is loaded once, on others by the workers."""
+
+    def __init__(self, task: str, model: ModelOptions, engine: EngineOptions, asked: dict[str, Any]) -> None:
+        self._task, self._model, self._engine, self._asked = task, model, engine, asked
+        self._lvlm: Lvlm | None = None
+
+    def of(self, job: Job, pictures: Sequence[Picture], on_text: Callable[[Picture, str], None] | None) -> RunEngine:
+        """Return who decodes the pictures of one method; without a model if nothing is left to do."""
+        from sira_cli.runs.nothing_left import nothing_left
+
+        left = nothing_left(
+            pictures,
+            job.targets,
+            job.preset,
+            job.method,
+            task=self._task,
+            prompt=job.prompt,
+            quantization=self._model.quantization,
+            trust_remote_code=self._model.trust_remote_code,
+        )
+        return left or self._decoding(job, on_text)
+
+    def _decoding(self, job: Job, on_text: Callable[[Picture, str], None] | None) -> RunEngine:
+        engine, done = self._engine, job.targets.done
+        if engine.engine == Engine.LOCAL:
+            lvlm = self._under(job)
+            from sira_cli.runs.batch import BatchRun
+
+            return BatchRun(
+                lvlm,
+                self._task,
+                job.prompt,
+                batch_size=engine.batch_size,
+                done=done,
+                on_text=on_text,
+                **self._asked,
+            )
+        with waiting("starting Ray"):
+            from sira_cli.runs.ray_run import RayRun, Work
+
+            loaded = loading(self._model, job.method, engine.compile)
+            folder = str(Path.cwd())
+            work = Work(job.preset, loaded, self._task, job.prompt, engine.batch_size, folder, **self._asked)
+            run = RayRun(work, workers=engine.workers, done=done, quiet=verbosity() < 1)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has replaced ours
+        note_bundled(job.preset)
+        return run
+
+    def _under(self, job: Job) -> Lvlm:
+        """Load the model, or put the loaded one under another method."""
+        if self._lvlm is None:
+            self._lvlm = load_model(job.preset, self._model, job.method, self._engine.compile)
+            return self._lvlm
+        from sira_cli.models.compiled import CompiledSteps
+
+        compiled = CompiledSteps(self._lvlm.model) if self._engine.compile else None
+        return self._lvlm.under(job.method, job.preset, compiled)

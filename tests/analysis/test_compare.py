@@ -1,0 +1,215 @@
+"""`sira compare`, and several methods over the same pictures in one load of the model."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sira_cli.analysis.compare import Pair, compare
+from sira_cli.errors import DataError
+from sira_cli.models import loading
+from sira_cli.models.loading import load
+
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
+FAST = ("-p", "demo", "--max-new-tokens", 16)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pictures").mkdir()
+    for path in EXAMPLES[:3]:
+        shutil.copy(path, tmp_path / "pictures")
+    return tmp_path
+
+
+def record(name: str, text: str, **more: object) -> dict:
+    return {
+        "schema": "sira.caption/1",
+        "key": name,
+        "file_name": name,
+        "status": "ok",
+        "text": text,
+        "error": "",
+        "prompt": "?",
+        "preset": "demo",
+        "model": "bundled",
+        "revision": "1",
+        "method": "sira",
+        "k": 7,
+        "layers": 8,
+        "alpha": 0.5,
+        "max_new_tokens": 64,
+        "temperature": 0.0,
+        "seed": 0,
+        "finish_reason": "stop",
+        "image_tokens": 64,
+        "prompt_tokens": 80,
+        "output_tokens": 10,
+        "duration_ms": 5.0,
+        "image_sha256": name,
+        "sira_version": "0.1.0",
+        **more,
+    }
+
+
+def write(path: Path, *records: dict) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("option", ["-o", "--sidecar", "--output-dir"])
+def test_several_methods_write_what_single_runs_write(sira, folder, monkeypatch, option):
+    value = {"-o": ["-o", folder / "captions.jsonl"], "--sidecar": ["--sidecar"]}.get(
+        option, [option, folder / "texts"]
+    )
+    loads = []
+    load_weights = loading.load_model
+    monkeypatch.setattr(loading, "load_model", lambda *args, **more: loads.append(1) or load_weights(*args, **more))
+    code, out, err = sira("caption", folder / "pictures", *FAST, "--method", "greedy,vcd", *value)
+    assert (code, out, len(loads)) == (0, "", 1)
+    for method in ("greedy", "vcd"):
+        assert f"sira: {method}: 3 of 3 pictures done" in err
+        lvlm = load("demo", method=method, max_new_tokens=16)
+        texts = [lvlm.caption(path).text for path in sorted((folder / "pictures").glob("*.png"))]
+        if option == "-o":
+            records = [json.loads(line) for line in (folder / f"captions-{method}.jsonl").read_text().splitlines()]
+            assert [(each["method"], each["text"]) for each in records] == [(method, text) for text in texts]
+        else:
+            where = folder / ("pictures" if option == "--sidecar" else "texts")
+            assert [path.read_text() for path in sorted(where.glob(f"*.{method}.txt"))] == [f"{t}\n" for t in texts]
+    assert ("sira: what differs: sira compare" in err) == (option == "-o")
+
+
+def test_several_methods_go_on_where_they_stopped(sira, folder):
+    command = ("caption", folder / "pictures", *FAST, "--method", "greedy,sira", "-o", folder / "out")
+    assert sira(*command)[0] == 0
+    greedy, both = folder / "out/captions-greedy.jsonl", folder / "out/captions-sira.jsonl"
+    before = greedy.read_bytes(), both.read_bytes()
+    both.write_bytes(b"".join(both.read_bytes().splitlines(keepends=True)[:1]))
+    code, _, err = sira(*command)
+    assert code == 0
+    assert "greedy: 3 of 3 pictures were done before" in err
+    assert "sira: 2 of 3 pictures done" in err
+    assert greedy.read_bytes() == before[0]
+    without_time = [re.sub(rb'"duration_ms": [0-9.]+', b"", data) for data in (both.read_bytes(), before[1])]
+    assert without_time[0] == without_time[1]
+
+
+def test_texts_of_several_methods_are_named(sira):
+    code, out, _ = sira("ask", EXAMPLES[0], "Is there a cat?", *FAST, "--method", "greedy,sira")
+    assert code == 0
+    assert [line.split(": ")[0] for line in out.splitlines()] == ["greedy", "sira"]
+    code, out, _ = sira("ask", *EXAMPLES[:2], "Is there a cat?", *FAST, "--method", "greedy,sira")
+    names = [f"{path}, {method}" for method in ("greedy", "sira") for path in EXAMPLES[:2]]
+    assert [line.split(": ")[0] for line in out.splitlines()] == names
+
+
+def test_ray_takes_one_method(sira, folder):
+    code, _, err = sira(
+        "caption", folder / "pictures", *FAST, "--method", "greedy,sira", "--engine", "ray", "-o", folder / "a.jsonl"
+    )
+    assert (code, "--engine ray takes one --method at a time" in err) == (2, True)
+
+
+def test_a_comparison_of_two_runs(sira, folder):
+    sira("caption", folder / "pictures", *FAST, "--method", "greedy,sira", "-o", folder / "captions.jsonl")
+    a, b = folder / "captions-greedy.jsonl", folder / "captions-sira.jsonl"
+    texts = [[json.loads(line)["text"] for line in path.read_text().splitlines()] for path in (a, b)]
+    comparison = compare(a, b)
+    assert comparison.settings == {"method": ("greedy", "sira"), "alpha": (0.0, 0.5)}
+    assert [(pair.a["text"], pair.b["text"]) for pair in comparison.pairs] == list(zip(*texts, strict=True))
+    assert comparison.equal == sum(one == other for one, other in zip(*texts, strict=True)) < 3
+    words = tuple(sum(len(text.split()) for text in side) / 3 for side in texts)
+    assert comparison.figures["words per text"] == pytest.approx(words)
+    code, out, _ = sira("compare", a, b)
+    assert code == 0
+    for pair in comparison.changed:
+        assert f"{pair.name}\n  {pair.marked()}\n" in out
+    assert f"{comparison.equal} of 3 texts are equal" in out
+    assert sira("compare", a, b, "--summary")[1] in out
+    assert json.loads(sira("compare", a, b, "--json")[1]) == json.loads(json.dumps(comparison.to_record()))
+
+
+def test_marked_differences(tmp_path):
+    pair = Pair(
+        "a.jpg", record("a.jpg", "There is a red ball, and  a dog."), record("a.jpg", "There is a ball and a blue dog!")
+    )
+    assert pair.marked() == "There is a [-red-] ball[-,-] and a {+blue+} dog[-.-]{+!+}"
+    assert Pair("", record("", "两只狗。"), record("", "两只猫。")).marked() == "两只[-狗-]{+猫+}。"
+
+
+def test_both_texts_can_be_read_from_the_marked_one():
+    draw = random.Random(0)
+    for _ in range(300):
+        a, b = (
+            " ".join(draw.choice(["a", "dog", "cat", "is", "on", "the", "it's"]) for _ in range(draw.randrange(12)))
+            for _ in range(2)
+        )
+        pair = Pair("", record("", a), record("", b))
+        assert "".join(stretch.a for stretch in pair.stretches) == a
+        assert "".join(stretch.b for stretch in pair.stretches) == b
+        first = re.sub(r"\{\+.*?\+\}", "", pair.marked()).replace("[-", "").replace("-]", "")
+        second = re.sub(r"\[-.*?-\]", "", pair.marked()).replace("{+", "").replace("+}", "")
+        assert (first.split(), second.split()) == (a.split(), b.split())
+
+
+def test_sums(tmp_path):
+    a = write(
+        tmp_path / "a.jsonl",
+        record("1", "A dog."),
+        record("2", "A cat and a dog.", finish_reason="length"),
+        record("3", "old"),
+        record("3", "A bird."),
+        record("4", "", status="error", error="4: is damaged", finish_reason="error"),
+        record("5", "Only here."),
+    )
+    b = write(
+        tmp_path / "b.jsonl",
+        record("2", "A cat\u2028and a horse.", alpha=1.0),
+        record("1", "A dog.", alpha=1.0),
+        record("3", "A fish.", alpha=1.0),
+        record("4", "A fish.", alpha=1.0),
+        record("6", "Only there.", alpha=1.0),
+    )
+    b.write_bytes(b.read_bytes() + b'{"schema": "sira.cap')  # torn
+    comparison = compare(a, b)
+    assert [pair.name for pair in comparison.pairs] == ["1", "2", "3", "4"]
+    assert [pair.name for pair in comparison.changed] == ["2", "3", "4"]
+    assert (comparison.only_a, comparison.only_b) == (["5"], ["6"])
+    assert comparison.settings == {"alpha": (0.5, 1.0)}
+    assert comparison.finish_reasons == {"error": (1, 0), "length": (1, 0), "stop": (2, 4)}
+    assert comparison.figures["words per text"] == (3.0, 3.0)  # of 1, 2 and 3
+    assert comparison.words == {"bird": (1, 0), "dog": (1, 0), "fish": (0, 1), "horse": (0, 1)}
+
+
+def test_pictures_are_found_in_files_of_other_folders(tmp_path):
+    a = write(tmp_path / "one/a.jsonl", record("../photos/x.jpg", "A."), record("../photos/y.jpg", "B."))
+    b = write(tmp_path / "b.jsonl", record("photos/x.jpg", "A."), record("photos/y.jpg", "C."))
+    assert [pair.name for pair in compare(a, b).changed] == ["../photos/y.jpg"]
+    moved = write(tmp_path / "c.jsonl", record("renamed.jpg", "C.", image_sha256="../photos/y.jpg"))
+    assert [pair.name for pair in compare(a, moved).changed] == ["../photos/y.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "holds no records"),
+        ('{"type": "run"}\n', "line 1 is no record of sira caption or sira ask"),
+        ("no JSON\n", "line 1 is no record"),
+        (json.dumps(record("z", "Z.")) + "\n", "have no picture in common"),
+    ],
+)
+def test_what_cannot_be_compared(sira, tmp_path, content, message):
+    a, b = write(tmp_path / "a.jsonl", record("1", "A.")), tmp_path / "b.jsonl"
+    b.write_text(content)
+    with pytest.raises(DataError, match=message):
+        compare(a, b)
+    code, out, err = sira("compare", a, b)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "cannot be read" in sira("compare", a, tmp_path / "missing.jsonl")[2]
