@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.answers.harness import holds_splits, of_split, read_answer_rows
 from sira_cli.eval.answers.names import named_after
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.paper import pope_group
@@ -119,7 +120,12 @@ class Pope(Benchmark):
         return DENOMINATORS
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read one file per split: `question` and `answer` in their order, or `question_id` and `text`."""
+        """Read one file per split: `question` and `answer` in their order, or `question_id` and `text`.
+
+        What lmms-eval and VLMEvalKit write is read, too (`answers.harness`), all splits in one file or not.
+        """
+        if len(paths) == 1 and holds_splits(paths[0]):
+            paths = [*paths] * len(self._paths)
         if len(paths) != len(self._paths):
             raise SettingsError(
                 f"{paths[0]}: {len(paths)} files of answers to {len(self._paths)} files of questions: "
@@ -133,6 +139,8 @@ class Pope(Benchmark):
     def _matched(self, paths: Sequence[Path]) -> list[tuple[str, Path]]:
         """Pair splits with files of answers: by name if all answers are named after the questions, else in order."""
         questions = list(self._paths.values())
+        if len({*paths}) == 1:
+            return [(split, paths[0]) for split in self._paths]
         named = {named_after(path, questions): path for path in paths}
         if named.keys() == {*questions}:
             paths = [named[file] for file in questions]
@@ -148,7 +156,13 @@ class Pope(Benchmark):
         by_number = {question.number: question for question in everything}
         found: dict[str, str] = {}
         where = str(path)
-        for position, (where, row) in enumerate(read_rows(path)):
+        texts = {str(question.number): question.text for question in everything}
+        rows = of_split(list(read_answer_rows(path)), split, texts)
+        known = {(Path(question.image).stem, question.text): question for question in everything}
+        pictures = {picture for picture, _ in known}
+        for position, (where, row) in enumerate(rows):
+            if "categories" in row and Path(str(row.get("image"))).stem not in pictures:
+                row.pop("image", None)  # VLMEvalKit may have a name of its own for it
             if "label" in row and "answer" not in row and str(row.get("text")).rstrip().endswith("?"):
                 raise DataError(f"{where}: is a question, expected an answer: is --answers right?")
             if "question_id" in row:
@@ -156,13 +170,15 @@ class Pope(Benchmark):
                 if number not in by_number:
                     raise DataError(f"{where}: question_id {number} is not in {self._paths[split]}")
                 question = by_number[number]
+            elif "categories" in row and (about := (Path(row.get("image", "")).stem, row.get("question"))) in known:
+                question = known[about]
             elif position < len(everything):
                 question = everything[position]
             else:
                 raise DataError(f"{where}: too many answers: {self._paths[split]} has {len(everything)} questions")
             said = str(row.get("question", row.get("prompt", question.text)))
             image = Path(str(row.get("image", question.image))).name
-            if question.text not in said or image != Path(question.image).name:
+            if question.text not in said or image not in (Path(question.image).name, Path(question.image).stem):
                 raise DataError(
                     f"{where}: answers {brief(said)} about {some([image])}, but question {question.number} of "
                     f"{self._paths[split]} is {brief(question.text)} about {some([question.image])}"

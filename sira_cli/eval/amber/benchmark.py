@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from sira_cli.eval.amber.figures import (
 )
 from sira_cli.eval.amber.similarity import Similarity
 from sira_cli.eval.amber.words import Judged, Lexicon
+from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.language.language import Language
-from sira_cli.eval.rows import id_of, read_rows, some, text_of
+from sira_cli.eval.rows import id_of, some, text_of
 from sira_cli.eval.stats.tally import Denominators, Tally
 from sira_cli.files import replacing
 
@@ -165,8 +167,11 @@ class Amber(Benchmark):
         """
         found: dict[str, tuple[str, str]] = {}
         for path in paths:
-            for where, row in read_rows(path):
-                id_, text = str(id_of(where, row, "id")), text_of(where, row, "response", "text")
+            for where, row in read_answer_rows(path):
+                id_ = self._asked(row, found) if "categories" in row else str(id_of(where, row, "id"))
+                text = text_of(where, row, "response", "text")
+                if not id_:
+                    continue
                 if id_ not in self.annotations:
                     raise DataError(f"{where}: id {id_} is not AMBER's: expected 1 to {len(self.annotations)}")
                 if id_ in found:
@@ -190,6 +195,23 @@ class Amber(Benchmark):
             names = " or ".join(part.name for part in self.parts)
             raise DataError(f"{files}: no answers of {names}: expected rows with id and response")
         return answers
+
+    def _asked(self, row: Mapping[str, Any], found: Collection[str]) -> str:
+        """Return the id of a query that a harness's row answers, by its picture and text; empty if there is none.
+
+        AMBER asks a few things twice: the second row answers the second query.
+        """
+        about = self._about.get(str(row.get("image")), ())
+        matching = [ask.id for ask in about if ask.prompt.startswith(str(row.get("question")))]
+        return next((id_ for id_ in matching if id_ not in found), next(iter(matching), ""))
+
+    @functools.cached_property
+    def _about(self) -> dict[str, list[Ask]]:
+        """Everything that is asked about a picture."""
+        asked: dict[str, list[Ask]] = {}
+        for ask in (ask for part in self.parts for ask in part.asks):
+            asked.setdefault(ask.picture, []).append(ask)
+        return asked
 
     def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
         """Write each part's answers into a file of its own, in the form that the script reads.

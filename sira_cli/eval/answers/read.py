@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.answers.harness import TABLES, holds_splits
 from sira_cli.eval.answers.names import by_method, labels
 from sira_cli.eval.answers.texts import Answers, UnitTexts
 from sira_cli.eval.base import ONE_WORD, Benchmark
@@ -50,12 +51,14 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[Ans
                 labelled.setdefault(label, []).append(file)
             else:
                 rest.append(file)
+    whole = [path for path in rest if len(questions) > 1 and holds_splits(path)]  # each answers all questions
+    rest = [path for path in rest if path not in whole]
     if questions and len(rest) % len(questions):
         raise SettingsError(
             f"--answers {rest[-1]}: {len(rest)} files of answers to {len(questions)} files of questions: "
             "give one for each, in the same order"
         )
-    methods = by_method(rest, questions)
+    methods = [*by_method(rest, questions), *((path,) for path in whole)]
     sources = [AnswerFiles(label, tuple(paths), True) for label, paths in own.items()]
     sources += [AnswerFiles(label, tuple(paths), False) for label, paths in labelled.items()]
     sources += [AnswerFiles(name, paths, False) for name, paths in zip(labels(methods), methods, strict=True)]
@@ -172,6 +175,8 @@ def _records(folder: Path) -> list[Path]:
 
 def _method(path: Path) -> str | None:
     """Return the method of a file of sira's records; None for other files."""
+    if path.suffix.lower() in TABLES:
+        return None
     _, row = next(read_rows(path), ("", {}))
     own = str(row.get("schema", "")).startswith("sira.")
     return str(row.get("method", "")) if own else None

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sira_cli.errors import DataError
+from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.chair.coco import image_of
-from sira_cli.eval.rows import brief, entries, read_rows, some, text_of
+from sira_cli.eval.rows import brief, entries, some, text_of
 
 
 class Given(NamedTuple):
@@ -21,8 +22,9 @@ class Given(NamedTuple):
 def read_captions(paths: Sequence[Path]) -> dict[int, list[Given]]:
     """Read captions by image: one of each, or several, but of all images as many.
 
-    Rows have `image_id` (the number of the image, or its digits) and `caption`; or COCO's file name as `image` or
-    `file_name`. An empty caption counts as one without mentions.
+    Rows have `image_id` (the number of the image, or its digits) and `caption` or `text`; or COCO's file name as
+    `image` or `file_name`; or they are those of lmms-eval or VLMEvalKit (`answers.harness`). An empty caption counts as
+    one without mentions.
 
     Args:
         paths: shards of the images, or each with another caption of them.
@@ -34,9 +36,9 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[Given]]:
     captions: dict[int, list[Given]] = {}
     for path in paths:
         where = ""
-        for where, row in read_rows(path):
+        for where, row in read_answer_rows(path):
             image = image_of_row(where, row, "image_id", "image", "file_name")
-            captions.setdefault(image, []).append(Given(text_of(where, row, "caption"), where))
+            captions.setdefault(image, []).append(Given(text_of(where, row, "caption", "text"), where))
         if not where:
             raise DataError(f"{path}: holds no captions")
     most = max(captions, key=lambda image: len(captions[image]))

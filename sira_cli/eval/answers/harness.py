@@ -1,0 +1,148 @@
+"""Answers as lmms-eval and VLMEvalKit save them, in the terms of the benchmarks' own files of answers.
+
+lmms-eval (`--log_samples`) writes `*_samples_TASK.jsonl`: an object per sample, with the answer in `filtered_resps`,
+the prompt in `input`, and ids inside the metrics or inside `doc`. VLMEvalKit writes `MODEL_DATASET.xlsx`, or .tsv or
+.json where PRED_FORMAT says so: a table with `index`, `question`, `category`, perhaps `image_path`, and the answer in
+`prediction`. Both may hold all splits of POPE in one file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.rows import brief, read_rows, read_text
+
+FAILED = "Failed to obtain answer"  # what VLMEvalKit writes instead of an answer
+TABLES = (".tsv", ".csv", ".xlsx")
+
+Placed = tuple[str, dict[str, Any]]  # where a row stands, and the row
+
+
+def read_answer_rows(path: Path) -> Iterator[Placed]:
+    """Yield where every row of a file of answers stands, and the row.
+
+    Rows of the two harnesses become `text`, `categories` (which no other row has) and, as far as they are known,
+    `question`, `question_id`, `image_id` and `image`.
+
+    Raises:
+        DataError: the file cannot be read, or a row holds no single answer.
+        SettingsError: it is a table of Excel, and openpyxl is missing.
+    """
+    for where, row in _table(path) if path.suffix.lower() in TABLES else read_rows(path):
+        if "filtered_resps" in row:
+            row = _lmms_eval(where, row)
+        elif "prediction" in row and "index" in row:
+            row = _vlmevalkit(where, row)
+        yield where, row
+
+
+def holds_splits(path: Path) -> bool:
+    """Return whether a file of a harness answers several files of questions."""
+    rows = (row for _, row in read_answer_rows(path))
+    first = next(rows, {})
+    if "categories" not in first:
+        return False
+    everything = [first, *rows]
+    ids = [row["question_id"] for row in everything if "question_id" in row]
+    return len({*ids}) < len(ids) or len({each for row in everything for each in row.get("categories", ())}) > 1
+
+
+def of_split(rows: Sequence[Placed], split: str, questions: Mapping[str, str]) -> list[Placed]:
+    """Return the rows that answer the questions of a split; all of them, if they are no harness's.
+
+    Where rows name several categories, it is those whose category is a word of the split's name. Where ids begin
+    again and again, each time a block begins, and it is the block that holds the split's questions.
+
+    Args:
+        rows: of one file.
+        split: such as `coco random`.
+        questions: the split's texts, by id.
+    """
+    categories = {each for _, row in rows for each in row.get("categories", ())}
+    if len(categories) > 1:
+        return [placed for placed in rows if {*split.split()} & {*placed[1].get("categories", ())}]
+    blocks = _blocks(rows)
+    if len(blocks) == 1:
+        return list(rows)
+    fitting = (block for block in blocks if all(_asks(row, questions) for _, row in block))
+    return next(fitting, blocks[0])  # of a block that does not fit, the reader names the first row
+
+
+def _asks(row: Mapping[str, Any], questions: Mapping[str, str]) -> bool:
+    return questions.get(str(row["question_id"]), "\0") in str(row.get("question", ""))
+
+
+def _blocks(rows: Sequence[Placed]) -> list[list[Placed]]:
+    """Begin a new block with every id that the block has already."""
+    blocks: list[list[Placed]] = [[]]
+    seen: set[str] = set()
+    for where, row in rows:
+        if "categories" in row and str(row.get("question_id")) in seen:
+            blocks.append([])
+            seen.clear()
+        if "question_id" in row:
+            seen.add(str(row["question_id"]))
+        blocks[-1].append((where, row))
+    return blocks
+
+
+def _lmms_eval(where: str, row: dict[str, Any]) -> dict[str, Any]:
+    said = row["filtered_resps"]
+    while isinstance(said, list):
+        if len(said) != 1:
+            raise DataError(f"{where}: filtered_resps: expected one answer, got {len(said)}: {brief(said)}")
+        said = said[0]
+    about: dict[str, Any] = {}
+    for inside in itertools.chain([row.get("doc")], row.values()):
+        about = {**inside, **about} if isinstance(inside, dict) else about
+    found = {"text": said, "categories": _categories(about)}
+    found |= {name: about[name] for name in ("question_id", "image_id", "question") if name in about}
+    return found | ({"question": row["input"]} if isinstance(row.get("input"), str) else {})
+
+
+def _vlmevalkit(where: str, row: dict[str, Any]) -> dict[str, Any]:
+    said = str("" if row["prediction"] is None else row["prediction"])
+    if FAILED in said:
+        raise DataError(f"{where}: VLMEvalKit got no answer here: {brief(said)}: let it run again")
+    found = {"text": said, "categories": _categories(row)}
+    if isinstance(row.get("question"), str):
+        found["question"] = row["question"]
+    if isinstance(row.get("image_path"), str):
+        found["image"] = PurePosixPath(row["image_path"].strip("[]'\"")).name
+    return found
+
+
+def _categories(row: Mapping[str, Any]) -> Collection[str]:
+    return [each.strip() for each in str(row.get("category") or "").split(",") if each.strip()]
+
+
+def _table(path: Path) -> Iterator[Placed]:
+    if path.suffix.lower() == ".xlsx":
+        cells = _sheet(path)
+    else:
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        cells = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter)
+    try:
+        head = [str(name) for name in next(cells, ())]
+        for number, row in enumerate(cells, start=2):
+            yield f"{path}: row {number}", dict(zip(head, row, strict=False))
+    except csv.Error as error:
+        raise DataError(f"{path}: is no table: {error}") from error
+
+
+def _sheet(path: Path) -> Iterator[Sequence[Any]]:
+    try:
+        from openpyxl import load_workbook
+    except ImportError as error:
+        raise SettingsError(f"{path}: a table of Excel needs openpyxl: pip install 'sira-cli[eval]'") from error
+    try:
+        book = load_workbook(path, read_only=True, data_only=True)
+    except Exception as error:  # a damaged archive or sheet raises whatever its parsers raise
+        raise DataError(f"{path}: is no table of Excel: {brief(str(error))}") from error
+    yield from book.worksheets[0].iter_rows(values_only=True)
