@@ -20,7 +20,7 @@ from sira_cli._version import __version__
 
 if TYPE_CHECKING:
     from sira_cli.core.config import SiraConfig
-    from sira_cli.core.fork import Fork, Step, attach
+    from sira_cli.core.fork import Fork, Step
     from sira_cli.core.image_tokens import Between, ImageTokens
     from sira_cli.errors import (
         AttachError,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         UntestedModelWarning,
     )
+    from sira_cli.methods.attaching import attach
     from sira_cli.models.loading import load
     from sira_cli.models.lvlm import Lvlm
     from sira_cli.models.presets import Preset
@@ -58,7 +59,7 @@ _HOMES = {
     "Step": "core.fork",
     "UnsupportedModelError": "errors",
     "UntestedModelWarning": "errors",
-    "attach": "core.fork",
+    "attach": "methods.attaching",
     "load": "models.loading",
     "run_pictures": "runs.run",
 }
@@ -86,6 +87,10 @@ __all__ = [
     "load",
     "run_pictures",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

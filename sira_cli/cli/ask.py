@@ -49,8 +49,12 @@ def ask(
     output: OutputOptions,
 ) -> None:
     """Answer a question about pictures."""
-    if os.path.isfile(question):  # noqa: PTH113 (a Path would raise for a long question)
-        raise SettingsError(f"the question comes last, but {question} is a file: add the question in quotes")
+    if os.path.exists(question):  # noqa: PTH110 (a Path would raise for a long question)
+        kind = "folder" if os.path.isdir(question) else "file"  # noqa: PTH112
+        raise SettingsError(f"the question comes last, but {question} is a {kind}: add the question in quotes")
+    for path in paths or ():
+        if path.rstrip().endswith("?") and not os.path.lexists(path):
+            raise SettingsError(f"{path!r} is no picture: one question can be asked at a time, behind the pictures")
     given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
     if given and text != TextOptions():
         raise SettingsError(

@@ -118,7 +118,7 @@ def _numbers(option: str, given: str) -> list[int]:
 
 def _loaded(shape: str | None, model: ModelOptions, k: int | None) -> Lvlm:
     if shape is None:
-        return load_model(choose_preset(model, k=k), model, "sira")
+        return load_model(choose_preset(model, k=k), model, "sira", pictures=())
     if model != ModelOptions(device=model.device, dtype=model.dtype):
         raise SettingsError("--shape brings its own model: only --device and --dtype go with it")
     with waiting(f"making random weights of {shape}"):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.console import announce, note, silence_transformers, waiting
+from sira_cli.cli.console import announce, note, waiting
 from sira_cli.cli.options import DecodingOptions, ModelOptions, SelectionOptions
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from sira_cli.models.presets import Preset
     from sira_cli.pictures.picture import Picture
 
+# Pictures that are looked at to see whether they are drawn scenes.
+LOOKED_AT = 20
 # Options whose names are those of settings of methods.
 METHOD_OPTIONS = ("k", "alpha", "beta")
 
@@ -150,8 +153,14 @@ def note_idle(decoding: DecodingOptions, preset: Preset) -> None:
         note(f"--top-p {'changes' if seeded else 'and --seed change'} nothing at temperature 0")
 
 
-def load_model(preset: Preset, model: ModelOptions, method: str | Method, compiled: bool = False) -> Lvlm:
-    """Load the model of a preset; `compiled`: compile its decoding steps.
+def load_model(
+    preset: Preset,
+    model: ModelOptions,
+    method: str | Method,
+    compiled: bool = False,
+    pictures: Iterable[Picture] | None = None,
+) -> Lvlm:
+    """Load the model of a preset; `compiled`: compile its decoding steps; `pictures`: what it will look at.
 
     Raises:
         SettingsError: a value is wrong.
@@ -174,17 +183,22 @@ def load_model(preset: Preset, model: ModelOptions, method: str | Method, compil
     with waiting(f"loading {preset.name or preset.model}"):
         from sira_cli.models.loading import load
 
-        silence_transformers()
         lvlm = load(preset, **loading(model, method, compiled))
-    note_bundled(preset)
+    note_bundled(preset, pictures)
+    if compiled:
+        note("compiling the decoding steps: the first text waits for it")
     return lvlm
 
 
-def note_bundled(preset: Preset) -> None:
-    """Say what to know about the model that comes along."""
+def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
+    """Say what to know about the model that comes along, if it is to look at anything but drawn scenes."""
     from sira_cli.models import presets
 
-    if preset.model == presets.BUNDLED:
+    if preset.model != presets.BUNDLED:
+        return
+    from sira_cli.demo.scenes import looks_drawn
+
+    if pictures is None or not all(looks_drawn(picture) for picture in islice(pictures, LOOKED_AT)):
         note("the bundled model knows drawn scenes only; photographs need another preset")
 
 

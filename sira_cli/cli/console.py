@@ -44,14 +44,6 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
         warnings.showwarning = _show_warning
 
 
-def silence_transformers() -> None:
-    """Hide the progress bars of reading and writing weights."""
-    if _verbosity < 1:
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-
-
 def say(message: str) -> None:
     """Print one line to stderr."""
     print(f"sira: {message}", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sira_cli.cli.console import note, set_verbosity, silence_transformers, waiting
+from sira_cli.cli.console import note, set_verbosity, waiting
 from sira_cli.cli.options import Verbose
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
@@ -69,7 +69,6 @@ def demo(
     with waiting("loading the bundled model"):
         from sira_cli.demo.measure import load_methods
 
-        silence_transformers()
         methods = load_methods()
     if evaluate:
         _evaluate(methods, seed, count or TESTED, as_json)

@@ -84,7 +84,7 @@ def drift(
         return
     preset = choose_preset(model, k=k, prompt=prompt)
     text = preset.prompts.caption if question is None else preset.prompts.asking(question)
-    lvlm = load_model(preset, model, "sira")
+    lvlm = load_model(preset, model, "sira", pictures=pictures)
     measured, failures = _measure(lvlm, pictures, text, perturbations)
     if failures and len(pictures) > 1:
         say(f"{len(failures)} of {len(pictures)} pictures failed")

@@ -53,12 +53,14 @@ class Engines:
             quantization=self._model.quantization,
             trust_remote_code=self._model.trust_remote_code,
         )
-        return left or self._decoding(job, on_text)
+        return left or self._decoding(job, pictures, on_text)
 
-    def _decoding(self, job: Job, on_text: Callable[[Picture, str], None] | None) -> RunEngine:
+    def _decoding(
+        self, job: Job, pictures: Sequence[Picture], on_text: Callable[[Picture, str], None] | None
+    ) -> RunEngine:
         engine, done = self._engine, job.targets.done
         if engine.engine == Engine.LOCAL:
-            lvlm = self._under(job)
+            lvlm = self._under(job, pictures)
             from sira_cli.runs.batch import BatchRun
 
             return BatchRun(
@@ -78,13 +80,13 @@ class Engines:
             work = Work(job.preset, loaded, self._task, job.prompt, engine.batch_size, folder, **self._asked)
             run = RayRun(work, workers=engine.workers, done=done, quiet=verbosity() < 1)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has replaced ours
-        note_bundled(job.preset)
+        note_bundled(job.preset, pictures)
         return run
 
-    def _under(self, job: Job) -> Lvlm:
+    def _under(self, job: Job, pictures: Sequence[Picture]) -> Lvlm:
         """Load the model, or put the loaded one under another method."""
         if self._lvlm is None:
-            self._lvlm = load_model(job.preset, self._model, job.method, self._engine.compile)
+            self._lvlm = load_model(job.preset, self._model, job.method, self._engine.compile, pictures)
             return self._lvlm
         from sira_cli.models.compiled import CompiledSteps
 

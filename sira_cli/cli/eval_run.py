@@ -101,7 +101,7 @@ def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions) -> N
                 if options.details is not None and options.details.resolve() == ledger.path.resolve():
                     raise SettingsError(f"--details {ledger.path}: is where answers are kept: give another")
             preset, method = evaluation.first
-            _listen(evaluation, load_model(preset, model, method), ledgers)
+            _listen(evaluation, load_model(preset, model, method, pictures=evaluation.pictures), ledgers)
     except KeyboardInterrupt:
         if options.output is None:
             raise

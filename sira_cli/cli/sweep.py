@@ -144,12 +144,14 @@ def sweep(
         raise SettingsError("--captions is for scenes, whose content is known: leave it out, or the files")
 
     from sira_cli.analysis.sweep.units import Units, decisive
+    from sira_cli.pictures.picture import located
 
     units = Units(output, overwrite=overwrite)
     try:
         known = decisive(preset, questions, alphas, captions) | {"quantization": model.quantization}
         units.check(known | ({"k": list(given)} if given else {}))
-        lvlm = load_model(preset, model, "sira")
+        files_asked = (located(str(Path(questions.folder, name))) for name in questions.pictures)
+        lvlm = load_model(preset, model, "sira", pictures=() if drawn else files_asked)
         from sira_cli.analysis.sweep.run import Sweep
 
         sweep = Sweep(

@@ -153,7 +153,7 @@ def trace(
     check_file("--full-logits", full_logits, overwrite)
     if all(targets.has(request.picture) for request in requests):
         return  # an earlier run has done all: no model is needed
-    lvlm = load_model(preset, model, method)
+    lvlm = load_model(preset, model, method, pictures=[request.picture for request in requests])
     from sira_cli.analysis.trace.run import TraceRun
 
     run = TraceRun(

@@ -13,8 +13,11 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from sira_cli.demo.world import COLORS, FIXED, OBJECTS, PLACES, Rgb, Shape
+from sira_cli.errors import PictureError
+from sira_cli.pictures.picture import Picture
 
 SIDE = 384  # pixels
+MOST_COLORS = 4_000  # of a picture that may be a scene; 300 test scenes have up to 1,135
 Where = Literal["left", "middle", "right"]
 
 # Three ranges of seeds that do not overlap.
@@ -208,3 +211,14 @@ def _mix(one: Rgb, other: Rgb, share: float) -> Rgb:
 def _jitter(rng: np.random.Generator, color: Rgb, amount: int = 14) -> Rgb:
     red, green, blue = (int(np.clip(channel + rng.integers(-amount, amount + 1), 0, 255)) for channel in color)
     return red, green, blue
+
+
+def looks_drawn(picture: Picture) -> bool:
+    """Return whether a file looks like a rendered scene: it has the size of one, and few colours."""
+    if not picture.is_here():
+        return False
+    try:
+        image = picture.open().image
+    except PictureError:
+        return True  # the error says more
+    return image.size == (SIDE, SIDE) and image.getcolors(MOST_COLORS) is not None

@@ -25,6 +25,7 @@ from sira_cli.methods import check_beams
 from sira_cli.methods.base import Method
 from sira_cli.models.presets import Preset
 from sira_cli.pictures.find import Shard, check_images
+from sira_cli.pictures.picture import Picture, located
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.ledger import Ledger
 
@@ -121,6 +122,12 @@ class Evaluation:
     def preset(self) -> Preset:
         """The first method's preset."""
         return self.first[0]
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """All pictures, each once."""
+        names = dict.fromkeys(ask.picture for part in self._benchmark.parts for ask in part.asks)
+        return [located(str(self._images / name)) for name in names]
 
     def files(self, folder: Path) -> dict[tuple[str, str], Path]:
         """Return the file of answers of each method and part in a folder."""

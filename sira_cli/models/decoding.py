@@ -90,6 +90,12 @@ class DecodingModel:
         return str(self.model.dtype).removeprefix("torch.")
 
     @property
+    def batches(self) -> bool:
+        """Whether several pictures can be decoded together, each text as if it were alone."""
+        able = Ability.BATCHES in self.decoder.abilities
+        return able and (self.preset.generation.temperature == 0 or self.samples_rows)
+
+    @property
     def samples_rows(self) -> bool:
         """Whether each row of a batch is sampled by itself; with beams or a method's own search it is not."""
         return self.preset.generation.num_beams == 1 and Ability.BATCHES in self.decoder.abilities

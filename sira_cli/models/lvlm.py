@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from sira_cli._version import __version__
-from sira_cli.errors import SiraError
+from sira_cli.errors import PictureError, SettingsError, SiraError
 from sira_cli.methods.base import Method
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.decoding import DecodingModel
@@ -17,11 +18,17 @@ from sira_cli.models.presets import Preset
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.names import as_text
-from sira_cli.pictures.picture import PictureSource, open_picture
+from sira_cli.pictures.picture import Picture, PictureSource, as_picture
 
 
 class Lvlm(DecodingModel):
     """A loaded large vision-language model. `load` makes it; its attributes are those of `DecodingModel`."""
+
+    def __repr__(self) -> str:
+        fork = f", K = {self.k} of {self.layers}" if self.k else ""
+        alpha = f", alpha = {self.alpha:g}" if self.alpha else ""
+        place = f"{self.dtype} on {self.model.device}"
+        return f"<Lvlm {self.preset.name or self.preset.model}: {self.method}{fork}{alpha}, {place}>"
 
     def under(self, method: Method, preset: Preset | None = None, compiled: CompiledSteps | None = None) -> Lvlm:
         """Return the same loaded model under another method, or with another preset; this one stays as it is."""
@@ -35,7 +42,7 @@ class Lvlm(DecodingModel):
         """Describe a picture.
 
         Args:
-            picture: a path, a URI, a binary stream, a PIL image or a `Picture`.
+            picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`.
             prompt: instead of the preset's.
             on_text: called with pieces of text as they are decoded (not with beams, nor where the preset's `text`
                 changes them).
@@ -48,6 +55,31 @@ class Lvlm(DecodingModel):
     def ask(self, picture: PictureSource, question: str, *, on_text: Callable[[str], None] | None = None) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
         return self.run("ask", picture, self.preset.prompts.asking(question), on_text)
+
+    def caption_many(
+        self, pictures: Iterable[PictureSource], prompt: str | None = None, *, batch_size: int = 8
+    ) -> Iterator[Result]:
+        """Describe pictures, several at once, and yield their results in order; `run_pictures` also keeps them.
+
+        Args:
+            pictures: as for `caption`; those that fail give a result whose `status` is `error`.
+            prompt: instead of the preset's.
+            batch_size: pictures decoded together, where the method can (`batches`).
+
+        Raises:
+            SettingsError: the prompt holds the model's placeholder for a picture, or `batch_size` is below 1.
+            PictureError: one of `pictures` is of a type that no picture has.
+        """
+        if batch_size < 1:
+            raise SettingsError(f"batch_size must be 1 or more; got {batch_size}")
+        text = self.preset.prompts.caption if prompt is None else prompt
+        remaining = (as_picture(source) for source in pictures)
+        while batch := list(islice(remaining, batch_size if self.batches else 1)):
+            try:
+                results = self._run("caption", batch, text)
+            except PictureError:  # of one of them, but which?
+                results = [self._tried("caption", picture, text) for picture in batch]
+            yield from results
 
     def run(
         self, task: str, source: PictureSource, prompt: str, on_text: Callable[[str], None] | None = None
@@ -62,20 +94,41 @@ class Lvlm(DecodingModel):
             PictureError: the picture cannot be opened or processed.
             SettingsError: the prompt holds the model's placeholder for a picture.
         """
+        return self._run(task, [as_picture(source)], prompt, on_text)[0]
+
+    def _tried(self, task: str, picture: Picture, prompt: str) -> Result:
+        """Return the result of a picture that may fail."""
+        try:
+            return self.run(task, picture, prompt)
+        except PictureError as error:
+            return self.result(task, picture.name_in(None), "", prompt, Answer(error=str(error)))
+
+    def _run(
+        self, task: str, pictures: Sequence[Picture], prompt: str, on_text: Callable[[str], None] | None = None
+    ) -> list[Result]:
+        """Decode some pictures together.
+
+        Raises:
+            PictureError: one of them cannot be opened or processed.
+        """
         started = time.perf_counter()
         self.check_prompt(prompt)
-        picture = open_picture(source)
+        opened = [picture.open() for picture in pictures]
+        images, prompts = [picture.image for picture in opened], [prompt] * len(opened)
+        hashes = [picture.sha256 for picture in opened]
         try:
-            inputs = self.prepare([picture.image], [prompt], [picture.sha256])
+            inputs = self.prepare(images, prompts, hashes)
         except SiraError:
             raise
         except Exception as error:
-            raise refused(picture.name, error) from error
-        text, seeds = self.preset.text, self.text_seeds([picture.sha256], [prompt])
-        on_text = None if text.given() else on_text
-        answer = text.finished(self.answer(inputs, on_text, seeds=seeds, task=task)[0])
-        milliseconds = 1000 * (time.perf_counter() - started)
-        return self.result(task, as_text(picture.name), picture.sha256, prompt, answer, milliseconds)
+            raise refused(pictures[0].shown, error) from error
+        text, seeds = self.preset.text, self.text_seeds(hashes, prompts)
+        answers = self.answer(inputs, None if text.given() else on_text, seeds=seeds, task=task)
+        each = 1000 * (time.perf_counter() - started) / len(opened)
+        return [
+            self.result(task, as_text(picture.name), picture.sha256, prompt, text.finished(answer), each)
+            for picture, answer in zip(opened, answers, strict=True)
+        ]
 
     @functools.cached_property
     def keys(self) -> Keys:

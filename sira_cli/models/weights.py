@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForImageTextToText, BitsAndBytesConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+from transformers.utils import logging
 
 from sira_cli.errors import ModelNotFoundError, SettingsError, UnsupportedModelError
 
@@ -48,19 +51,32 @@ def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
     """
     config = read_config(folder, trust_remote_code=trust_remote_code)
     loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
-    model, report = loader.from_pretrained(
-        folder,
-        config=config,
-        local_files_only=True,
-        use_safetensors=True,
-        trust_remote_code=trust_remote_code,
-        output_loading_info=True,
-        **options,
-    )
+    with without_progress_bar():
+        model, report = loader.from_pretrained(
+            folder,
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            **options,
+        )
     if report["missing_keys"]:  # transformers would go on with random numbers in their place
         missing = sorted(report["missing_keys"])
         raise ModelNotFoundError(f"the weights in {folder} lack {len(missing)} tensors, among them {missing[0]}")
     return model
+
+
+@contextmanager
+def without_progress_bar() -> Iterator[None]:
+    """Hide transformers' progress bars inside the block."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def pick_device(name: str) -> str:

@@ -15,8 +15,9 @@ import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import numpy as np
 from PIL import Image
 
 from sira_cli.errors import PictureError, SettingsError
@@ -129,7 +130,7 @@ class Picture(ABC):
         data = self.read()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-            image = decode_picture(self.location, data)
+            image = decode_picture(self.shown, data)
         return OpenedPicture(self.location, image, hashlib.sha256(data).hexdigest())
 
 
@@ -223,6 +224,11 @@ class StdinPicture(Picture):
     location: str = STDIN
     relative: str = STDIN
 
+    @property
+    def shown(self) -> str:
+        """Its name in a message."""
+        return "stdin"
+
     def text_file(self, extension: str) -> Path:
         """Refuse: there is no file to be beside."""
         raise SettingsError("'-' (stdin) has no place for a text file: leave out --sidecar")
@@ -250,6 +256,11 @@ class MemoryPicture(Picture):
 
     content: bytes | Image.Image = b""
 
+    @property
+    def shown(self) -> str:
+        """Its name in a message."""
+        return "the picture's bytes" if isinstance(self.content, bytes) else self.location
+
     def read(self) -> bytes:
         """Return the stream's bytes, or the image's samples."""
         return self.content if isinstance(self.content, bytes) else to_rgb(self.content).tobytes()
@@ -262,18 +273,45 @@ class MemoryPicture(Picture):
         return OpenedPicture(self.location, rgb, hashlib.sha256(rgb.tobytes()).hexdigest())
 
 
-PictureSource = str | os.PathLike[str] | BinaryIO | Image.Image | Picture
+PictureSource = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Picture
 
 
 def as_picture(source: PictureSource) -> Picture:
-    """Return a picture for what a program names: a path, a URI, a binary stream, a PIL image, or a picture."""
+    """Return a picture for what a program hands over.
+
+    Args:
+        source: a path, a URI, a file's bytes, a binary stream, a PIL image, a picture, or an array of samples: uint8,
+            `[H, W]` grey or `[H, W, 3]` RGB.
+
+    Raises:
+        PictureError: it is something else.
+    """
     if isinstance(source, Picture):
         return source
     if isinstance(source, Image.Image):
         return MemoryPicture("<image>", "<image>", source)
     if isinstance(source, str | os.PathLike):
         return located(os.fspath(source))
-    return MemoryPicture(STDIN, STDIN, source.read())
+    if isinstance(source, np.ndarray):
+        return MemoryPicture("<array>", "<array>", _of_samples(source))
+    if hasattr(source, "read"):
+        source = source.read()
+    if isinstance(source, bytes | bytearray | memoryview):
+        return MemoryPicture(STDIN, STDIN, bytes(source))
+    raise PictureError(
+        f"a {type(source).__name__} is no picture: expected a path, a URI, bytes, a binary file, a PIL image or a "
+        "numpy array; `caption_many` takes several pictures"
+    )
+
+
+def _of_samples(samples: np.ndarray[Any, Any]) -> Image.Image:
+    fits = samples.ndim == 2 or (samples.ndim == 3 and samples.shape[2] == 3)
+    if not fits or samples.dtype != np.uint8 or not samples.size:
+        raise PictureError(
+            f"an array of {samples.dtype} {list(samples.shape)} is no picture: expected uint8, [H, W] grey or "
+            "[H, W, 3] RGB"
+        )
+    return Image.fromarray(samples)
 
 
 def located(location: str, below: str | None = None) -> Picture:

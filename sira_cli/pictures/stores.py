@@ -45,11 +45,11 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
     Raises:
         SettingsError: there is no such kind of store, or it does not answer.
     """
-    from pyarrow.fs import FileSelector, FileType
-
     parts = urlsplit(uri)
     try:
         filesystem, path = _located(uri)
+        from pyarrow.fs import FileSelector, FileType
+
         if filesystem.get_file_info(path).type != FileType.Directory:
             yield uri, parts.path.lstrip("/")
             return
@@ -71,6 +71,10 @@ def _located(uri: str) -> tuple[Any, str]:
 
 @functools.cache  # one client per store serves all pictures, in all threads
 def _filesystem(root: str) -> tuple[Any, str]:
+    if urlsplit(root).scheme.lower() in ("http", "https"):
+        raise SettingsError(
+            f"{public(root)}: pictures are not fetched from the web: download them, or pipe one into `sira caption -`"
+        )
     try:
         from pyarrow.fs import FileSystem
     except ImportError as error:

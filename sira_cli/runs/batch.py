@@ -23,7 +23,6 @@ import torch
 from PIL import Image
 
 from sira_cli.errors import PictureError, SiraError
-from sira_cli.methods.base import Ability
 from sira_cli.models.choices import choose
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
@@ -92,10 +91,7 @@ class BatchRun:
         """
         lvlm.check_prompt(prompt)
         self._lvlm, self._task, self._prompt, self._done = lvlm, task, prompt, done
-        together = Ability.BATCHES in lvlm.decoder.abilities and (
-            lvlm.preset.generation.temperature == 0 or lvlm.samples_rows
-        )
-        self.batch_size = batch_size if together else 1
+        self.batch_size = batch_size if lvlm.batches else 1
         as_decoded = self.batch_size == 1 and not words and not lvlm.preset.text.given()
         self._on_text = on_text if as_decoded else None
         self._words, self._choices, self._old_draws = words, choices, old_draws
@@ -164,7 +160,7 @@ class BatchRun:
             item.data = item.picture.read()
             item.sha256 = hashlib.sha256(item.data).hexdigest()
             if not self._is_done(item):
-                item.size = picture_size(item.picture.location, item.data)
+                item.size = picture_size(item.picture.shown, item.data)
         except Exception as error:
             if not self._is_done(item):
                 self._fail(item, error)
@@ -215,7 +211,7 @@ class BatchRun:
     def _samples(self, item: Item) -> Image.Image | None:
         data, item.data = item.data, b""
         try:
-            return decode_picture(item.picture.location, data)
+            return decode_picture(item.picture.shown, data)
         except Exception as error:
             self._fail(item, error)
             return None
@@ -234,7 +230,7 @@ class BatchRun:
         except SiraError:
             raise
         except Exception as error:
-            self._fail(item, refused(item.picture.location, error))
+            self._fail(item, refused(item.picture.shown, error))
             return False
         return True
 
