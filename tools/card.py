@@ -7,7 +7,6 @@ K and alpha are the preset's, chosen on the validation scenes by `sira sweep --c
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import platform
 from pathlib import Path
@@ -21,7 +20,7 @@ from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.demo.language import TYPICAL_SHARE
 from sira_cli.demo.measure import load_methods, measure
 from sira_cli.demo.questions import Questions, held_out
-from sira_cli.demo.scene_report import SceneReport, markdown
+from sira_cli.demo.scene_report import SceneReport, markdown, read_figures, write_figures
 from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
 from sira_cli.demo.word_scores import from_json, measure_words, words_table
 from sira_cli.demo.world import OBJECTS, PLACES
@@ -76,6 +75,8 @@ are named.
 
 {captions}
 
+{outcomes}
+
 Yes/no questions as in POPE, half of them about things that are there.
 
 {answers}
@@ -97,19 +98,18 @@ Apache-2.0, weights and data.
 
 
 def measure_model(folder: Path, count: int) -> None:
-    """Measure the model in `folder` on `count` test scenes and write `figures.json` beside it."""
+    """Measure the model in `folder` on `count` test scenes and write the figures beside it."""
     subjects = [held_out(seed) for seed in TEST_SEEDS[:count]]
     report = measure(
         load_methods(folder), subjects, Questions(), lambda done: print(f"{done} of {count} scenes", flush=True)
     )
     words = measure_words(load_methods(folder), subjects)
-    content = {**report.to_json(), "words": words}
-    _write(folder / "figures.json", json.dumps(content, indent=1, default=dataclasses.asdict) + "\n")
+    write_figures(folder, report, words)
 
 
 def write(folder: Path) -> None:
     """Write the card from what `train`, `sira sweep` and `measure_model` left in `folder`."""
-    figures = _read(folder / "figures.json")
+    figures = read_figures(folder)
     training, choice = _read(folder / "training.json"), _read(folder / "choice.json")
     _write(folder / "README.md", card(figures, load_methods(folder)["sira"], training, choice))
 
@@ -153,6 +153,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
         transformers=transformers.__version__,
         machine=f"{platform.machine()}, {torch.get_num_threads()} threads",
         captions=report.captions_table(),
+        outcomes=report.outcomes_line(),
         answers=report.answers_table(),
         words=words_table(from_json(figures["words"])),
     )

@@ -17,8 +17,8 @@ from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.cli import bench
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.core.families import FAMILIES
-from sira_cli.demo.scene_report import SceneReport
-from sira_cli.demo.word_scores import from_json, words_table
+from sira_cli.demo.scene_report import SceneReport, read_figures
+from sira_cli.demo.word_scores import doubt_table, from_json, words_table
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability
 from sira_cli.models import presets
@@ -77,7 +77,12 @@ def presets_table() -> str:
 
 def word_figures() -> str:
     """Return what the same command measured about the scores of words."""
-    return words_table(from_json(_figures()["words"]))
+    return words_table(from_json(read_figures()["words"]))
+
+
+def doubt_figures() -> str:
+    """Return how often object words of a grounding are hallucinated, from the same measurement."""
+    return doubt_table(from_json(read_figures()["words"]))
 
 
 def sweep_output() -> str:
@@ -126,21 +131,16 @@ def _bench(name: str) -> BenchReport:
     return BenchReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def _figures() -> dict[str, Any]:
-    figures: dict[str, Any] = json.loads((presets.BUNDLED_FOLDER / "figures.json").read_text(encoding="utf-8"))
-    return figures
-
-
 def demo_captions() -> str:
     """Return what `python -m tools.card` measured on the bundled model's captions."""
-    return SceneReport.from_json(_figures()).captions_table()
+    return SceneReport.shipped().captions_table()
 
 
 def demo_figures() -> str:
     """Return all that `python -m tools.card` measured on the bundled model."""
-    report = SceneReport.from_json(_figures())
+    report = SceneReport.shipped()
     sira = report.settings["sira"]
     return (
         f"{report.scenes:,} test scenes, K = {sira['k']} of {sira['layers']} layers, alpha = {sira['alpha']:g}:\n\n"
-        f"{report.captions_table()}\n\n{report.answers_table()}"
+        f"{report.captions_table()}\n\n{report.outcomes_line()}\n\n{report.answers_table()}"
     )

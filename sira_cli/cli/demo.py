@@ -154,16 +154,21 @@ def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
 
 
 def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, count: int) -> None:
-    """Measure figures, and print them with what they mean and what to type next."""
+    """Print the figures of the model's card beside a few measured now, what they mean, and what to type next."""
     from sira_cli.demo.measure import measure
     from sira_cli.demo.questions import held_out
+    from sira_cli.demo.scene_report import SceneReport
     from sira_cli.demo.scenes import TEST_SEEDS
     from sira_cli.models import presets
 
     out.print("[bold red]\\[word][/] is named, but not in the picture.\n")
+    shipped = SceneReport.shipped()
+    out.print(f"The captions of {shipped.scenes:,} test scenes, measured when the model was made (its card):\n")
+    print(shipped.captions_table())
+    out.print(f"\n{shipped.outcomes_line()}\n", soft_wrap=True)
     with waiting(f"measuring on {MEASURED} scenes"):
         report = measure(methods, [held_out(number) for number in TEST_SEEDS[seed : seed + MEASURED]])
-    out.print(f"The captions of {MEASURED} scenes, measured just now:\n")
+    out.print(f"The captions of {MEASURED} scenes, measured just now; so few say little:\n")
     print(report.captions_table())
     real = presets.find("llava-1.5-7b")
     next_steps = {
@@ -173,9 +178,10 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
         f"sira caption photo.jpg --preset {real.name}": f"a real model, {real.download_gb:g} GB to download",
     }
     out.print(
-        "\nCHAIRs: captions that name something absent, in percent. CHAIRi: absent things among all that are named."
-        "\ncoverage: things there that are named. ±: half a 95 % interval. In every second scene the objects are not"
-        "\nthose that usually go with the place.\n\nNext:"
+        "\nCHAIRs: captions that name something absent, in percent."
+        "\nCHAIRi: absent things among all that are named."
+        "\ncoverage: things there that are named. ±: half a 95 % interval."
+        "\nIn every second scene the objects are not those that usually go with the place.\n\nNext:"
     )
     for command, why in next_steps.items():
         out.print(f"  {command}" + f"   # {why}" * bool(why), markup=False, soft_wrap=True)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from sira_cli.demo.questions import SPLITS
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.compared import Compared
 from sira_cli.eval.stats.named import answer_figures, caption_figures, named_differences, named_figures
 from sira_cli.eval.stats.pope import FIGURES
-from sira_cli.eval.stats.tally import Tally
+from sira_cli.eval.stats.tally import Counts, Tally
+from sira_cli.models.presets import BUNDLED_FOLDER
 
 CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
 
@@ -26,12 +31,15 @@ class SceneReport:
         settings: by method, what decides the outcome: k, alpha, ...
         figures: by method; `mean accuracy` and the like are means over the splits.
         differences: by method without the first, each figure less that of the first method.
+        outcomes: by method without the first, in how many captions it names `fewer`, `more` or `as many` absent things
+            than the first method does.
     """
 
     scenes: int
     settings: dict[str, dict[str, Any]]
     figures: dict[str, dict[str, Figure]]
     differences: dict[str, dict[str, Figure]]
+    outcomes: dict[str, dict[str, int]]
 
     @classmethod
     def of(cls, tallies: Mapping[str, Mapping[str, Tally]], settings: dict[str, dict[str, Any]]) -> SceneReport:
@@ -49,7 +57,16 @@ class SceneReport:
             settings=settings,
             figures={method: named_figures(compared, method) for method in methods},
             differences={method: named_differences(compared, method, methods[0]) for method in methods[1:]},
+            outcomes={
+                method: outcomes(tallies["captions"][methods[0]].counts, tallies["captions"][method].counts)
+                for method in methods[1:]
+            },
         )
+
+    @classmethod
+    def shipped(cls) -> SceneReport:
+        """Return what was measured on the test scenes when the bundled model was made."""
+        return cls.from_json(read_figures())
 
     def to_json(self) -> dict[str, Any]:
         """Return the report for `json.dumps`; `from_json` reads it."""
@@ -62,11 +79,20 @@ class SceneReport:
             {method: {name: Figure(**figure) for name, figure in row.items()} for method, row in content[part].items()}
             for part in ("figures", "differences")
         )
-        return cls(content["scenes"], content["settings"], figures, differences)
+        return cls(content["scenes"], content["settings"], figures, differences, content["outcomes"])
 
     def captions_table(self) -> str:
         """Return CHAIRs, CHAIRi (lower is better), coverage and length in Markdown."""
         return self._table([""], [[]], CAPTION_FIGURES, "")
+
+    def outcomes_line(self) -> str:
+        """Say in how many captions each method names fewer absent things than the first, and in how many more."""
+        first = next(iter(self.figures))
+        return "\n".join(
+            f"Of {self.scenes:,} captions, {method}'s name fewer absent things than {first}'s in {count['fewer']}, "
+            f"more in {count['more']}, as many in {count['as many']}."
+            for method, count in self.outcomes.items()
+        )
 
     def answers_table(self) -> str:
         """Return POPE's figures in its three splits in Markdown."""
@@ -82,6 +108,37 @@ class SceneReport:
                 changes = (row[start + name] for name in names)
                 rows.append([*group, f"{method} - {next(iter(self.figures))}", *(f"{change:+}" for change in changes)])
         return markdown(rows)
+
+
+def read_figures(folder: Path = BUNDLED_FOLDER) -> dict[str, Any]:
+    """Return what was measured on the model in `folder`: a report as `to_json` gives it, and `words`."""
+    figures: dict[str, Any] = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
+    more = yaml.safe_load((folder / "outcomes.yaml").read_text(encoding="utf-8"))
+    words = {name: row | {"by_doubt": more["by_doubt"][name]} for name, row in figures["words"].items()}
+    return figures | {"words": words, "outcomes": more["outcomes"]}
+
+
+def write_figures(folder: Path, report: SceneReport, words: dict[str, dict[str, Any]]) -> None:
+    """Write what `read_figures` reads.
+
+    In two files: figures.json is a part of the fingerprint of the bundled model, which old records hold.
+    """
+    more = {"outcomes": report.outcomes, "by_doubt": {name: row["by_doubt"] for name, row in words.items()}}
+    rest = {name: {key: value for key, value in row.items() if key != "by_doubt"} for name, row in words.items()}
+    figures = {**report.to_json(), "words": rest}
+    del figures["outcomes"]
+    content = json.dumps(figures, indent=1, default=dataclasses.asdict) + "\n"
+    (folder / "figures.json").write_text(content, encoding="utf-8")
+    (folder / "outcomes.yaml").write_text(yaml.safe_dump(more, sort_keys=False), encoding="utf-8")
+
+
+def outcomes(first: Mapping[str, Counts], other: Mapping[str, Counts]) -> dict[str, int]:
+    """Count the captions in which the other method names fewer, more or as many absent things."""
+    found = {"fewer": 0, "more": 0, "as many": 0}
+    for picture, counts in first.items():
+        change = other[picture]["hallucinated mentions"] - counts["hallucinated mentions"]
+        found["fewer" if change < 0 else "more" if change else "as many"] += 1
+    return found
 
 
 def markdown(rows: list[list[str]]) -> str:

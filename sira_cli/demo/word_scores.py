@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sira_cli.analysis.doubt import STEPS, doubt
 from sira_cli.demo.language import mentions
 from sira_cli.demo.questions import hallucinated
 from sira_cli.demo.scene_report import markdown
@@ -31,9 +32,9 @@ def measure_words(
         on_progress: called with the number of scenes that are done, for each method anew.
 
     Returns:
-        By method, `words` and `hallucinated` (counts), and a `Figure` for each of `SCORES`, in percent, with its 95 %
-        bootstrap interval over scenes: 100 tells all true words from hallucinated ones, 50 is chance. None if the
-        captions have words of one kind only.
+        By method, `words` and `hallucinated` (counts), `by_doubt` (the same two counts for each degree of doubt, from
+        0 on), and a `Figure` for each of `SCORES`, in percent, with its 95 % bootstrap interval over scenes: 100 tells
+        all true words from hallucinated ones, 50 is chance. None if the captions have words of one kind only.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, lvlm in methods.items():
@@ -44,7 +45,15 @@ def measure_words(
                 rows += [(number, *row) for row in _object_words(scene, *scored)]
             on_progress(start + len(batch))
         table = np.array(rows, dtype=float).reshape(-1, 2 + len(SCORES))
-        found[name] = {"words": len(table), "hallucinated": int(table[:, 1].sum())}
+        degrees = np.array([doubt(grounding) for grounding in table[:, 2]])
+        found[name] = {
+            "words": len(table),
+            "hallucinated": int(table[:, 1].sum()),
+            "by_doubt": [
+                [int((degrees == degree).sum()), int(table[degrees == degree, 1].sum())]
+                for degree in range(len(STEPS) + 1)
+            ],
+        }
         for column, score in enumerate(SCORES, start=2):
             found[name][score] = auroc_interval(table[:, 0], table[:, 1] == 0, table[:, column], len(scenes))
     return found
@@ -62,6 +71,17 @@ def words_table(found: dict[str, dict[str, Any]]) -> str:
     rows = [["words of", "object words", "hallucinated", *(f"AUROC of {score}" for score in SCORES)]]
     for name, row in found.items():
         rows.append([name, str(row["words"]), str(row["hallucinated"]), *(f"{row[score] or '-'}" for score in SCORES)])
+    return markdown(rows)
+
+
+def doubt_table(found: dict[str, dict[str, Any]]) -> str:
+    """Return in Markdown how often object words are hallucinated, by their grounding."""
+    rows = [["grounding", *(cell for name in found for cell in (f"words of {name}", "hallucinated"))]]
+    edges = [1.0, *STEPS, 0.0]
+    for degree in reversed(range(len(STEPS) + 1)):
+        counts = [row["by_doubt"][degree] for row in found.values()]
+        shares = ((str(words), f"{100 * wrong / words:.0f} %" if words else "-") for words, wrong in counts)
+        rows.append([f"{edges[degree + 1]:g} to {edges[degree]:g}", *(cell for pair in shares for cell in pair)])
     return markdown(rows)
 
 

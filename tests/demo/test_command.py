@@ -16,21 +16,22 @@ import torch
 import transformers as hf
 from PIL import Image
 from safetensors import safe_open
+from scipy.stats import binomtest
 
 from sira_cli.analysis.sweep.best import by_captions, paper
 from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.demo.language import mentions, yes_no_question
 from sira_cli.demo.measure import _answers, _texts, load_methods, measure
 from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out
-from sira_cli.demo.scene_report import SceneReport
+from sira_cli.demo.scene_report import SceneReport, read_figures
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS
 from sira_cli.models.presets import BUNDLED_FOLDER
-from tools import card
+from tools import card, examples
 
 SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FIGURES = json.loads((BUNDLED_FOLDER / "figures.json").read_text(encoding="utf-8"))
+FIGURES = read_figures()
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +165,12 @@ def test_demo_shows_scenes_with_marked_hallucinations(tmp_path):
             text = line.replace("[", "").replace("]", "")
             assert marked == [text[start:end] for start, end in hallucinated(of, text)]
             assert mentions(text)
-    assert re.search(r"^\| sira - greedy +\| [+-]", shown.stdout, re.MULTILINE)
+    card, now = re.findall(r"(?:^\|.*\n)+", shown.stdout, re.MULTILINE)
+    assert card.strip() == SceneReport.from_json(FIGURES).captions_table()
+    assert "of 1,000 test scenes, measured when the model was made" in shown.stdout
+    assert "sira's name fewer absent things than greedy's in 153, more in 58" in shown.stdout
+    assert re.search(r"^\| sira - greedy +\| [+-]", now, re.MULTILINE)
+    assert shown.stdout.index(card) < shown.stdout.index("60 scenes, measured just now") < shown.stdout.index(now)
     assert "sira demo --seed 8" in shown.stdout
 
 
@@ -187,6 +193,8 @@ def test_demo_evaluate(methods, sira, tmp_path):
     assert SceneReport.from_json(json.loads(shown.stdout)).figures.keys() == expected.figures.keys()
     for method, row in SceneReport.from_json(json.loads(shown.stdout)).figures.items():
         assert row["coverage"].value == pytest.approx(expected.figures[method]["coverage"].value, abs=2)
+    for row in json.loads(shown.stdout)["words"].values():
+        assert np.sum(row["by_doubt"], axis=0).tolist() == [row["words"], row["hallucinated"]]
     code, table, err = sira("demo", "--evaluate", "--count", 2, "-q")
     assert (code, err) == (0, "")
     assert [line.split("|")[1].strip() for line in table.splitlines() if "adversarial" in line] == ["adversarial"] * 3
@@ -200,13 +208,27 @@ def test_demo_says_where_it_cannot_write(tmp_path):
     assert str(tmp_path / "file" / "x") in shown.stderr
 
 
-def test_the_examples(tmp_path):
-    pictures = sorted(EXAMPLES.glob("*.png"))
-    assert len(pictures) >= 4
-    for path in pictures:
-        of = held_out(int(path.stem.removeprefix("scene-")))
-        assert np.array_equal(np.asarray(Image.open(path)), np.asarray(render(of)[0]))
-    captions = run("caption", EXAMPLES, "--preset", "demo", "-q")
+def test_the_examples_are_what_the_rule_picks():
+    """The first so many scenes, all of them, with what the decoders say now."""
+    shown = examples.scenes()
+    assert [of.seed for of in shown] == [2_900_000 + number for number in range(20)]
+    assert sorted(path.name for path in EXAMPLES.glob("*.png")) == [examples.name(of) for of in shown]
+    for of in shown:
+        assert np.array_equal(np.asarray(Image.open(EXAMPLES / examples.name(of))), np.asarray(render(of)[0]))
+    assert (EXAMPLES / "README.md").read_text(encoding="utf-8") == examples.page(shown, examples.captions(shown))
+
+
+def test_wins_and_losses_among_the_examples_are_as_on_the_test_scenes():
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    numbers = re.search(r"these 20 captions, .*? in (\d+), more in (\d+), as many\nin (\d+)\.", page).groups()
+    shares = FIGURES["outcomes"]["sira"]
+    assert sum(shares.values()) == FIGURES["scenes"]
+    for found, count in zip(map(int, numbers), shares.values(), strict=True):
+        assert binomtest(found, 20, count / FIGURES["scenes"]).pvalue > 0.2
+
+
+def test_the_examples_can_be_captioned():
+    captions = run("caption", EXAMPLES, "--preset", "demo", "-q", "--limit", 5)
     assert (captions.returncode, captions.stderr) == (0, "")
-    assert len(captions.stdout.splitlines()) == len(pictures)
+    assert len(captions.stdout.splitlines()) == 5
     assert all(mentions(line) for line in captions.stdout.splitlines())

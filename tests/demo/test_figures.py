@@ -10,11 +10,13 @@ import pytest
 
 from sira_cli.demo.measure import count
 from sira_cli.demo.questions import SPLITS, Question, Questions, hallucinated, held_out
-from sira_cli.demo.scene_report import SceneReport
+from sira_cli.demo.scene_report import SceneReport, read_figures, write_figures
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, Thing
+from sira_cli.demo.word_scores import doubt_table, from_json
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.tally import Tally
+from sira_cli.models.presets import BUNDLED_FOLDER
 
 BOX = (0, 0, 40, 40)
 
@@ -152,6 +154,36 @@ def test_differences_are_paired():
     alone = report.figures["greedy"]["CHAIRs"]
     assert difference.low < difference.value < difference.high < 0
     assert difference.high - difference.low < 0.5 * (alone.high - alone.low)
+
+
+def test_in_how_many_captions_fewer_absent_things_are_named():
+    wrong, better = np.array([True, True, False, False]), np.array([False, True, True, False])
+    report = report_of(greedy=tally(wrong), sira=tally(better))
+    assert report.outcomes == {"sira": {"fewer": 1, "more": 1, "as many": 2}}
+    assert report.outcomes_line() == (
+        "Of 4 captions, sira's name fewer absent things than greedy's in 1, more in 1, as many in 2."
+    )
+
+
+def test_how_often_words_of_a_grounding_are_hallucinated():
+    counts = [[90, 3], [40, 3], [30, 3], [20, 5], [0, 0]]
+    lines = doubt_table({"greedy": {"by_doubt": counts}}).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0] == ["grounding", "words of greedy", "hallucinated"]
+    assert cells[2:] == [
+        ["0 to 0.2", "0", "-"],
+        ["0.2 to 0.4", "20", "25 %"],
+        ["0.4 to 0.6", "30", "10 %"],
+        ["0.6 to 0.8", "40", "8 %"],
+        ["0.8 to 1", "90", "3 %"],
+    ]
+
+
+def test_figures_are_written_as_they_are_read(tmp_path):
+    shipped = read_figures()
+    write_figures(tmp_path, SceneReport.from_json(shipped), from_json(shipped["words"]))
+    for name in ("figures.json", "outcomes.yaml"):
+        assert (tmp_path / name).read_bytes() == (BUNDLED_FOLDER / name).read_bytes()
 
 
 def test_tables_and_json():

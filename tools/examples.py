@@ -1,0 +1,106 @@
+"""The pictures in `examples/` and what both decoders say about them, beside the truth: `python -m tools.examples`.
+
+The rule: the first COUNT test scenes from FIRST on, whatever comes out, none left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sira_cli.demo.measure import load_methods
+from sira_cli.demo.questions import caption_counts, hallucinated, held_out
+from sira_cli.demo.scene_report import SceneReport, outcomes
+from sira_cli.demo.scenes import Scene, render
+
+FOLDER = Path(__file__).parent.parent / "examples"
+FIRST, COUNT = 2_900_000, 20
+PAGE = """\
+# Pictures to try
+
+The first {count} test scenes from number {first:,} on, whatever came out; none is left out. The bundled model has not
+seen them, and no figure of its card is measured on them. `python -m tools.examples` draws them and writes this page.
+
+```
+sira caption examples/ --preset demo
+```
+
+Of these {count} captions, SIRA's name fewer absent things than greedy's in {fewer}, more in {more}, as many
+in {as_many}. On the test scenes of [the model's card](../sira_cli/demo/model/README.md):
+
+> {shipped}
+
+**Bold**: named, but not there.
+
+| picture | there | greedy | SIRA |
+|---|---|---|---|
+{rows}
+"""
+
+
+def scenes() -> list[Scene]:
+    """Return the scenes that the rule picks."""
+    return [held_out(seed) for seed in range(FIRST, FIRST + COUNT)]
+
+
+def captions(shown: Sequence[Scene]) -> dict[str, list[str]]:
+    """Return by method the caption of each scene."""
+    pictures = [render(scene)[0] for scene in shown]
+    return {
+        method: [
+            answer.text for answer in lvlm.answer(lvlm.prepare(pictures, [lvlm.preset.prompts.caption] * len(shown)))
+        ]
+        for method, lvlm in load_methods().items()
+    }
+
+
+def page(shown: Sequence[Scene], texts: Mapping[str, Sequence[str]]) -> str:
+    """Return the text of `examples/README.md`.
+
+    Args:
+        shown: the scenes.
+        texts: by method, the caption of each.
+    """
+    rows = [
+        f'| <img src="{name(scene)}" width="200"> | {scene.place}: {", ".join(sorted(scene.objects))} '
+        f"| {marked(scene, greedy)} | {marked(scene, sira)} |"
+        for scene, greedy, sira in zip(shown, texts["greedy"], texts["sira"], strict=True)
+    ]
+    greedy, sira = (
+        {str(scene.seed): caption_counts(scene, text) for scene, text in zip(shown, texts[method], strict=True)}
+        for method in ("greedy", "sira")
+    )
+    found = outcomes(greedy, sira)
+    return PAGE.format(
+        count=len(shown),
+        first=FIRST,
+        rows="\n".join(rows),
+        fewer=found["fewer"],
+        more=found["more"],
+        as_many=found["as many"],
+        shipped=SceneReport.shipped().outcomes_line(),
+    )
+
+
+def name(scene: Scene) -> str:
+    """Return the name of a scene's picture."""
+    return f"scene-{scene.seed}.png"
+
+
+def marked(scene: Scene, text: str) -> str:
+    """Return a caption with what is not there in bold."""
+    for start, end in reversed(hallucinated(scene, text)):
+        text = f"{text[:start]}**{text[start:end]}**{text[end:]}"
+    return text
+
+
+def main() -> None:
+    """Draw the pictures and write the page."""
+    shown = scenes()
+    for scene in shown:
+        render(scene)[0].save(FOLDER / name(scene))
+    (FOLDER / "README.md").write_text(page(shown, captions(shown)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
