@@ -44,6 +44,13 @@ class Quantization(StrEnum):
     BITS8 = "8bit"
 
 
+class ColorBy(StrEnum):
+    """What the colours of words show."""
+
+    GROUNDING = "grounding"
+    DELTA = "delta"
+
+
 def complete_preset(incomplete: str) -> list[str]:
     """Return the names of presets that begin so, for the shell."""
     from sira_cli.models import presets
@@ -81,6 +88,7 @@ Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURE
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
 Question = Annotated[str | None, typer.Option("-q", "--question", help="Question to ask about each picture.")]
 Prompt = Annotated[str | None, typer.Option("--prompt", help="Prompt for the model (default: the preset's).")]
+Colors = Annotated[ColorBy, typer.Option("--color-by", help="Score that colours the words of a text on a terminal.")]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A text as a coloured strip on the terminal: which words the image supports, and which it does not."""
+"""A text as a coloured strip on the terminal: which of its words to doubt."""
 
 from __future__ import annotations
 
@@ -8,47 +8,88 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sira_cli.analysis.doubt import DOUBTED, STEPS, bare, doubt, says_something
+from sira_cli.cli.options import ColorBy
+
 # Okabe and Ito's blue and vermilion, which colour-blind readers tell apart; marks carry the same without colour.
-STEPS = (  # least delta, style
+DOUBT = ("", "black on #fbe9df", "black on #f3c6a8 italic", "black on #e8935a italic", "black on #d55e00 italic bold")
+DELTA = (  # least delta, style
     (4.0, "black on #56b4e9 underline bold"),
     (1.0, "black on #b8ddf5 underline"),
     (-1.0, ""),
     (-4.0, "black on #f3c6a8 italic"),
     (float("-inf"), "black on #d55e00 italic bold"),
 )
+PALE = "dim"
+LISTED = 8  # words to doubt that are named below a text
 
 
-def style_of(delta: float) -> str:
+def delta_style(delta: float) -> str:
     """Return the style of a piece of text with this delta."""
-    return next(style for least, style in STEPS if delta >= least)
+    return next(style for least, style in DELTA if delta >= least)
 
 
-def print_words(text: str, words: list[dict[str, Any]], *, legend: bool = True) -> None:
-    """Print a text with its words marked by their summed delta."""
+def word_style(word: dict[str, Any], color_by: ColorBy) -> str:
+    """Return the style of a word; what says nothing about a picture is pale."""
+    if not says_something(word["word"]):
+        return PALE
+    return DOUBT[doubt(word["grounding"])] if color_by is ColorBy.GROUNDING else delta_style(word["delta"])
+
+
+def print_words(
+    text: str, words: list[dict[str, Any]], color_by: ColorBy = ColorBy.GROUNDING, *, legend: bool = True
+) -> None:
+    """Print a text with its words coloured, and below it those to doubt."""
     strip = Text(text)
     for word in words:
-        strip.stylize(style_of(word["delta"]), word["start"], word["end"])
+        start, end = word["start"], word["end"]
+        if core := bare(word["word"]):
+            start += word["word"].index(core)
+            end = start + len(core)
+        strip.stylize(word_style(word, color_by), start, end)
     console = Console(highlight=False)
     console.print(strip)
+    console.print(_doubted(words))
     if legend:
-        console.print(_legend())
+        console.print(_legend(color_by))
 
 
-def print_candidates(tokens: list[dict[str, Any]], shown: int = 3) -> None:
-    """Print a table of token lines: what was picked, and what each view would have picked."""
+def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy = ColorBy.GROUNDING, shown: int = 3) -> None:
+    """Print a table of token lines: what was picked, and what each view would have picked.
+
+    Grounding is a score of words, so that it colours no tokens.
+    """
     table = Table("step", "token", "\u0394", "KL", *("full", "CF", "contrast"), box=None, header_style="bold")
     for line in tokens:
         views = []
         for view in ("full", "cf", "contrast"):
             best = sorted(line["top"], key=lambda row: row[view]["rank"])[:shown]
             views.append(Text("\n".join(f"{row['token'].strip()!r} {row[view]['logprob']:.2f}" for row in best)))
-        chosen = Text(repr(line["token"]), style=style_of(line["delta"]))
+        chosen = Text(repr(line["token"]), style=delta_style(line["delta"]) if color_by is ColorBy.DELTA else "")
         table.add_row(str(line["step"]), chosen, f"{line['delta']:+.2f}", f"{line['kl']:.3f}", *views)
     Console(highlight=False).print(table)
 
 
-def _legend() -> Text:
-    legend = Text("\u0394 = full - CF logits: ", style="dim")
+def _doubted(words: list[dict[str, Any]]) -> Text:
+    """List the least grounded words that say something, those of the strongest doubt first."""
+    telling = [word for word in words if says_something(word["word"])]
+    found = sorted((word for word in telling if word["grounding"] < DOUBTED), key=lambda word: float(word["grounding"]))
+    if not found:
+        return Text(f"no word to doubt: the grounding of all is {DOUBTED:g} or more", style="dim")
+    line = Text().append("doubt first: ", "dim")
+    for number, word in enumerate(found[:LISTED]):
+        line.append("  " * bool(number)).append(bare(word["word"]), DOUBT[doubt(word["grounding"])])
+        line.append(f" {word['grounding']:.2f}", "dim")
+    return line.append(f"  and {len(found) - LISTED} more" if len(found) > LISTED else "", "dim")
+
+
+def _legend(color_by: ColorBy) -> Text:
+    if color_by is ColorBy.GROUNDING:
+        legend = Text().append("grounding, the word's probability under the contrast: ", "dim")
+        for degree, step in enumerate(STEPS, start=1):
+            legend.append(f"< {step:g}", DOUBT[degree]).append("  ")
+        return legend.append("evidence, not proof; function words are pale", "dim")
+    legend = Text().append("\u0394 = full - CF logits: ", "dim")
     for delta, meaning in ((4, ">= 4"), (1, ">= 1 the picture argues for it"), (-2, "<= -1 against"), (-5, "< -4")):
-        legend.append(meaning, style_of(delta)).append("  ")
-    return legend.append("unmarked: the text alone says as much", style="dim")
+        legend.append(meaning, delta_style(delta)).append("  ")
+    return legend.append("unmarked: the text alone says as much", "dim")

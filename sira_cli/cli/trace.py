@@ -12,6 +12,8 @@ import typer
 from sira_cli.cli.choosing import choose, chosen_pictures, load_model, note_idle
 from sira_cli.cli.console import say, set_verbosity, verbosity
 from sira_cli.cli.options import (
+    ColorBy,
+    Colors,
     DecodingOptions,
     Images,
     ModelOptions,
@@ -102,6 +104,7 @@ def trace(
             help="Print the JSON Schema of the lines.",
         ),
     ] = False,
+    color_by: Colors = ColorBy.GROUNDING,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -142,7 +145,7 @@ def trace(
     if preset.generation.num_beams > 1:
         raise SettingsError("a trace follows one text: leave out --num-beams")
     check_file("--output", output, overwrite)
-    terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty())
+    terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty(), color_by=color_by)
     targets = TraceTargets(
         [request.picture for request in requests],
         output=output,
@@ -175,8 +178,8 @@ def trace(
 class _Terminal:
     """Shows traces: JSON lines on stdout, or on a terminal a strip of each text."""
 
-    def __init__(self, strip: bool) -> None:
-        self._strip = strip
+    def __init__(self, strip: bool, color_by: ColorBy) -> None:
+        self._strip, self._color_by = strip, color_by
         self._lines: list[Line] = []  # lines of the current strip
         self._legend = True
 
@@ -209,7 +212,7 @@ class _Terminal:
 
         lines = self._lines
         print(f"{picture.shown}:")
-        print_words(lines[-1]["text"], lines[-1]["words"], legend=self._legend)
+        print_words(lines[-1]["text"], lines[-1]["words"], self._color_by, legend=self._legend)
         self._legend = False
         if verbosity() >= 1:
-            print_candidates([line for line in lines if line["type"] == "token"])
+            print_candidates([line for line in lines if line["type"] == "token"], self._color_by)

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import json
+import math
 import re
 import subprocess
 import sys
@@ -32,7 +33,7 @@ class Page(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str]]] = []
-        self.tokens: list[str] = []
+        self.strip = ""
         self.text = ""
         self.data: list[dict] = []
         self._open: list[tuple[str, dict[str, str]]] = []
@@ -42,8 +43,6 @@ class Page(HTMLParser):
         self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self._open.append(self.elements[-1])
-        if tag == "span" and "title" in dict(attrs):
-            self.tokens.append("")
 
     def handle_endtag(self, tag):
         if tag not in VOID:
@@ -57,8 +56,8 @@ class Page(HTMLParser):
             return
         if tag != "style":
             self.text += data
-        if any("title" in attributes for _, attributes in self._open):
-            self.tokens[-1] += data
+        if any(attributes.get("class") == "strip" for _, attributes in self._open):
+            self.strip += data
 
     def count(self, tag, name=None):
         return sum(found == tag and name in (None, *attrs.get("class", "").split()) for found, attrs in self.elements)
@@ -93,6 +92,53 @@ def test_line_breaks_and_parts_of_characters_are_visible(tmp_path):
 def test_what_cannot_be_seen_has_a_name(tmp_path):
     assert label(tokens_of(tmp_path, "ab\u202ecd")[0]) == "ab⟨U+202E⟩cd"
     assert label(tokens_of(tmp_path, "\0")[0]) == "␀"
+
+
+# Doubt
+
+
+def test_every_token_has_the_doubt_of_its_word(tmp_path):
+    trace = make_trace(text="There is a bookshelves, and a dog.")
+    for word, grounding in zip(trace[-1]["words"], (0.05, 0.05, 0.05, 0.3, 0.05, 0.05, 0.95), strict=True):
+        word["grounding"] = grounding
+    page = page_of(tmp_path, trace)
+    marks = [attrs["class"].split()[1] for tag, attrs in page.elements if tag == "span" and "title" in attrs]
+    #       There   is      a       booksh ' elves  ,       and     a       dog    .       end
+    assert marks == ["pale", "pale", "pale", "g3", "g3", "pale", "pale", "pale", "g0", "pale", "pale"]
+    assert (page.data[0]["first"], page.data[0]["tokens"][4]["grounding"]) == (3, 0.3)
+
+
+def test_without_words_tokens_stand_for_themselves(tmp_path):
+    trace = make_trace(text="A dog.")[:-1]
+    trace[2]["contrast"]["logprob"] = math.log(0.5)
+    page = page_of(tmp_path, trace)
+    marks = [attrs["class"].split()[1] for tag, attrs in page.elements if tag == "span" and "title" in attrs]
+    assert marks == ["pale", "g2", "pale", "pale"]
+
+
+def test_the_words_to_doubt_stand_beside_the_picture(tmp_path):
+    trace = make_trace(text="There is a cat, and a dog on a sofa.")
+    for word in trace[-1]["words"]:
+        word["grounding"] = {"cat,": 0.9, "dog": 0.104, "sofa.": 0.3999}.get(word["word"], 0.0)
+    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", trace)))
+    evidence = re.search(r'<div class="evidence">.*?</section>', html, re.DOTALL)[0]
+    assert "Words to doubt: 2 of 3" in evidence
+    assert re.findall(r"<bdi>(.*?)</bdi>", evidence) == ["dog", "sofa", "cat"]
+    shown = re.findall(r'<td data-value="[^"]*">([^<]*)<svg', evidence)
+    assert shown == ["0.10", "0.40", "0.90"]  # a probability has no sign
+
+
+def test_no_coloured_space_is_left_at_the_end_of_a_line(tmp_path):
+    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", make_trace())))
+    strip = re.search(r'<div class="strip".*?</div>', html, re.DOTALL)[0]
+    assert '</span> <span class="tok ' in strip
+    assert not re.search(r'<span class="tok [^>]*> ', strip)
+
+
+def test_the_legend_says_what_has_no_colour(tmp_path, one):
+    text = " ".join(page_of(tmp_path, one).text.split())
+    assert "Near zero: no colour" in text
+    assert "Near zero or negative (orange" not in text
 
 
 # Charts
@@ -133,7 +179,7 @@ def test_one_trace(tmp_path):
 
 def test_the_caption_reads_without_the_script(tmp_path):
     page = page_of(tmp_path, make_trace())
-    assert "".join(page.tokens) == CAPTION + END
+    assert page.strip == CAPTION + END
     title = next(attrs["title"] for tag, attrs in page.elements if tag == "span" and "title" in attrs)
     assert re.fullmatch(r"The: delta [+-]\d.*KL \d\.\d{3}", title)
 
@@ -180,7 +226,7 @@ def test_hostile_text_stays_text(tmp_path, one):
     assert page.count("script") == plain.count("script")
     assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
     assert HOSTILE in page.text
-    assert HOSTILE in "".join(page.tokens)
+    assert HOSTILE in page.strip
 
 
 def test_json_cannot_end_its_script():
@@ -288,6 +334,24 @@ def test_a_picture_in_an_object_store_is_not_fetched(tmp_path):
 # The command
 
 
+def test_a_folder_stands_for_its_traces(sira, tmp_path, one):
+    (tmp_path / "traces" / "sub").mkdir(parents=True)
+    for name in ("b.trace.jsonl", "a.trace.jsonl", "sub/c.trace.jsonl"):
+        write_traces(tmp_path / "traces" / name, one)
+    code, _, err = sira("report", tmp_path / "traces", "-o", tmp_path / "page.html")
+    assert (code, "page.html: 3 traces" in err) == (0, True)
+    sources = re.findall(r"(\w).trace.jsonl, line 1", (tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert sources == ["a", "b", "c"]
+    inside = tmp_path / "traces" / "a.trace.jsonl"
+    assert sira("report", tmp_path / "traces", "-o", inside)[0] == 2
+
+
+def test_the_way_to_a_picture_is_not_its_name(tmp_path):
+    page = page_of(tmp_path, make_trace(text="A.", file_name="../../photos/cat.png"))
+    assert "Trace of photos/cat.png" in page.text
+    assert ".." not in page.text
+
+
 def test_the_command_writes_a_page(sira, tmp_path, one):
     trace = write_traces(tmp_path / "trace.jsonl", one, one)
     code, out, err = sira("report", trace, trace, "-o", tmp_path / "page.html", "--title", "A & B")
@@ -304,6 +368,7 @@ def test_mistakes_on_the_command_line(sira, tmp_path, one):
     trace = write_traces(tmp_path / "trace.jsonl", one)
     before = trace.read_bytes()
     (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "bare").mkdir()
     page = tmp_path / "page.html"
     for arguments, code, message in [
         ((trace, "-o", trace), 2, "is one of the traces"),
@@ -311,7 +376,7 @@ def test_mistakes_on_the_command_line(sira, tmp_path, one):
         ((trace, "-o", tmp_path / "no" / "page.html"), 2, "does not exist: make it first"),
         ((trace,), 2, "--output"),
         ((tmp_path / "gone.jsonl", "-o", page), 1, "gone.jsonl: cannot be read: No such file"),
-        ((tmp_path, "-o", page), 1, "cannot be read: Is a directory"),
+        ((tmp_path / "bare", "-o", page), 1, "bare: holds no .jsonl files; `sira trace IMAGE --output-dir"),
         ((trace, tmp_path / "empty.jsonl", "-o", page), 1, "empty.jsonl: is empty, expected a trace"),
     ]:
         found, out, err = sira("report", *arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from pathlib import Path
 
@@ -82,11 +83,14 @@ def test_the_page_asks_the_network_for_nothing(show, browser, photos):
     assert browser.run("return performance.getEntriesByType('resource').length") == 0
 
 
-def test_the_first_panel_is_that_of_the_largest_delta(show, browser):
+def test_the_first_panel_is_that_of_the_word_to_doubt_most(show, browser):
     trace = make_trace()
+    person = next(word for word in trace[-1]["words"] if word["word"] == "person")
+    person["grounding"] = 0.01
     show(trace)
-    step = max(range(len(trace) - 2), key=lambda step: abs(trace[step + 1]["delta"]) * (not trace[step + 1]["special"]))
-    assert where(browser) == f"Token {step + 1} of {len(trace) - 2}"
+    assert where(browser) == f"Token {person['steps'][0] + 1} of {len(trace) - 2}"
+    assert browser.text(".numbers").startswith("Grounding 0.01")
+    assert browser.text(".words tbody tr").startswith("person")
     assert status(browser) == ""  # nothing is announced before one asks
 
 
@@ -179,12 +183,50 @@ def test_the_chart_and_the_words_lead_to_tokens(show, browser):
         "return document.activeElement.matches('.tok') && document.activeElement.getBoundingClientRect().top"
     )
     assert 0 <= top <= browser.run("return innerHeight")
-    browser.click("summary")
-    browser.click("[data-sort='2']")
-    values = "return [...document.querySelectorAll('.words td:last-child')].map(cell => Number(cell.dataset.value))"
-    assert browser.run(values) == sorted(browser.run(values))
-    browser.click("[data-sort='2']")
+    values = "return [...document.querySelectorAll('.words td:nth-child(2)')].map(cell => Number(cell.dataset.value))"
+    assert browser.run(values) == sorted(browser.run(values))  # from the beginning
+    browser.click("[data-sort='1']")
     assert browser.run(values) == sorted(browser.run(values), reverse=True)
+
+
+def test_a_switch_colours_by_delta(show, browser):
+    trace = make_trace(text="There is a tabby cat.", deltas={"tabby": 5.2, "cat": -5.2})
+    for word in trace[-1]["words"]:
+        word["grounding"] = 0.1 if word["word"] == "tabby" else 0.95
+    show(trace)
+    script = "return [0, 3, 4].map(n => getComputedStyle(document.querySelectorAll('.strip .tok')[n]).backgroundColor)"
+
+    def colours() -> list[str]:
+        """Of There, tabby, cat."""
+        found = []
+        for colour in browser.run(script):
+            red, _, blue, *opacity = map(float, re.findall(r"[\d.]+", colour))
+            found.append("none" if opacity == [0] else "blue" if blue > red else "orange")
+        return found
+
+    assert colours() == ["none", "orange", "none"]
+    assert browser.text(".of-grounding p:last-child").startswith("Words are coloured by their grounding")
+    browser.click("[value=by-delta]")
+    assert colours() == ["none", "blue", "orange"]  # a function word is pale in both
+    assert browser.text(".of-delta p:last-child").startswith("Tokens are coloured by Δ")
+    assert not browser.run("return document.querySelector('.of-grounding').checkVisibility()")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_words_to_doubt_are_beside_the_picture(show, browser, photos, count):
+    """And the first of them are on the first screen, however long the caption is."""
+    show(*[make_trace(photos["astronaut"])] * count)
+    browser.devtools("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
+    script = """
+        const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+        const [picture, words, row] = ['.picture', '.doubts', '.words tbody tr'].map(box);
+        return [picture.left, picture.right, picture.top, picture.bottom, words.left, words.right, row.bottom];"""
+    left, right, top, bottom, words_left, words_right, row = browser.run(script)
+    beside = words_left >= right and top - 1 <= row <= bottom
+    below = words_left >= left - 5 and words_right <= right + 5 and row > bottom
+    assert beside if count > 1 else beside or below
+    assert row < 900
+    assert browser.run("return document.querySelector('.scroll').scrollHeight > 288")
 
 
 def test_traces_side_by_side_do_not_disturb_each_other(show, browser):
@@ -254,7 +296,7 @@ def test_what_a_screen_reader_is_told(show, browser):
     show(make_trace(text="A cat sleeps."))
     found = accessible(browser)
     assert ("listbox", "Caption") in found
-    assert [name for role, name in found if role == "option"] == ["A", " cat", " sleeps", ".", END]
+    assert [name for role, name in found if role == "option"] == ["A", "cat", "sleeps", ".", END]
     for view in ("Full", "CF", "Contrast"):
         assert ("columnheader", view) in found
     assert ("table", "Candidates for this token: logit and rank in each view") in found
@@ -271,7 +313,7 @@ def test_without_scripts_all_but_the_panel_is_there(show, browser, photos):
         browser.devtools("Emulation.setScriptExecutionDisabled", value=False)
     assert ("image", "chelsea.jpg") in found
     assert ("columnheader", "Contrast") in found  # of the table of all tokens, which is open
-    assert "A cat." in "".join(name or "" for role, name in found if role == "StaticText")
+    assert {("StaticText", piece) for piece in ("A", "cat", ".")} <= set(found)
     assert not any(role in ("listbox", "radio") for role, _ in found)
 
 

@@ -189,7 +189,7 @@ def _end_line(text: str, tokens: list[str], lines: list[dict], tracked: tuple[st
                 "end": match.end(),
                 "steps": steps,
                 "delta": delta,
-                "grounding": delta / (steps[1] - steps[0]),
+                "grounding": float(np.exp(sum(line["contrast"]["logprob"] for line in lines[slice(*steps)]))),
             }
         )
     return {

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
+from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
 from sira_cli.analysis.page.chart import Chart, Scale
 from sira_cli.analysis.page.pictures import Shown, find_picture
 from sira_cli.analysis.page.text import label, pieces
-from sira_cli.analysis.trace.read import Candidate, Token, Trace
+from sira_cli.analysis.trace.read import Candidate, Token, Trace, Word
 from sira_cli.pictures.names import one_line
 
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
@@ -34,12 +36,29 @@ class Setting:
 
 @dataclass(frozen=True)
 class Piece:
-    """A token in the strip: what it adds to the text, its colour (-4 to 4), a line about it."""
+    """A token in the strip.
 
+    Attributes:
+        space: what stands before it and has no colour, or a line would end in a coloured stub.
+        html: the rest of what it adds to the text.
+        marks: classes: its doubt (g0 to g4) and its delta (d-4 to d4), or that it is pale.
+        about: a line about it.
+    """
+
+    space: str
     html: Markup
-    level: int
-    special: bool
+    marks: str
     about: str
+
+
+@dataclass(frozen=True)
+class Telling:
+    """A word that can be true or false of the picture; `position` in the text, from 0."""
+
+    word: Word
+    text: str
+    position: int
+    degree: int
 
 
 @dataclass(frozen=True)
@@ -47,8 +66,9 @@ class Card:
     """One trace on the page.
 
     Attributes:
-        groundings: what the bars of the words span.
-        data: what the script needs to fill the panel.
+        words: those that say something, the least grounded first.
+        doubted: how many of them are to be doubted.
+        data: what the script needs to fill the panel, which begins with the least grounded token.
     """
 
     trace: Trace
@@ -59,7 +79,8 @@ class Card:
     settings: list[Setting]
     pieces: list[Piece]
     chart: Chart
-    groundings: tuple[float, float]
+    words: list[Telling]
+    doubted: int
     data: dict[str, Any]
 
 
@@ -82,7 +103,9 @@ def _card(trace: Trace, scale: Scale, settings: list[Setting]) -> Card:
         heading = (
             f"{'SIRA' if run.method == 'sira' else run.method}, K = {run.k} of {run.layers}, {ALPHA} = {run.alpha:g}"
         )
-    groundings = [word.grounding for word in trace.end.words] if trace.end else []
+    groundings = _groundings(trace)
+    words = _telling(trace)
+    known = [(grounding, step) for step, grounding in enumerate(groundings) if grounding is not None]
     return Card(
         trace=trace,
         heading=heading,
@@ -91,12 +114,57 @@ def _card(trace: Trace, scale: Scale, settings: list[Setting]) -> Card:
         picture=picture,
         settings=settings,
         pieces=[
-            Piece(html, scale.level(token.delta), token.special, _about(token))
-            for token, html in zip(trace.tokens, pieces(trace.tokens), strict=True)
+            _piece(token, html, grounding, scale)
+            for token, html, grounding in zip(trace.tokens, pieces(trace.tokens), groundings, strict=True)
         ],
         chart=Chart.of(trace.tokens, scale),
-        groundings=(min([0.0, *groundings]), max([0.0, *groundings])),
-        data={"tokens": [_token(token) for token in trace.tokens]},
+        words=words,
+        doubted=sum(one.word.grounding < DOUBTED for one in words),
+        data={
+            "first": min(known)[1] if known else 0,
+            "tokens": [_token(token, grounding) for token, grounding in zip(trace.tokens, groundings, strict=True)],
+        },
+    )
+
+
+def _groundings(trace: Trace) -> list[float | None]:
+    """Return for each token the grounding of its word; None for what says nothing about a picture.
+
+    Where a trace knows no words, as it was interrupted or failed, tokens stand for themselves.
+    """
+    if trace.end is None or not trace.end.words:
+        return [
+            math.exp(token.contrast.logprob) if says_something(token.token) and not token.special else None
+            for token in trace.tokens
+        ]
+    found: list[float | None] = [None] * len(trace.tokens)
+    for word in trace.end.words:
+        if says_something(word.word):
+            for step in range(*word.steps):
+                token = trace.tokens[step]
+                if not token.special and (bare(token.token) or "\ufffd" in token.token):
+                    found[step] = word.grounding
+    return found
+
+
+def _telling(trace: Trace) -> list[Telling]:
+    words = trace.end.words if trace.end else ()
+    found = [
+        Telling(word, bare(word.word), position, doubt(word.grounding))
+        for position, word in enumerate(words)
+        if says_something(word.word)
+    ]
+    return sorted(found, key=lambda one: one.word.grounding)
+
+
+def _piece(token: Token, html: Markup, grounding: float | None, scale: Scale) -> Piece:
+    bare_html = html.lstrip(" ") or html
+    marks = "pale" if grounding is None else f"g{doubt(grounding)} d{scale.level(token.delta)}"
+    return Piece(
+        space=" " * (len(html) - len(bare_html)),
+        html=bare_html,
+        marks=f"{marks} special" if token.special else marks,
+        about=_about(token),
     )
 
 
@@ -142,13 +210,14 @@ def _sampling(trace: Trace) -> str:
     return f"temperature {run.temperature:g}, top-p {run.top_p:g}, seed {run.seed}, at most {run.max_new_tokens} tokens"
 
 
-def _token(token: Token) -> dict[str, Any]:
+def _token(token: Token, grounding: float | None) -> dict[str, Any]:
     rows = list(token.top)
     chosen = next((index for index, row in enumerate(rows) if row.token_id == token.token_id), len(rows))
     if chosen == len(rows):
         rows.append(token)  # given or sampled, it may be among no view's best
     return {
         "text": label(token),
+        "grounding": None if grounding is None else _rounded(grounding),
         "delta": _rounded(token.delta),
         "kl": _rounded(token.kl),
         "chosen": chosen,

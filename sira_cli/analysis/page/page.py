@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from sira_cli._version import __version__
+from sira_cli.analysis.doubt import DOUBTED
 from sira_cli.analysis.page.cards import cards_of
 from sira_cli.analysis.page.chart import HEIGHT, Scale
 from sira_cli.analysis.trace.read import Trace
@@ -42,6 +43,7 @@ def render(traces: Sequence[Trace], title: str | None = None) -> str:
         title=title or " of ".join([traces_in_words, *(subjects if len(subjects) == 1 else [])]),
         cards=cards,
         scale=scale,
+        doubted=DOUBTED,
         height=HEIGHT,
         version=__version__,
         style=Markup(style),

@@ -9,14 +9,14 @@ const FEW = 12; // candidates at first
 function enliven(card) {
   card.querySelectorAll("details").forEach((details) => (details.open = false));
   card.addEventListener("click", sortWords);
-  const { tokens } = JSON.parse(card.querySelector("script.data").textContent);
+  const { tokens, first } = JSON.parse(card.querySelector("script.data").textContent);
   if (!tokens.length) return;
 
   const strip = card.querySelector(".strip");
   const spans = [...strip.children];
   const svg = card.querySelector(".plot svg");
   const cursors = card.querySelectorAll(".cursor");
-  const state = { pinned: mostGrounded(tokens, spans), shown: -1, unit: "logit", all: false };
+  const state = { pinned: first, shown: -1, unit: "logit", all: false };
 
   strip.setAttribute("role", "listbox");
   strip.setAttribute("aria-orientation", "horizontal");
@@ -96,11 +96,6 @@ function enliven(card) {
   show(state.pinned); // not announced: nobody has asked yet
 }
 
-function mostGrounded(tokens, spans) {
-  const size = (step) => (spans[step].classList.contains("special") ? -1 : Math.abs(tokens[step].delta));
-  return tokens.reduce((best, token, step) => (size(step) > size(best) ? step : best), 0);
-}
-
 function inWords(tokens, step) {
   const token = tokens[step];
   const ranks = [3, 6, 9].map((at) => token.rows[token.chosen][at]);
@@ -114,7 +109,9 @@ function fillPanel(card, tokens, state) {
   const token = tokens[state.shown];
   card.querySelector(".where").textContent = `Token ${state.shown + 1} of ${tokens.length}`;
   card.querySelector(".what").replaceChildren(...named(token.text));
+  const grounding = token.grounding === null ? [] : [element("span", {}, "Grounding ", element("b", {}, plain(token.grounding)))];
   card.querySelector(".numbers").replaceChildren(
+    ...grounding,
     element("span", {}, "Δ ", element("b", {}, signed(token.delta))),
     element("span", {}, "KL ", element("b", {}, token.kl.toFixed(3))),
   );
@@ -228,4 +225,8 @@ function chance(value) {
   return value < 0.00005 ? "<0.0001" : value.toFixed(4);
 }
 
+document.querySelector(".by").addEventListener("change", (event) => {
+  document.body.classList.remove("by-grounding", "by-delta");
+  document.body.classList.add(event.target.value);
+});
 document.querySelectorAll(".trace").forEach(enliven);

@@ -1,0 +1,79 @@
+"""Texts on a terminal: colours say which words to doubt."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sira_cli.cli.options import ColorBy
+from sira_cli.cli.strip import DELTA, DOUBT, PALE, print_words, word_style
+from tests.support.helpers import SIRA
+
+EXAMPLE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
+TEXT = "There is a laptop and a dog."
+WORDS = [
+    {"word": match[0], "start": match.start(), "end": match.end(), "delta": delta, "grounding": grounding}
+    for match, delta, grounding in zip(
+        re.finditer(r"\S+", TEXT), (0, 0, 0, 6.0, -6, 0, -6.0), (0.1, 0.1, 0.1, 0.15, 0.1, 0.1, 0.97), strict=True
+    )
+]
+
+
+def on_terminal(home: Path, *arguments: object) -> str:
+    """What a command prints on a terminal, both streams together, without the codes of colours."""
+    controller, terminal = pty.openpty()
+    environment = {**os.environ, "SIRA_HOME": str(home), "COLUMNS": "160", "TERM": "xterm-256color"}
+    command = [SIRA, *map(str, arguments)]
+    with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=environment):
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal is gone when the command has ended
+            while piece := os.read(controller, 100_000):
+                shown += piece
+    os.close(controller)
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.decode()).replace("\r\n", "\n")
+
+
+def test_an_absent_thing_of_a_large_delta_is_doubted():
+    laptop, dog = (next(word for word in WORDS if name in word["word"]) for name in ("laptop", "dog"))
+    assert [word_style(word, ColorBy.GROUNDING) for word in (laptop, dog)] == [DOUBT[4], DOUBT[0]]
+    assert [word_style(word, ColorBy.DELTA) for word in (laptop, dog)] == [DELTA[0][1], DELTA[-1][1]]
+
+
+@pytest.mark.parametrize("color_by", ColorBy)
+def test_function_words_are_pale(color_by):
+    pale = [word["word"] for word in WORDS if word_style(word, color_by) == PALE]
+    assert pale == ["There", "is", "a", "and", "a"]
+
+
+def test_words_to_doubt_are_listed_below_the_text(capsys):
+    print_words(TEXT, WORDS, legend=False)
+    assert capsys.readouterr().out.splitlines() == [TEXT, "doubt first: laptop 0.15"]
+    print_words("a dog.", WORDS[-2:], legend=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "a dog.",
+        "no word to doubt: the grounding of all is 0.4 or more",
+    ]
+
+
+def test_a_trace_on_a_terminal_holds_no_bars_of_weights(home):
+    """With -v too, which adds the candidates of each token."""
+    shown = on_terminal(home, "trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "-v")
+    assert "Loading weights" not in shown
+    text, table = shown.split(" step", 1)
+    assert f"{EXAMPLE.name}:\n" in text
+    assert "grounding, the word's probability under the contrast" in text
+    assert len(re.findall(r"^ +\d+ ", table, re.MULTILINE)) == 6
+
+
+def test_words_of_captions_are_coloured_too(home):
+    shown = on_terminal(home, "caption", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--words", "-q")
+    assert "grounding, the word's probability under the contrast" in shown
+    shown = on_terminal(home, "trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--color-by", "delta", "--quiet")
+    assert "Δ = full - CF logits" in shown
