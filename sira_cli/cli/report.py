@@ -18,7 +18,10 @@ sira report greedy.jsonl sira.jsonl -o both.html
 
 
 def report(
-    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Files that `sira trace` wrote.")],
+    traces: Annotated[
+        list[Path],
+        typer.Argument(metavar="TRACE", help="Files that `sira trace` wrote, or folders of such files."),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page to write: FILE.html.")],
     title: Annotated[
         str | None,
@@ -32,15 +35,16 @@ def report(
 ) -> None:
     """Make a page to look at traces: one HTML file, several traces side by side."""
     set_verbosity(quiet, verbose)
-    if any(output.resolve() == path.resolve() for path in traces):
-        raise SettingsError(f"-o {output}: is one of the traces, expected a new file: -o FILE.html")
     check_file("--output", output)
     from sira_cli.analysis.page.page import render
-    from sira_cli.analysis.trace.read import read_traces
+    from sira_cli.analysis.trace.read import read_traces, trace_files
     from sira_cli.files import replacing
 
-    found = [trace for path in traces for trace in read_traces(path)]
+    files = [file for path in traces for file in trace_files(path)]
+    if any(output.resolve() == file.resolve() for file in files):
+        raise SettingsError(f"-o {output}: is one of the traces, expected a new file: -o FILE.html")
+    found = [trace for file in files for trace in read_traces(file)]
     page = render(found, title).encode("utf-8", "backslashreplace")
-    with replacing(output) as file:
-        file.write(page)
+    with replacing(output) as target:
+        target.write(page)
     note(f"{output}: {len(found)} trace{'s' * (len(found) > 1)}, {len(page) / 1e6:.1f} MB; open it in a browser")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from dataclasses import dataclass
 
 from PIL import Image
@@ -14,6 +15,7 @@ from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import OpenedPicture, located
 
 LONGEST_SIDE = 640  # pixels
+_UPWARDS = re.compile(r"^(\.\.?/)+(?=.)")  # the way from the trace to the picture is not its name
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def find_picture(trace: Trace) -> Shown:
     if trace.run is None:
         return Shown("", "", 0, 0, "the run failed before it opened a picture")
     image, file_name = trace.run.image, trace.run.file_name
-    name = one_line(file_name or image.path or "stdin")
+    name = _UPWARDS.sub("", one_line(file_name or image.path or "stdin"))
     problem, replaced = "", None
     for place in dict.fromkeys((str(trace.path.parent / file_name), file_name, image.path)):
         if not place or not located(place).is_here():  # nothing is fetched for a page

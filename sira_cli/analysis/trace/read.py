@@ -5,6 +5,7 @@ Only what readers use is named here and checked; other keys of the schema are ig
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -179,6 +180,21 @@ class Trace:
 
 
 _LINE: TypeAdapter[Run | Token | End] = TypeAdapter(Annotated[Run | Token | End, Field(discriminator="type")])
+
+
+def trace_files(path: Path) -> list[Path]:
+    """Return a file itself, or of a folder all .jsonl files in it and below, by name.
+
+    Raises:
+        BadTraceError: the folder holds none.
+    """
+    if not os.path.isdir(path):  # noqa: PTH112 (a Path raises for a long name)
+        return [path]
+    files = sorted(file for file in path.rglob("*.jsonl") if file.is_file())
+    if not files:
+        name = one_line(str(path))
+        raise BadTraceError(f"{name}: holds no .jsonl files; `sira trace IMAGE --output-dir {name}` writes traces")
+    return files
 
 
 def read_traces(path: Path) -> list[Trace]:
