@@ -5,31 +5,75 @@ What a killed process leaves behind is complete, except perhaps for its last lin
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import lock_descriptor
 
 from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.files import cannot_write, replacing
-from sira_cli.models.records import CONFIGURATION, configuration_of
+from sira_cli.models.records import CONFIGURATION, OPTIONAL, configuration_of
 
 _BEGINNING = b'{"schema": "sira.'
 
 
-@dataclass(frozen=True)
-class _Line:
-    """Where a record stands in the file."""
+class _Line(NamedTuple):
+    """Where a record stands in the file; `start` is -1 for one in the file of failures."""
 
     key: str
     status: str
     start: int
     length: int
+
+
+class _Head(NamedTuple):
+    """What is needed of a line, taken from its bytes: to parse all of it takes several times as long.
+
+    Attributes:
+        configuration: all that is equal in a file; it may differ where that does not.
+    """
+
+    name: str
+    key: str
+    status: str
+    configuration: bytes
+
+
+_HEAD = re.compile(
+    rb'\{"schema": ("sira\.\w+/\d+"), "key": "(\w*)", '
+    rb'"file_name": ("(?:[^"\\]|\\.)*"), "status": "(ok|error)", "text": '
+)
+
+
+def _head(line: bytes) -> _Head | None:
+    """Return what is needed of a line that looks as sira writes it; None for other lines.
+
+    What is searched for here is in no text: there, quotes have a backslash before them.
+    """
+    found = _HEAD.match(line)
+    first, last = line.find(b', "prompt": '), line.find(b', "finish_reason": ')
+    version = line.find(b', "sira_version": ')
+    if found is None or not 0 < first < last < version:
+        return None
+    rest, optional = split_optional(line[version:])
+    same = b"".join(name.encode() + value for name, value in optional.items() if name in CONFIGURATION)
+    schema, key, name, status = found.groups()
+    name = name[1:-1].decode() if b"\\" not in name else json.loads(name)
+    return _Head(name, key.decode(), status.decode(), schema + line[first:last] + rest + same)
+
+
+def split_optional(line: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """Split a line as sira writes it into its beginning and the JSON of its optional fields, which stand at the end."""
+    rest, optional = line.rstrip().removesuffix(b"}"), {}
+    for name in reversed(OPTIONAL):
+        rest, found, value = rest.partition(b', "%s": ' % name.encode())
+        if found:
+            optional[name] = value
+    return rest, optional
 
 
 class Ledger:
@@ -40,13 +84,16 @@ class Ledger:
         configuration: what is equal in all its records.
     """
 
-    def __init__(self, path: Path, *, overwrite: bool = False, by: str = "file_name") -> None:
+    def __init__(
+        self, path: Path, *, overwrite: bool = False, by: str = "file_name", failures: Path | None = None
+    ) -> None:
         """Open or create the file, keep other processes out, and read what is in it.
 
         Args:
             path: the file.
             overwrite: do not look at what is in it; `begin` will drop it.
             by: the field that tells records apart: `file_name`, or `id` where prompts differ from record to record.
+            failures: where `finish` puts the records of failed pictures, instead of leaving them among the others.
 
         Raises:
             DataError: it is not a file of records.
@@ -57,6 +104,7 @@ class Ledger:
         self._by = by
         self._same = [name for name in CONFIGURATION if by == "file_name" or name != "prompt"]
         self._lines: dict[str, _Line] = {}  # the newest of each picture
+        self._failures, self._failed = failures, dict[str, bytes]()  # the lines of that file
         self._superseded = False
         self.configuration: dict[str, Any] = {}
         self._overwrite = overwrite
@@ -64,7 +112,9 @@ class Ledger:
         self._end = 0
         if not overwrite:
             try:
-                self._scan()
+                if failures is not None and failures.exists():
+                    self._scan(failures, aside=True)
+                self._scan(path)
             except BaseException:
                 self._file.close()
                 raise
@@ -88,6 +138,8 @@ class Ledger:
     def begin(self) -> None:
         """Get ready to append: drop a torn last line, or with `overwrite` everything."""
         self._file.truncate(self._end)
+        if self._overwrite and self._failures is not None:
+            self._failures.unlink(missing_ok=True)
 
     def key(self, file_name: str) -> str:
         """Return the key of a picture's record, an empty one if there is none."""
@@ -105,17 +157,24 @@ class Ledger:
         """
         line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         append_whole(self.path, self._file, self._end, line)
-        self._note(record, self._end, len(line))
+        self._note(record[self._by], record["key"], record["status"], self._end, len(line))
         self._end += len(line)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the newest record of each picture, in the order of the file."""
-        for line in self._lines.values():
-            yield json.loads(self._read(line))
+        """Yield the newest record of each picture, in the order of the file; not those in the file of failures."""
+        return map(json.loads, self.lines())
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines of `records`."""
+        with self.path.open("rb") as file:  # with a buffer: most records stand one behind the other
+            for line in self._lines.values():
+                if line.start >= 0:
+                    file.seek(line.start)
+                    yield file.read(line.length)
 
     def record(self, file_name: str) -> dict[str, Any]:
         """Return the record of a picture that is in the file."""
-        record: dict[str, Any] = json.loads(self._read(self._lines[file_name]))
+        record: dict[str, Any] = json.loads(self._read(file_name))
         return record
 
     def text(self, file_name: str) -> str:
@@ -135,19 +194,35 @@ class Ledger:
             SiraError: the new file cannot be written; this one is as it was.
         """
         names = self._in_order(order)
-        if self._superseded or names != list(self._lines):
-            moved: dict[str, _Line] = {}
+        before = [name for name, line in self._lines.items() if line.start >= 0]
+        if self._failures is not None:
+            self._put_failures_aside([name for name in names if self.is_error(name)])
+            names = [name for name in names if name not in self._failed]
+        if self._superseded or names != before:
+            moved, start = {name: self._lines[name] for name in self._failed}, 0
             with replacing(self.path) as file:
                 for name in names:
-                    line = self._lines[name]
-                    moved[name] = dataclasses.replace(line, start=file.tell())
-                    file.write(self._read(line))
+                    file.write(self._read(name))
+                    moved[name] = self._lines[name]._replace(start=start)
+                    start += moved[name].length
                 file.flush()
                 os.fsync(file.fileno())
             self._file.close()
             self._file = self.path.open("r+b", buffering=0)  # from now on it is only read: no lock
             self._lines, self._superseded = moved, False
         os.fsync(self._file.fileno())
+
+    def _put_failures_aside(self, names: Sequence[str]) -> None:
+        """Write the file of failures, so that it holds these records alone."""
+        assert self._failures is not None
+        failed = {name: self._read(name) for name in names}
+        if failed != self._failed:
+            with replacing(self._failures) as file:
+                file.writelines(failed.values())
+        if not failed:
+            self._failures.unlink(missing_ok=True)
+        self._failed = failed
+        self._lines |= {name: self._lines[name]._replace(start=-1) for name in names}
 
     def _in_order(self, order: Iterable[str]) -> list[str]:
         """Return the names in the file as they are to stand there; see `finish`."""
@@ -162,42 +237,64 @@ class Ledger:
         """Close the file and release its lock."""
         self._file.close()
 
-    def _scan(self) -> None:
-        """Note every record, its place and the configuration. Whatever follows the last newline is torn."""
-        with self.path.open("rb") as file:
+    def _scan(self, path: Path, *, aside: bool = False) -> None:
+        """Note every record, its place and the configuration. Whatever follows the last newline is torn.
+
+        A line is parsed only if its configuration does not look like that of the line before.
+        """
+        before = b""
+        with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
-                    if self._end == 0 and not _BEGINNING.startswith(line[: len(_BEGINNING)]):
-                        raise self._foreign(number)
+                    if number == 1 and not _BEGINNING.startswith(line[: len(_BEGINNING)]):
+                        raise _foreign(path, number)
                     break
                 try:
-                    record = json.loads(line)
-                    if not record["schema"].startswith("sira."):
-                        raise ValueError
-                    self._note(record, self._end, len(line))
-                    configuration = {
-                        name: value for name, value in configuration_of(record).items() if name in self._same
-                    }
+                    head = _head(line) if self._by == "file_name" else None
+                    if head is None or head.configuration != before:
+                        before = b"" if head is None else head.configuration
+                        name, key, status, configuration = self._parse(line)
+                        self.check(configuration)
+                        self.configuration |= configuration
+                    else:
+                        name, key, status, _ = head
+                except SettingsError:
+                    raise
                 except (ValueError, KeyError, TypeError, AttributeError):
-                    raise self._foreign(number) from None
-                self.check(configuration)
-                self.configuration |= configuration
-                self._end += len(line)
+                    raise _foreign(path, number) from None
+                self._note(name, key, status, -1 if aside else self._end, len(line))
+                if aside:
+                    self._failed[name] = line
+                else:
+                    self._end += len(line)
 
-    def _foreign(self, number: int) -> DataError:
-        return DataError(
-            f"{self.path}: line {number} is no record of sira: give another --output, or --overwrite to replace it"
-        )
+    def _parse(self, line: bytes) -> tuple[str, str, str, dict[str, Any]]:
+        """Return name, key, status and configuration of a record."""
+        record = json.loads(line)
+        if not record["schema"].startswith("sira."):
+            raise ValueError
+        configuration = {name: value for name, value in configuration_of(record).items() if name in self._same}
+        return record[self._by], record["key"], record["status"], configuration
 
-    def _note(self, record: dict[str, Any], start: int, length: int) -> None:
-        name = record[self._by]
-        self._superseded |= name in self._lines
-        self._lines[name] = _Line(record["key"], record["status"], start, length)
+    def _note(self, name: str, key: str, status: str, start: int, length: int) -> None:
+        before = self._lines.get(name)
+        if before is not None and before.start < 0:
+            del self._lines[name]  # this one stands behind all others in the file
+        elif before is not None:
+            self._superseded = True
+        self._lines[name] = _Line(key, status, start, length)
 
-    def _read(self, line: _Line) -> bytes:
+    def _read(self, name: str) -> bytes:
+        line = self._lines[name]
+        if line.start < 0:
+            return self._failed[name]
         self._file.seek(line.start)
         data: bytes = self._file.read(line.length)
         return data
+
+
+def _foreign(path: Path, number: int) -> DataError:
+    return DataError(f"{path}: line {number} is no record of sira: give another --output, or --overwrite to replace it")
 
 
 def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from sira_cli.errors import SettingsError
 from sira_cli.files import replacing
 from sira_cli.models.records import OPTIONAL, Result
+from sira_cli.runs.ledger import split_optional
 
 COLUMNS = [field.name for field in fields(Result)]
 ROWS = 10_000  # in a Parquet row group
@@ -30,31 +31,45 @@ def check_format(path: Path) -> None:
         raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'sira-cli[parquet]', or write .csv")
 
 
-def write_table(records: Iterable[dict[str, Any]], path: Path) -> None:
-    """Write records to a .csv or .parquet file, one row each; what is nested (`words`, ...) is written as JSON.
+def write_table(lines: Iterable[bytes], path: Path) -> None:
+    """Write records to a .csv or .parquet file, one row each; what not all records have (`words`, ...) stays JSON.
+
+    Args:
+        lines: of a file of records.
+        path: of the table.
 
     Raises:
         SiraError: it cannot be written.
     """
     write = _write_parquet if path.suffix.lower() == ".parquet" else _write_csv
-    rows = iter(records)
+    rows = map(_flat, lines)
     first = next(rows, {})
     columns = [name for name in COLUMNS if name in first or name not in OPTIONAL]
-    flat = (_flat(row) for row in chain([first] if first else [], rows))
     with replacing(path) as file:
-        write(flat, columns, file)
+        write(chain([first] if first else [], rows), columns, file)
 
 
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    nested = {name: value for name, value in record.items() if isinstance(value, list | dict)}
-    return record | {name: json.dumps(value, ensure_ascii=False) for name, value in nested.items()}
+def _flat(line: bytes) -> dict[str, Any]:
+    """Return a record whose lists and mappings stay JSON. They are at its end, and long: they are not parsed."""
+    if not line.startswith(b'{"schema": "sira.'):
+        line = json.dumps(_as_written(json.loads(line)), ensure_ascii=False).encode()
+    rest, optional = split_optional(line)
+    record: dict[str, Any] = json.loads(rest + b"}")
+    for name, value in optional.items():
+        record[name] = value.decode() if value.startswith((b"[", b"{")) else json.loads(value)
+    return record
+
+
+def _as_written(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with its fields in the order in which sira writes them."""
+    return {name: record[name] for name in COLUMNS if name in record}
 
 
 def _write_csv(records: Any, columns: list[str], file: Any) -> None:
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-    writer = csv.DictWriter(text, columns, extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(records)
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows([record.get(name, "") for name in columns] for record in records)
     text.detach()
 
 

@@ -22,6 +22,8 @@ from sira_cli.runs.sidecars import Sidecars
 from sira_cli.runs.tables import check_format, write_table
 
 FORMATS = (".jsonl", ".csv", ".parquet")
+# An `ImageFolder` of Hugging Face's `datasets` opens every picture that its metadata names.
+METADATA, METADATA_FAILURES = "metadata.jsonl", "metadata.errors.jsonl"
 
 
 class Targets:
@@ -81,7 +83,8 @@ class Targets:
             self._table, output = output, output.with_suffix(".jsonl")
         if not output.parent.is_dir():
             raise SettingsError(f"--output {output}: the folder {output.parent} does not exist: make it first")
-        self.ledger = Ledger(output, overwrite=overwrite)
+        failures = output.with_name(METADATA_FAILURES) if output.name == METADATA else None
+        self.ledger = Ledger(output, overwrite=overwrite, failures=failures)
         self._folder = output.parent.resolve()
 
     def __enter__(self) -> Self:
@@ -213,7 +216,7 @@ class Targets:
             return
         self.ledger.finish(self.name(picture) for picture in pictures)
         if self._table is not None:
-            write_table(self.ledger.records(), self._table)
+            write_table(self.ledger.lines(), self._table)
 
     def write_report(self, report: dict[str, Any]) -> None:
         """Write the file that says how the records were made.

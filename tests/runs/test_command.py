@@ -15,6 +15,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -119,15 +120,23 @@ def test_the_report_beside_the_records(sira, folder):
 
 
 def test_a_finished_file_is_the_metadata_of_an_image_folder(sira, folder, tmp_path, monkeypatch):
-    (folder / "001-bad.png").unlink()
+    """One of the pictures is none, and another is cut off; they stay known as failed."""
     (folder / "sub").mkdir()
     (folder / "005.png").rename(folder / "sub/005.png")
-    assert sira("caption", folder, "-r", *FAST, "-o", folder / "metadata.jsonl")[0] == 0
+    (folder / "002-bad.png").write_bytes(EXAMPLES[0].read_bytes()[:5000])
+    for _ in range(2):
+        assert sira("caption", folder, "-r", *FAST, "-o", folder / "metadata.jsonl")[0] == 3
+    failed = read(folder / "metadata.errors.jsonl")
+    assert [(record["file_name"], record["status"]) for record in failed] == [
+        ("001-bad.png", "error"),
+        ("002-bad.png", "error"),
+    ]
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     loaded = datasets.load_dataset(
         "imagefolder", data_dir=str(folder), split="train", cache_dir=str(tmp_path / "cache")
     )
     assert len(loaded) == 6
+    assert {image.size for image in loaded["image"]} == {(384, 384)}
     assert sorted(loaded["text"]) == sorted(record["text"] for record in read(folder / "metadata.jsonl"))
     assert loaded[0]["image"].size == (384, 384)
 
@@ -170,6 +179,11 @@ def test_nothing_left_to_do_needs_no_weights(sira, folder, checkpoint, kind):
     assert (folder / "captions.jsonl").read_bytes() == before
     texts = {path.stem: path.read_text().strip() for path in (folder / "texts").iterdir()}
     assert texts == {record["file_name"][:-4]: record["text"] for record in read(folder / "captions.jsonl")}
+    typed = ["sira", *map(str, command)]
+    script = f"import sys; sys.argv = {typed!r}\nfrom sira_cli.cli import main\ntry: main()\n"
+    script += "finally: print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert run.stdout == b"[]\n"
     again = json.loads((folder / "captions.run.json").read_text())
     for name in ("model", "device", "dtype", "batch_size", "peak_memory_bytes"):
         assert again[name] == facts[name]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import multiprocessing
+from pathlib import Path
 
 import pytest
 
 from sira_cli.errors import DataError, SettingsError, SiraError
+from sira_cli.models.records import CONFIGURATION, OPTIONAL
 from sira_cli.runs.ledger import Ledger
+from sira_cli.runs.tables import write_table
 
 COMMON = {
     "schema": "sira.caption/1",
@@ -165,6 +169,108 @@ def test_a_smaller_selection_leaves_the_other_records_where_they_are(path, there
     untouched = path.stat().st_ino
     write(path, order=order)
     assert ("".join(names(path)), path.stat().st_ino) == (expected, untouched)
+
+
+OLD = Path(__file__).parents[1] / "data" / "old_runs"
+
+
+@pytest.mark.parametrize("file", ["captions", "words", "choices", "methods/vcd-set"])
+def test_what_is_known_of_a_file_is_what_parsing_it_says(path, file):
+    """Lines as sira writes them are not parsed whole; the texts hold what is searched for in them."""
+    (one, *_) = map(json.loads, (OLD / f"{file}.jsonl").read_text().splitlines())
+    odd = '", "prompt": "x", "finish_reason": "stop", "sira_version": "0", "words": [{'
+    texts = ["A cat.", odd, odd.replace('"', '\\"'), "\\", 'ends in \\"', "\u2028", ""]
+    records = [
+        one | {"file_name": f"{number}{text}", "key": f"{number:064x}", "text": text, "status": status, "error": text}
+        for status in ("ok", "error")
+        for number, text in enumerate(texts, start=10 * len(status))
+    ]
+    records[3] |= {"system": None, "repetition_penalty": None, "text_settings": None}  # is as good as absent
+    lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in records]
+    lines[5] = json.dumps(dict(reversed(records[5].items()))) + "\n"  # of another program
+    path.write_text("".join(lines))
+    ledger = Ledger(path)
+    for each in records:
+        name = each["file_name"]
+        assert (ledger.key(name), ledger.is_error(name)) == (each["key"], each["status"] == "error")
+        assert ledger.record(name) == each
+    assert list(ledger.records()) == records
+    ledger.close()
+    write_table(ledger.lines(), path.with_suffix(".csv"))
+    with path.with_suffix(".csv").open(newline="") as table:
+        rows = list(csv.DictReader(table))
+    assert [row | {name: json.loads(row[name]) for name in OPTIONAL if name in row} for row in rows] == [
+        {name: value if name in OPTIONAL else str(value) for name, value in each.items() if value is not None}
+        for each in records
+    ]
+    other = {str: "other", int: 77, float: 0.77, dict: {"other": 1}}
+    later = {"system": "Be brief.", "repetition_penalty": 1.5, "text_settings": {"prefix": "a"}}
+    for name in [name for name in CONFIGURATION if name in one or name in later]:
+        changed = {"schema": "sira.other/1"} if name == "schema" else {name: later.get(name) or other[type(one[name])]}
+        path.write_text("".join([*lines, json.dumps(one | changed) + "\n"]))
+        with pytest.raises(SettingsError, match=f"{name} is .* there and .* now"):
+            Ledger(path)
+
+
+def test_failures_are_put_aside_at_the_end_and_stay_known(path):
+    aside = path.with_name("errors.jsonl")
+
+    def run(*records, order="abc", overwrite=False):
+        ledger = Ledger(path, failures=aside, overwrite=overwrite)
+        ledger.begin()
+        for one in records:
+            ledger.append(one)
+        known = {name: (ledger.key(name), ledger.is_error(name)) for name in order}
+        ledger.finish(order)
+        assert {name: (ledger.key(name), ledger.is_error(name)) for name in order} == known
+        assert [ledger.record(name)["file_name"] for name in order if known[name][0]] == [
+            n for n in order if known[n][0]
+        ]
+        assert [one["file_name"] for one in ledger.records()] == names(path)
+        ledger.close()
+        return "".join(names(path)), "".join(names(aside)) if aside.exists() else ""
+
+    write(path, record("a"), record("b", status="error"))  # as earlier versions left it
+    assert run() == ("a", "b")
+    assert run(record("c", status="error")) == ("a", "bc")
+    untouched = path.stat().st_ino, aside.stat().st_ino
+    assert run() == ("a", "bc")
+    assert (path.stat().st_ino, aside.stat().st_ino) == untouched
+    assert run(record("b")) == ("ab", "c")  # it was tried again
+    assert run(record("a", key="of other bytes", status="error")) == ("b", "ac")
+    assert run(record("c"), record("a")) == ("abc", "")
+    assert run(record("b", status="error")) == ("ac", "b")
+    assert run(record("b", status="error"), overwrite=True) == ("", "b")
+    aside.write_text("my notes\n")
+    with pytest.raises(DataError, match=r"errors\.jsonl: line 1 is no record"):
+        Ledger(path, failures=aside)
+
+
+@pytest.mark.parametrize("moment", ["before", "between"])
+def test_killed_while_failures_are_put_aside(path, moment, monkeypatch):
+    """Killed before either file is replaced, or when one of two is: the next run ends alike."""
+    aside = path.with_name("errors.jsonl")
+    write(path, record("a"), record("b", status="error"), record("c"))
+    ledger = Ledger(path, failures=aside)
+    replaced = []
+
+    def stop(self, target):
+        if moment == "before" or replaced:
+            raise KeyboardInterrupt
+        replaced.append(target)
+        return replace(self, target)
+
+    replace = type(path).replace
+    with monkeypatch.context() as patch:
+        patch.setattr(type(path), "replace", stop)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.finish("abc")
+    ledger.close()
+    ledger = Ledger(path, failures=aside)
+    assert [ledger.is_error(name) for name in "abc"] == [False, True, False]
+    ledger.finish("abc")
+    ledger.close()
+    assert (names(path), names(aside)) == (["a", "c"], ["b"])
 
 
 def test_records_can_be_read_after_they_were_put_in_order(path):
