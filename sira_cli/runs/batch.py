@@ -35,6 +35,7 @@ from sira_cli.runs.item import Item
 from sira_cli.runs.memory import out_of_memory, peak_memory
 
 READERS = 4
+FLUSH = 64  # pictures that an earlier run has done are given out together
 WINDOW = 4  # batches, within which pictures are sorted by size
 
 _log = logging.getLogger(__name__)
@@ -150,6 +151,8 @@ class BatchRun:
                     yield self._halvings.popleft()
                 while given_out and given_out[0].settled:
                     yield given_out.popleft().event()
+            while given_out:  # skipped, all of them
+                yield given_out.popleft().event()
         finally:
             for pool in (self._readers, preparer):
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -182,7 +185,7 @@ class BatchRun:
                     window.append(item)
                 if len(window) == WINDOW * self.batch_size:
                     break
-                if not window:
+                if not window and (not item.skipped or len(given_out) >= FLUSH):
                     yield _Batch([])  # lets those that need no decoding out
             window.sort(key=lambda item: item.size[0] * item.size[1])  # stable
             size = self.batch_size

@@ -10,20 +10,21 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
-from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.presets import check_text
 from sira_cli.models.records import Result
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.batch import BatchRun
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
 from sira_cli.runs.run_record import Counts, run_record
 from sira_cli.runs.targets import Targets, settings_of
+
+if TYPE_CHECKING:
+    from sira_cli.models.lvlm import Lvlm
 
 
 class Engine(Protocol):
@@ -232,6 +233,8 @@ def run_pictures(
     settings |= {"words": words, "choices": list(choices)}
     with Targets(pictures, task=task, output=None if output is None else Path(output), **targets) as kept:
         kept.check(settings)
+        from sira_cli.runs.batch import BatchRun  # with torch, which a run without a model does not wait for
+
         engine = BatchRun(
             lvlm,
             task,

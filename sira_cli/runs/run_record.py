@@ -5,10 +5,8 @@ from __future__ import annotations
 import platform
 import time
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
-
-import torch
-import transformers
 
 from sira_cli._version import __version__
 from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
@@ -79,8 +77,8 @@ def run_record(
         **facts,
         "versions": {
             "sira": __version__,
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
+            "torch": version("torch"),
+            "transformers": version("transformers"),
             "python": platform.python_version(),
         },
         "pictures": {
