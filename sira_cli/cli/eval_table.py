@@ -85,6 +85,12 @@ def _cell(figure: Figure, form: str, interval: bool) -> str:
 
 def _remarks(report: EvalReport) -> list[str]:
     remarks = report.how()
+    several = {row.method: row.counts["captions"] / row.answered for row in report.rows if "captions" in row.counts}
+    for name, count in several.items():
+        if count > 1:
+            remarks.append(
+                f"{report.labels[name]}: {count:g} captions per image, which all count; p is the first one's"
+            )
     for name, other in report.not_run.items():
         remarks.append(f"{name}: not run, as it picks what {other} picks unless one samples")
     if report.paper:

@@ -60,6 +60,19 @@ def test_the_first_pictures_of_chair_and_amber(sira, coco, data, tmp_path):
     assert [found[group, "said"]["answered"] for group in ("generative", "discriminative")] == [1, 3]  # about a.jpg
 
 
+def test_the_table_says_how_many_captions_an_image_has(sira, coco, tmp_path):
+    rows = [{"image_id": int(id_), "caption": text} for id_, text in CAPTIONS.items()]
+    for name, times in (("one", 1), ("three", 3)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * times))
+    run = ("eval", "chair", "--annotations", coco, "--language", "fallback", "--answers")
+    _, out, _ = sira(*run, tmp_path / "one.jsonl", tmp_path / "three.jsonl")
+    assert "three: 3 captions per image, which all count; p is the first one's" in out
+    assert "one: " not in out
+    first, second = json.loads(sira(*run, tmp_path / "one.jsonl", tmp_path / "three.jsonl", "--json")[1])["rows"]
+    assert first["figures"] == second["figures"]  # the same captions three times
+    assert (first["answered"], second["answered"], second["counts"]["captions"]) == (3, 3, 9)
+
+
 def test_some_of_ambers_queries(sira, data, tmp_path):
     said = SAID | ANSWERED
     part = {id_: said[id_] for id_ in ("2", "4", "8")}
