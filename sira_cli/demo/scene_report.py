@@ -14,7 +14,7 @@ import yaml
 from sira_cli.demo.questions import SPLITS
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.compared import Compared
-from sira_cli.eval.stats.named import answer_figures, caption_figures, named_differences, named_figures
+from sira_cli.eval.stats.named import compare_answers, compare_captions, named_differences, named_figures
 from sira_cli.eval.stats.pope import FIGURES
 from sira_cli.eval.stats.tally import Counts, Tally
 from sira_cli.models.presets import BUNDLED_FOLDER
@@ -46,7 +46,7 @@ class SceneReport:
         """Make the report of tallies by group and method, over the same scenes (see `measure.measure`)."""
         splits = {f"{group} ": each for group, each in tallies.items() if group in SPLITS}
         compared = {
-            group: Compared.of(each, answer_figures if group else caption_figures)
+            group: compare_answers(each) if group else compare_captions(each)
             for group, each in {"": tallies["captions"], **splits}.items()
         }
         if splits:

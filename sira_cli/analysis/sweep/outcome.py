@@ -16,7 +16,7 @@ from sira_cli.analysis.sweep.units import Units
 from sira_cli.errors import PictureError
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.compared import Compared
-from sira_cli.eval.stats.named import answer_figures, caption_figures, named_differences, named_figures
+from sira_cli.eval.stats.named import compare_answers, compare_captions, named_differences, named_figures
 from sira_cli.eval.stats.pope import add_answer, strict
 from sira_cli.eval.stats.tally import Tally
 from sira_cli.models.lvlm import Lvlm
@@ -99,11 +99,11 @@ class SweepReport:
         cells = grid.cells()
         groups = {split: _answers_of(split, answered, cells) for split in questions.splits}
         pictures = {question.picture for question, _ in answered}
-        splits = {f"{split} ": Compared.of(tallies, answer_figures) for split, tallies in groups.items()}
+        splits = {f"{split} ": compare_answers(tallies) for split, tallies in groups.items()}
         prefixed = {**splits, "mean ": Compared.mean(list(splits.values()))}
         if captions:
             counted = _captions_of(questions, pictures, grid, units)
-            prefixed = {"": Compared.of(counted, caption_figures), **prefixed}
+            prefixed = {"": compare_captions(counted), **prefixed}
         rows = tuple(
             Row(
                 cell.k,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sira_cli.eval.stats import chair, pope
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.chair import chair_figures
 from sira_cli.eval.stats.compared import Compared
 from sira_cli.eval.stats.pope import FIGURES, pope_figures
-from sira_cli.eval.stats.tally import ratio
+from sira_cli.eval.stats.tally import Tally, ratio
+
+CAPTION_DENOMINATORS = {{"recall": "coverage"}.get(name, name): of for name, of in chair.DENOMINATORS.items()}
+ANSWER_DENOMINATORS = {name: pope.DENOMINATORS[name] for name in FIGURES}
 
 
 def caption_figures(total: Mapping[str, float]) -> dict[str, float]:
@@ -22,6 +26,16 @@ def answer_figures(total: Mapping[str, float]) -> dict[str, float]:
     """Return the figures of yes/no answers that are shown: those of FIGURES."""
     figures = pope_figures(total)
     return {name: figures[name] for name in FIGURES}
+
+
+def compare_captions(tallies: Mapping[str, Tally]) -> Compared:
+    """Compare methods by their captions."""
+    return Compared.of(tallies, caption_figures, CAPTION_DENOMINATORS)
+
+
+def compare_answers(tallies: Mapping[str, Tally]) -> Compared:
+    """Compare methods by their yes/no answers."""
+    return Compared.of(tallies, answer_figures, ANSWER_DENOMINATORS)
 
 
 def named_figures(groups: Mapping[str, Compared], method: str) -> dict[str, Figure]:
