@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from sira_cli.errors import SiraError
+from sira_cli.errors import SettingsError, SiraError
 
 _numbers = itertools.count()
 
@@ -32,6 +32,21 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def write_whole(path: Path, data: bytes, *, overwrite: bool = True) -> None:
+    """Write a file. Without `overwrite` an existing file of other content is left alone.
+
+    Raises:
+        SettingsError: there is such a file.
+        SiraError: it cannot be written.
+    """
+    if not overwrite and path.exists():
+        if path.is_file() and path.read_bytes() == data:
+            return
+        raise SettingsError(f"{path}: exists with other content: give another, or --overwrite")
+    with replacing(path) as file:
+        file.write(data)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import typer
 from sira_cli.analysis.bench import shape_names
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import set_verbosity, waiting
-from sira_cli.cli.options import ModelOptions, Verbose, check_file, with_options
+from sira_cli.cli.options import ModelOptions, Overwrite, Verbose, check_file, with_options
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
@@ -57,6 +57,7 @@ def bench(
             help="Write the JSON that --json prints.",
         ),
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
@@ -74,7 +75,7 @@ def bench(
         find(name)
     lengths = _numbers("--max-new-tokens", max_new_tokens)
     batches = _numbers("--batch-size", batch_size)
-    check_file("--output", output)
+    check_file("--output", output, overwrite)
     lvlm = _loaded(shape, model, k)
     from sira_cli.analysis.bench.run import bench as measure_all
     from sira_cli.analysis.bench.run import decoders

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sira_cli.cli.console import note, set_verbosity, waiting
-from sira_cli.cli.options import Verbose
+from sira_cli.cli.options import Overwrite, Verbose
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError, SiraError
@@ -52,6 +52,7 @@ def demo(
         Path | None,
         typer.Option("--export", metavar="DIR", help="Write the scenes as files for sira eval instead."),
     ] = None,
+    overwrite: Overwrite = False,
     output_dir: Annotated[
         Path | None, typer.Option("--output-dir", help="Folder for the pictures (default: a cache folder).")
     ] = None,
@@ -64,7 +65,7 @@ def demo(
     if export is not None:
         if evaluate or as_json or output_dir is not None:
             raise SettingsError("--export writes files and nothing else: leave out --evaluate, --json, --output-dir")
-        _export(export, seed, count or EXPORTED)
+        _export(export, seed, count or EXPORTED, overwrite)
         return
     with waiting("loading the bundled model"):
         from sira_cli.demo.measure import load_methods
@@ -76,14 +77,15 @@ def demo(
         _show(methods, seed, count or SHOWN, output_dir, as_json)
 
 
-def _export(folder: Path, seed: int, count: int) -> None:
+def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
     """Write the files, and print what to type next."""
     from sira_cli.demo.export import export
     from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import TEST_SEEDS
 
     with Progress.shown("scenes", count) as progress:
-        to = export([held_out(number) for number in TEST_SEEDS[seed : seed + count]], folder, progress.reach)
+        scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
+        to = export(scenes, folder, progress.reach, overwrite=overwrite)
     note(f"{count} scenes are in {folder}; measure on them with")
     images, pope, coco, amber = (shlex.quote(str(path)) for path in (to.images, to.pope, to.coco, to.amber))
     print(f"sira eval pope --questions {pope}/*.json --images {images} -p demo")

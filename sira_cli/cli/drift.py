@@ -9,7 +9,16 @@ import typer
 
 from sira_cli.cli.choosing import choose_preset, chosen_pictures, load_model
 from sira_cli.cli.console import note, say, set_verbosity
-from sira_cli.cli.options import Images, ModelOptions, Question, SelectionOptions, Verbose, check_file, with_options
+from sira_cli.cli.options import (
+    Images,
+    ModelOptions,
+    Overwrite,
+    Question,
+    SelectionOptions,
+    Verbose,
+    check_file,
+    with_options,
+)
 from sira_cli.cli.output import save_plot, table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import PictureError, SettingsError
@@ -56,6 +65,7 @@ def drift(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
@@ -75,7 +85,7 @@ def drift(
 
     perturbations = Perturbations(blur, patches, seed)
     for option, file in (("--output", output), ("--plot", plot)):
-        check_file(option, file)
+        check_file(option, file, overwrite)
     if plot is not None:
         check_format(plot)
     pictures = chosen_pictures(paths or [], selection)

@@ -43,6 +43,7 @@ def evaluate(
     """
     from sira_cli.eval.report import EvalReport
 
+    _check_report(benchmark, options)
     if sources:
         answers, not_run = _read(benchmark, sources, options)
         paper = _paper_model(_models(answers, model)) if options.paper else ""
@@ -65,6 +66,22 @@ def evaluate(
         failed = {failure.picture for failure in report.failures}
         say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; what was asked about them is in no figure")
         raise typer.Exit(3)
+
+
+def _check_report(benchmark: Benchmark, options: EvalOptions) -> None:
+    """Check that a report in the output folder is of the same benchmark: it will be replaced.
+
+    Raises:
+        SettingsError: it is another one's, or something else.
+    """
+    if options.output is None or options.overwrite or not (path := options.output / "report.json").exists():
+        return
+    try:
+        there = json.loads(path.read_bytes())["benchmark"]
+    except (OSError, ValueError, KeyError, TypeError):
+        there = "something else"
+    if there != benchmark.name:
+        raise SettingsError(f"--output: {path} holds the report of {there}: give another folder")
 
 
 def _evaluation(

@@ -83,6 +83,8 @@ Verbose = Annotated[
     ),
 ]
 
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
+
 _PICTURES = "Pictures, folders, globs or URIs; - reads one picture from stdin."
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sira_cli.cli.console import note, set_verbosity
-from sira_cli.cli.options import Verbose, check_file
+from sira_cli.cli.options import Overwrite, Verbose, check_file
 from sira_cli.errors import SettingsError
 
 EXAMPLES = """
@@ -30,6 +30,7 @@ def report(
             help="Title of the page (default: the picture's name).",
         ),
     ] = None,
+    overwrite: Overwrite = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -38,13 +39,12 @@ def report(
     check_file("--output", output)
     from sira_cli.analysis.page.page import render
     from sira_cli.analysis.trace.read import read_traces, trace_files
-    from sira_cli.files import replacing
+    from sira_cli.files import write_whole
 
     files = [file for path in traces for file in trace_files(path)]
     if any(output.resolve() == file.resolve() for file in files):
         raise SettingsError(f"-o {output}: is one of the traces, expected a new file: -o FILE.html")
     found = [trace for file in files for trace in read_traces(file)]
     page = render(found, title).encode("utf-8", "backslashreplace")
-    with replacing(output) as target:
-        target.write(page)
+    write_whole(output, page, overwrite=overwrite)
     note(f"{output}: {len(found)} trace{'s' * (len(found) > 1)}, {len(page) / 1e6:.1f} MB; open it in a browser")

@@ -111,7 +111,7 @@ def sweep(
         bool,
         typer.Option(
             "--overwrite",
-            help="Start anew: replace existing answers and presets.",
+            help="Start anew: replace existing answers, figures and presets.",
         ),
     ] = False,
     plot: Annotated[
@@ -195,7 +195,9 @@ def _check_targets(output: Path | None, plot: Path | None, write_preset: Path | 
     from sira_cli.analysis.plots import check_format
 
     for option, file in (("--output", output), ("--plot", plot), ("--write-preset", write_preset)):
-        check_file(option, file, overwrite or option != "--write-preset")
+        # A sweep goes on in its file, and its figure is drawn again.
+        goes_on = option == "--output" or (option == "--plot" and output is not None)
+        check_file(option, file, overwrite or goes_on)
     if plot is not None:
         check_format(plot)
     if write_preset is not None and write_preset.suffix not in (".yaml", ".yml"):

@@ -17,6 +17,7 @@ from sira_cli.cli.options import (
     DecodingOptions,
     Images,
     ModelOptions,
+    Overwrite,
     Prompt,
     Question,
     SelectionOptions,
@@ -91,7 +92,7 @@ def trace(
     output_dir: Annotated[
         Path | None, typer.Option("--output-dir", metavar="DIR", help="Write one trace per picture into this folder.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
+    overwrite: Overwrite = False,
     batch_size: Annotated[
         int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Number of texts scored together.")
     ] = 1,

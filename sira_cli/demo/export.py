@@ -12,6 +12,8 @@ The same scenes give the same bytes.
 
 from __future__ import annotations
 
+import functools
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ from sira_cli.demo.questions import SPLITS, Questions
 from sira_cli.demo.scenes import SIDE, Scene, render
 from sira_cli.demo.world import OBJECTS
 from sira_cli.eval.chair.words import HEADS
-from sira_cli.files import make_folder, replacing
+from sira_cli.files import make_folder, write_whole
 
 
 @dataclass(frozen=True)
@@ -46,35 +48,46 @@ class Exported:
     amber: Path
 
 
-def export(scenes: Sequence[Scene], folder: Path, on_progress: Callable[[int], None] = lambda done: None) -> Exported:
+def export(
+    scenes: Sequence[Scene],
+    folder: Path,
+    on_progress: Callable[[int], None] = lambda done: None,
+    *,
+    overwrite: bool = False,
+) -> Exported:
     """Write scenes of different seeds as the benchmarks have their data.
 
     Args:
         scenes: what is written.
-        folder: made if it is not there; files of an earlier export are replaced.
+        folder: made if it is not there.
         on_progress: told how many pictures are drawn.
+        overwrite: replace existing files of other content, such as those of an export of other scenes.
 
     Raises:
+        SettingsError: there are such files, and they are not to be replaced.
         SiraError: something cannot be written.
     """
     to = Exported(folder / "images", folder / "pope", folder / "coco", folder / "amber")
     for place in (to.images, to.pope, to.coco / "annotations", to.amber / "query"):
         make_folder(place)
+    write = functools.partial(write_whole, overwrite=overwrite)
+    # First, because it tells an export of other scenes before anything is written.
+    write(to.coco / "ids.txt", "".join(f"{scene.seed}\n" for scene in scenes).encode())
     areas: dict[int, list[int]] = {}
     for done, scene in enumerate(scenes, start=1):
         picture, seen = render(scene)
-        with replacing(to.images / file_name(scene)) as file:
-            picture.save(file, "PNG")
+        encoded = io.BytesIO()
+        picture.save(encoded, "PNG")
+        write(to.images / file_name(scene), encoded.getvalue())
         areas[scene.seed] = np.bincount(seen.ravel(), minlength=1 + len(scene.things))[1:].tolist()
         on_progress(done)
 
     for split, rows in _pope(scenes).items():
-        _write(to.pope / f"scenes_pope_{split}.json", "".join(json.dumps(row) + "\n" for row in rows))
-    _write(to.coco / "annotations" / "instances_val2014.json", json.dumps(_instances(scenes, areas)))
-    _write(to.coco / "annotations" / "captions_val2014.json", json.dumps(_captions(scenes)))
-    _write(to.coco / "ids.txt", "".join(f"{scene.seed}\n" for scene in scenes))
+        write(to.pope / f"scenes_pope_{split}.json", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    write(to.coco / "annotations" / "instances_val2014.json", json.dumps(_instances(scenes, areas)).encode())
+    write(to.coco / "annotations" / "captions_val2014.json", json.dumps(_captions(scenes)).encode())
     for name, text in amber(scenes, file_name).items():
-        _write(to.amber / name, text)
+        write(to.amber / name, text.encode())
     return to
 
 
@@ -164,8 +177,3 @@ def _head(scenes: Sequence[Scene]) -> dict[str, Any]:
     """Return what COCO's annotation files begin with."""
     images = [{"id": scene.seed, "file_name": file_name(scene), "width": SIDE, "height": SIDE} for scene in scenes]
     return {"info": {"description": "Test scenes of sira demo"}, "licenses": [], "images": images}
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as file:
-        file.write(text.encode())

@@ -361,7 +361,7 @@ def test_the_command_writes_a_page(sira, tmp_path, one):
     assert "<title>A &amp; B</title>" in html
     assert Page(html).count("article") == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "trace.jsonl"]
-    assert sira("report", trace, "-o", tmp_path / "page.html", "-q") == (0, "", "")
+    assert sira("report", trace, "-o", tmp_path / "page.html", "-q", "--overwrite") == (0, "", "")
 
 
 def test_mistakes_on_the_command_line(sira, tmp_path, one):
