@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from sira_cli.errors import SettingsError, SiraError
+from filelock import lock_descriptor
 
-_numbers = itertools.count()
+from sira_cli.errors import SettingsError, SiraError
 
 
 @contextmanager
@@ -23,15 +24,47 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Raises:
         SiraError: it cannot be written.
     """
-    temporary = path.with_name(f".sira-{os.getpid()}-{next(_numbers)}.tmp")
     with writing(path):
+        temporary, file = _temporary(path)
         try:
-            with temporary.open("xb") as file:
+            with file:
                 yield file
-            temporary.replace(path)
+                if not file.closed:
+                    file.flush()
+                if os.name != "nt":  # while it is locked; Windows replaces no open file
+                    temporary.replace(path)
+            if os.name == "nt":
+                temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _temporary(path: Path) -> tuple[Path, BinaryIO]:
+    """Open and lock an empty file beside `path`.
+
+    Its name follows from that of `path`: what a killed process left behind is taken over by the next one that writes
+    the same file. While another process writes it, a random name is taken.
+    """
+    stem = f".sira-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}"
+    temporary = path.with_name(f"{stem}.tmp")
+    while True:
+        file = os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb")
+        if _is_ours(file, temporary):
+            file.truncate()
+            return temporary, file
+        file.close()
+        temporary = path.with_name(f"{stem}-{secrets.token_hex(4)}.tmp")
+
+
+def _is_ours(file: BinaryIO, path: Path) -> bool:
+    """Lock an open file, and return whether nobody else has it, and it is still the one of that name."""
+    try:
+        return lock_descriptor(file.fileno(), blocking=False) and os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+    except OSError:  # this file system knows no locks
+        return True
 
 
 def write_whole(path: Path, data: bytes, *, overwrite: bool = True) -> None:

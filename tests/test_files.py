@@ -1,0 +1,68 @@
+"""Files that are written whole or not at all, whoever is killed on the way."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from sira_cli.errors import SiraError
+from sira_cli.files import replacing
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sira_cli.files import replacing
+with replacing(Path(sys.argv[1])) as file:
+    file.write(b"half of it")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_a_killed_process_left_behind_is_gone_after_the_next_write(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+        assert path.read_text() == "old"
+        assert len(names(tmp_path)) == 2
+    with replacing(path) as file:
+        file.write(b"new")
+    assert (path.read_text(), names(tmp_path)) == ("new", ["table.csv"])
+
+
+def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path):
+    path = tmp_path / "table.csv"
+    with replacing(path) as first:
+        first.write(b"first, " * 10_000)
+        with replacing(path) as second:
+            second.write(b"second")
+        assert path.read_text() == "second"
+        with pytest.raises(ZeroDivisionError), replacing(path) as third:
+            third.write(b"third" * (1 // 0))
+        assert path.read_text() == "second"
+    assert (path.read_text(), names(tmp_path)) == ("first, " * 10_000, ["table.csv"])
+
+
+def test_names_modes_and_errors_are_those_of_plain_files(tmp_path):
+    longest = tmp_path / ("x" * 255)
+    with replacing(longest) as file:
+        file.write(b"x")
+    (tmp_path / "plain").write_text("x")
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in names(tmp_path)}
+    assert len(modes) == 1
+    for place in (tmp_path / "nowhere" / "file", tmp_path / ("x" * 256)):
+        with pytest.raises(SiraError, match="cannot be written"), replacing(place):
+            pass
+    os.mkdir(tmp_path / "folder")  # noqa: PTH102
+    with pytest.raises(SiraError, match="folder: cannot be written"), replacing(tmp_path / "folder") as file:
+        file.write(b"x")
+    assert names(tmp_path) == ["folder", "plain", "x" * 255]
