@@ -146,6 +146,7 @@ class _Terminal:
         self._named = total > 1  # whether texts need their picture's name
         self._method = method  # if there are several
         self._shown = False  # whether a part of the current text is on the terminal
+        self._suspicious = 0  # pictures with warnings
         self._legend_shown = False
 
     @property
@@ -204,6 +205,9 @@ class _Terminal:
             print(record.to_json(), flush=True)
         if failed:
             say(record.error)
+        self._suspicious += bool(record.warnings)
+        if record.warnings and not self._targets.any and not self._output.json:
+            note(f"{event.picture.shown}: {'; '.join(record.warnings)}")
 
     def _print_text(self, result: Result) -> None:
         if result.choices:
@@ -240,6 +244,8 @@ class _Terminal:
             parts.append(f"{counts.ok} of {counts.total} pictures done{speed}")
         if counts.ok_before:
             parts.append(f"{counts.ok_before} of {counts.total} pictures were done before")
+        if self._suspicious:
+            parts.append(f"{self._suspicious} with warnings in their records")
         if counts.failed:
             again = " (--retry-errors tries them again)" if self._targets.output is not None else ""
             parts.append(f"{counts.failed} failed{again}")

@@ -126,7 +126,9 @@ class Lvlm(DecodingModel):
         answers = self.answer(inputs, None if text.given() else on_text, seeds=seeds, task=task)
         each = 1000 * (time.perf_counter() - started) / len(opened)
         return [
-            self.result(task, as_text(picture.name), picture.sha256, prompt, text.finished(answer), each)
+            self.result(
+                task, as_text(picture.name), picture.sha256, prompt, text.finished(answer), each, picture.warnings
+            )
             for picture, answer in zip(opened, answers, strict=True)
         ]
 
@@ -140,7 +142,14 @@ class Lvlm(DecodingModel):
         return self.keys.key(task, file_name, image_sha256, prompt)
 
     def result(
-        self, task: str, file_name: str, image_sha256: str, prompt: str, answer: Answer, milliseconds: float = 0.0
+        self,
+        task: str,
+        file_name: str,
+        image_sha256: str,
+        prompt: str,
+        answer: Answer,
+        milliseconds: float = 0.0,
+        warnings: Sequence[str] = (),
     ) -> Result:
         """Return the record of a picture; that of a failed one has the same keys and types."""
         preset = self.preset
@@ -171,6 +180,7 @@ class Lvlm(DecodingModel):
             sira_version=__version__,
             method_settings=self._other_settings(task),
             text_settings=preset.text.given() or None,
+            warnings=list(warnings) or None,
             words=answer.words,
             choices=answer.choices,
             **preset.later(),

@@ -55,6 +55,7 @@ class Result:
             are none.
         system, repetition_penalty, no_repeat_ngram_size: None, and not in the record, where they are off.
         text_settings: what was done to the text; None, and not in the record, if nothing was.
+        warnings: why to look at the picture and its text again; None, and not in the record, if there is no reason.
         words, choices: None, and not in the record, unless they were asked for (`Lvlm.answer`, `choose`).
     """
 
@@ -89,6 +90,7 @@ class Result:
     repetition_penalty: float | None = field(default=None, metadata=OFF_IF_ABSENT)
     no_repeat_ngram_size: int | None = field(default=None, metadata=OFF_IF_ABSENT)
     text_settings: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
+    warnings: list[str] | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the record, ready for JSON."""

@@ -11,11 +11,12 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from sira_cli.errors import PictureError
 from sira_cli.pictures.names import one_line
 
+SMALL = 32  # pixels; a patch of a vision encoder has 14 to 32
 DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, MemoryError)  # what Pillow's decoders raise
 
 
-def decode_picture(name: str, data: bytes) -> Image.Image:
-    """Return upright RGB from a picture file's bytes. Safe in threads.
+def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]]:
+    """Return upright RGB from a picture file's bytes, and what is suspicious about it. Safe in threads.
 
     EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
     animation the first frame is taken.
@@ -29,10 +30,24 @@ def decode_picture(name: str, data: bytes) -> Image.Image:
     """
     with _opened(name, data) as image:
         try:
-            image.load()
-            return to_rgb(image)
+            warnings = suspicious(image)
+            return to_rgb(image), warnings
         except DECODING_ERRORS as error:
             raise _damaged(name, error) from None
+
+
+def suspicious(image: Image.Image) -> tuple[str, ...]:
+    """Return why a picture's text may be about something else than one sees: usually nothing."""
+    found = []
+    # Phones store a second picture (MPO) for depth or a preview; what one sees is the first.
+    if getattr(image, "is_animated", False) and image.format != "MPO":
+        found.append("has several frames or pages: the first one was taken")
+    image.load()
+    if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema() != (255, 255):
+        found.append("is transparent in parts: they were taken as white")
+    if min(image.size) < SMALL:
+        found.append(f"is tiny: {image.width} x {image.height} pixels")
+    return tuple(found)
 
 
 def picture_size(name: str, data: bytes) -> tuple[int, int]:

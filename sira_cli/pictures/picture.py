@@ -24,7 +24,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.files import relative
 from sira_cli.pictures import stores
 from sira_cli.pictures.names import as_text, one_line
-from sira_cli.pictures.opening import decode_picture, to_rgb
+from sira_cli.pictures.opening import decode_picture, suspicious, to_rgb
 
 STDIN = "-"
 
@@ -37,11 +37,13 @@ class OpenedPicture:
         name: where it came from, for messages and records.
         image: upright RGB.
         sha256: of the file's bytes, in hexadecimal.
+        warnings: what is suspicious about it.
     """
 
     name: str
     image: Image.Image
     sha256: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,8 @@ class Picture(ABC):
         data = self.read()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-            image = decode_picture(self.shown, data)
-        return OpenedPicture(self.location, image, hashlib.sha256(data).hexdigest())
+            image, suspicions = decode_picture(self.shown, data)
+        return OpenedPicture(self.location, image, hashlib.sha256(data).hexdigest(), suspicions)
 
 
 @dataclass(frozen=True)
@@ -271,7 +273,7 @@ class MemoryPicture(Picture):
         if isinstance(self.content, bytes):
             return super().open()
         rgb = to_rgb(self.content)
-        return OpenedPicture(self.location, rgb, hashlib.sha256(rgb.tobytes()).hexdigest())
+        return OpenedPicture(self.location, rgb, hashlib.sha256(rgb.tobytes()).hexdigest(), suspicious(self.content))
 
 
 PictureSource = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Picture

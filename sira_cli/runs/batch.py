@@ -214,10 +214,11 @@ class BatchRun:
     def _samples(self, item: Item) -> Image.Image | None:
         data, item.data = item.data, b""
         try:
-            return decode_picture(item.picture.shown, data)
+            image, item.warnings = decode_picture(item.picture.shown, data)
         except Exception as error:
             self._fail(item, error)
             return None
+        return image
 
     def _inputs(self, pictures: list[tuple[Item, Image.Image]]) -> Any:
         if not pictures:
@@ -290,7 +291,9 @@ class BatchRun:
         self._settle(item, self._no_answer(message))
 
     def _settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
-        item.result = self._lvlm.result(self._task, item.name, item.sha256, item.prompt, answer, milliseconds)
+        item.result = self._lvlm.result(
+            self._task, item.name, item.sha256, item.prompt, answer, milliseconds, item.warnings
+        )
 
 
 def _ready(items: Iterable[Item]) -> Iterator[Item]:

@@ -21,6 +21,7 @@ class Item:
         data: the file's bytes, until they are decoded.
         sha256: of these bytes, in hexadecimal.
         size: width and height in pixels.
+        warnings: what is suspicious about the picture.
         skipped: whether it was done in an earlier run.
         result: the record, once there is one; None for a picture that was skipped.
     """
@@ -32,6 +33,7 @@ class Item:
     data: bytes = b""
     sha256: str = ""
     size: tuple[int, int] = (0, 0)
+    warnings: tuple[str, ...] = ()
     skipped: bool = False
     result: Result | None = None
 

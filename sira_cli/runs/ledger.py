@@ -17,6 +17,7 @@ from filelock import lock_descriptor
 from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.files import cannot_write, replacing
 from sira_cli.models.records import CONFIGURATION, OPTIONAL, configuration_of
+from sira_cli.runs.repeated import Said, marked, wrongly_marked
 
 _BEGINNING = b'{"schema": "sira.'
 
@@ -28,6 +29,12 @@ class _Line(NamedTuple):
     status: str
     start: int
     length: int
+    said: Said
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any], start: int, length: int) -> _Line:
+        """Return what is kept in memory of a record."""
+        return cls(record["key"], record["status"], start, length, Said.of_record(record))
 
 
 class _Head(NamedTuple):
@@ -35,12 +42,15 @@ class _Head(NamedTuple):
 
     Attributes:
         configuration: all that is equal in a file; it may differ where that does not.
+        optional: the names of the optional fields.
     """
 
     name: str
     key: str
     status: str
+    said: Said
     configuration: bytes
+    optional: list[str]
 
 
 _HEAD = re.compile(
@@ -55,15 +65,20 @@ def _head(line: bytes) -> _Head | None:
     What is searched for here is in no text: there, quotes have a backslash before them.
     """
     found = _HEAD.match(line)
-    first, last = line.find(b', "prompt": '), line.find(b', "finish_reason": ')
+    error, first = line.find(b', "error": '), line.find(b', "prompt": ')
+    last, image = line.find(b', "finish_reason": '), line.find(b', "image_sha256": ')
     version = line.find(b', "sira_version": ')
-    if found is None or not 0 < first < last < version:
+    if found is None or not 0 < error < first < last < image < version:
         return None
     rest, optional = split_optional(line[version:])
     same = b"".join(name.encode() + value for name, value in optional.items() if name in CONFIGURATION)
     schema, key, name, status = found.groups()
     name = name[1:-1].decode() if b"\\" not in name else json.loads(name)
-    return _Head(name, key.decode(), status.decode(), schema + line[first:last] + rest + same)
+    given = [name for name, value in optional.items() if value != b"null"]
+    said = Said.of(
+        schema.decode(), status.decode(), line[found.end() : error], line[image:version], optional.get("warnings", b"")
+    )
+    return _Head(name, key.decode(), status.decode(), said, schema + line[first:last] + rest + same, given)
 
 
 def split_optional(line: bytes) -> tuple[bytes, dict[str, bytes]]:
@@ -82,6 +97,7 @@ class Ledger:
     Attributes:
         path: the file.
         configuration: what is equal in all its records.
+        columns: the names of all that its records say.
     """
 
     def __init__(
@@ -106,6 +122,7 @@ class Ledger:
         self._lines: dict[str, _Line] = {}  # the newest of each picture
         self._failures, self._failed = failures, dict[str, bytes]()  # the lines of that file
         self._superseded = False
+        self.columns: set[str] = set()
         self.configuration: dict[str, Any] = {}
         self._overwrite = overwrite
         self._file = open_locked(path)
@@ -155,9 +172,9 @@ class Ledger:
         Raises:
             SiraError: it cannot be written (no space left); the file holds what it held before.
         """
-        line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        line = _as_line(record)
         append_whole(self.path, self._file, self._end, line)
-        self._note(record[self._by], record["key"], record["status"], self._end, len(line))
+        self._note(record[self._by], _Line.of(record, self._end, len(line)), _given(record))
         self._end += len(line)
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -181,14 +198,15 @@ class Ledger:
         """Return the text of a picture that is in the file."""
         return str(self.record(file_name)["text"])
 
-    def finish(self, order: Iterable[str]) -> None:
+    def finish(self, order: Iterable[str], *, repeated: bool = False) -> None:
         """Bring the file into its final state: that of a run that was never interrupted.
 
-        Records that were made again are dropped, and the rest is put in order, by way of a new file that replaces this
-        one. Nothing is written if there is nothing to change.
+        Records that were made again are dropped, captions of many pictures get a warning, and all is put in order, by
+        way of a new file that replaces this one. Nothing is written if there is nothing to change.
 
         Args:
             order: names of the pictures of this run. Records of other pictures stay behind those that they follow.
+            repeated: look for captions of many pictures.
 
         Raises:
             SiraError: the new file cannot be written; this one is as it was.
@@ -198,13 +216,21 @@ class Ledger:
         if self._failures is not None:
             self._put_failures_aside([name for name in names if self.is_error(name)])
             names = [name for name in names if name not in self._failed]
-        if self._superseded or names != before:
+        to_mark = wrongly_marked({name: line.said for name, line in self._lines.items()}) if repeated else set()
+        if self._superseded or to_mark or names != before:
             moved, start = {name: self._lines[name] for name in self._failed}, 0
             with replacing(self.path) as file:
                 for name in names:
-                    file.write(self._read(name))
-                    moved[name] = self._lines[name]._replace(start=start)
-                    start += moved[name].length
+                    data = self._read(name)
+                    if name in to_mark:
+                        record = marked(json.loads(data))
+                        data = _as_line(record)
+                        self.columns |= record.keys()
+                    file.write(data)
+                    said = self._lines[name].said
+                    said = said._replace(marked=said.marked != (name in to_mark))
+                    moved[name] = self._lines[name]._replace(start=start, length=len(data), said=said)
+                    start += len(data)
                 file.flush()
                 os.fsync(file.fileno())
             self._file.close()
@@ -251,38 +277,43 @@ class Ledger:
                     break
                 try:
                     head = _head(line) if self._by == "file_name" else None
+                    start = -1 if aside else self._end
                     if head is None or head.configuration != before:
                         before = b"" if head is None else head.configuration
-                        name, key, status, configuration = self._parse(line)
-                        self.check(configuration)
-                        self.configuration |= configuration
+                        record = self._parse(line)
+                        name, place = record[self._by], _Line.of(record, start, len(line))
+                        columns = _given(record)
                     else:
-                        name, key, status, _ = head
+                        name, place = head.name, _Line(head.key, head.status, start, len(line), head.said)
+                        columns = head.optional
                 except SettingsError:
                     raise
                 except (ValueError, KeyError, TypeError, AttributeError):
                     raise _foreign(path, number) from None
-                self._note(name, key, status, -1 if aside else self._end, len(line))
+                self._note(name, place, columns)
                 if aside:
                     self._failed[name] = line
                 else:
                     self._end += len(line)
 
-    def _parse(self, line: bytes) -> tuple[str, str, str, dict[str, Any]]:
-        """Return name, key, status and configuration of a record."""
-        record = json.loads(line)
+    def _parse(self, line: bytes) -> dict[str, Any]:
+        """Return a record, and check that its configuration is that of the file."""
+        record: dict[str, Any] = json.loads(line)
         if not record["schema"].startswith("sira."):
             raise ValueError
         configuration = {name: value for name, value in configuration_of(record).items() if name in self._same}
-        return record[self._by], record["key"], record["status"], configuration
+        self.check(configuration)
+        self.configuration |= configuration
+        return record
 
-    def _note(self, name: str, key: str, status: str, start: int, length: int) -> None:
+    def _note(self, name: str, line: _Line, columns: Iterable[str]) -> None:
         before = self._lines.get(name)
         if before is not None and before.start < 0:
             del self._lines[name]  # this one stands behind all others in the file
         elif before is not None:
             self._superseded = True
-        self._lines[name] = _Line(key, status, start, length)
+        self._lines[name] = line
+        self.columns.update(columns)
 
     def _read(self, name: str) -> bytes:
         line = self._lines[name]
@@ -295,6 +326,14 @@ class Ledger:
 
 def _foreign(path: Path, number: int) -> DataError:
     return DataError(f"{path}: line {number} is no record of sira: give another --output, or --overwrite to replace it")
+
+
+def _given(record: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in record.items() if value is not None]
+
+
+def _as_line(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:

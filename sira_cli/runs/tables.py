@@ -6,9 +6,9 @@ import csv
 import importlib.util
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import fields
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +31,21 @@ def check_format(path: Path) -> None:
         raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'sira-cli[parquet]', or write .csv")
 
 
-def write_table(lines: Iterable[bytes], path: Path) -> None:
-    """Write records to a .csv or .parquet file, one row each; what not all records have (`words`, ...) stays JSON.
+def write_table(lines: Iterable[bytes], path: Path, keys: Container[str] = ()) -> None:
+    """Write records to a .csv or .parquet file, one row each; what is nested (`words`, ...) stays JSON.
 
     Args:
         lines: of a file of records.
         path: of the table.
+        keys: of all records together.
 
     Raises:
         SiraError: it cannot be written.
     """
     write = _write_parquet if path.suffix.lower() == ".parquet" else _write_csv
-    rows = map(_flat, lines)
-    first = next(rows, {})
-    columns = [name for name in COLUMNS if name in first or name not in OPTIONAL]
+    columns = [name for name in COLUMNS if name in keys or name not in OPTIONAL]
     with replacing(path) as file:
-        write(chain([first] if first else [], rows), columns, file)
+        write(map(_flat, lines), columns, file)
 
 
 def _flat(line: bytes) -> dict[str, Any]:

@@ -214,9 +214,9 @@ class Targets:
         """
         if self.ledger is None:
             return
-        self.ledger.finish(self.name(picture) for picture in pictures)
+        self.ledger.finish((self.name(picture) for picture in pictures), repeated=True)
         if self._table is not None:
-            write_table(self.ledger.lines(), self._table)
+            write_table(self.ledger.lines(), self._table, self.ledger.columns)
 
     def write_report(self, report: dict[str, Any]) -> None:
         """Write the file that says how the records were made.

@@ -195,8 +195,8 @@ def test_what_is_known_of_a_file_is_what_parsing_it_says(path, file):
         assert (ledger.key(name), ledger.is_error(name)) == (each["key"], each["status"] == "error")
         assert ledger.record(name) == each
     assert list(ledger.records()) == records
+    write_table(ledger.lines(), path.with_suffix(".csv"), ledger.columns)
     ledger.close()
-    write_table(ledger.lines(), path.with_suffix(".csv"))
     with path.with_suffix(".csv").open(newline="") as table:
         rows = list(csv.DictReader(table))
     assert [row | {name: json.loads(row[name]) for name in OPTIONAL if name in row} for row in rows] == [

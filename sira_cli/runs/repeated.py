@@ -1,0 +1,53 @@
+"""Captions that many pictures share: a model says the same about what it cannot see."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MANY = 10  # pictures
+WARNING = f"has the text of {MANY} pictures or more"
+
+
+class Said(NamedTuple):
+    """What is kept in memory of a record: hashes of its caption and its picture, and whether it is marked.
+
+    Attributes:
+        text: of a caption; None for answers, which many pictures may well share.
+    """
+
+    text: int | None
+    image: int
+    marked: bool
+
+    @classmethod
+    def of(cls, schema: str, status: str, text: bytes, image: bytes, warnings: bytes) -> Said:
+        """Take it from the fields of a record, as they are written."""
+        is_caption = status == "ok" and "sira.caption/" in schema
+        return cls(hash(text) if is_caption else None, hash(image), WARNING.encode() in warnings)
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Said:
+        """Take it from a record."""
+        text, warnings = (json.dumps(record.get(name), ensure_ascii=False).encode() for name in ("text", "warnings"))
+        image = f', "image_sha256": "{record.get("image_sha256")}"'.encode()
+        return cls.of(record["schema"], record["status"], text, image, warnings)
+
+
+def wrongly_marked(said: Mapping[str, Said]) -> set[str]:
+    """Return the names of records that should have the warning and have it not, or the other way round."""
+    pictures: dict[int, set[int]] = defaultdict(set)  # that have a text; copies of a picture count once
+    for each in said.values():
+        if each.text is not None:
+            pictures[each.text].add(each.image)
+    many = {text for text, images in pictures.items() if len(images) >= MANY}
+    return {name for name, each in said.items() if (each.text in many) != each.marked}
+
+
+def marked(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with the warning if it had none, else without it."""
+    before = record.pop("warnings", [])
+    after = [warning for warning in before if warning != WARNING] if WARNING in before else [*before, WARNING]
+    return record | ({"warnings": after} if after else {})

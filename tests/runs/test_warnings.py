@@ -1,0 +1,112 @@
+"""Records say when a picture, or its text, is suspicious; and hold no such key when nothing is."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sira_cli import load
+from sira_cli.pictures.opening import decode_picture
+from sira_cli.runs.repeated import MANY, WARNING
+
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
+FAST = ("-p", "demo", "--max-new-tokens", 4)
+FRAMES = "has several frames or pages: the first one was taken"
+TRANSPARENT = "is transparent in parts: they were taken as white"
+
+
+def rgba(alpha: int, size: tuple[int, int] = (64, 64)) -> Image.Image:
+    return Image.fromarray(np.dstack([np.full((*size, 3), 90, np.uint8), np.full(size, alpha, np.uint8)]))
+
+
+def frames(count: int) -> list[Image.Image]:
+    return [Image.new("RGB", (64, 64), (70 * number, 0, 0)) for number in range(count)]
+
+
+def save(image: Image.Image, path: Path, **more: object) -> Path:
+    image.save(path, **more)
+    return path
+
+
+PICTURES = {
+    "plain.png": (lambda path: save(Image.new("RGB", (64, 64)), path), []),
+    "opaque.png": (lambda path: save(rgba(255), path), []),
+    "clear.png": (lambda path: save(rgba(254), path), [TRANSPARENT]),
+    "still.gif": (lambda path: save(frames(1)[0], path), []),
+    "moving.gif": (lambda path: save(frames(1)[0], path, save_all=True, append_images=frames(3)[1:]), [FRAMES]),
+    "moving.webp": (lambda path: save(frames(1)[0], path, save_all=True, append_images=frames(3)[1:]), [FRAMES]),
+    "pages.tiff": (lambda path: save(frames(1)[0], path, save_all=True, append_images=frames(2)[1:]), [FRAMES]),
+    "phone.mpo": (lambda path: save(frames(1)[0], path, save_all=True, append_images=frames(2)[1:]), []),
+    "narrow.png": (lambda path: save(Image.new("RGB", (200, 31)), path), ["is tiny: 200 x 31 pixels"]),
+    "both.png": (lambda path: save(rgba(0, (5, 7)), path), [TRANSPARENT, "is tiny: 7 x 5 pixels"]),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_what_is_suspicious_about_a_picture(tmp_path, name):
+    make, expected = PICTURES[name]
+    image, found = decode_picture(name, make(tmp_path / name).read_bytes())
+    assert (image.mode, list(found)) == ("RGB", expected)
+
+
+def test_records_and_tables_and_the_terminal_say_it(sira, tmp_path, monkeypatch):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    shutil.copy(EXAMPLES[0], folder / "a.png")
+    save(rgba(0), folder / "b.png")
+    monkeypatch.chdir(tmp_path)
+    code, _, err = sira("caption", "pictures", *FAST, "-o", "captions.csv", "-b", 2)
+    records = [json.loads(line) for line in Path("captions.jsonl").read_text().splitlines()]
+    assert code == 0
+    assert "2 of 2 pictures done" in err
+    assert "1 with warnings in their records" in err
+    assert [record.get("warnings") for record in records] == [None, [TRANSPARENT]]
+    assert records[0].keys() == records[1].keys() - {"warnings"}
+    with Path("captions.csv").open(newline="") as file:
+        assert [row["warnings"] for row in csv.DictReader(file)] == ["", json.dumps([TRANSPARENT])]
+    result = load("demo", max_new_tokens=4).caption(Image.open("pictures/b.png"))
+    assert (result.text, result.warnings) == (records[1]["text"], [TRANSPARENT])
+    err = sira("caption", "pictures/b.png", *FAST)[2]
+    assert f"sira: pictures/b.png: {TRANSPARENT}" in err
+
+
+@pytest.fixture
+def alike(tmp_path) -> Path:
+    """Pictures of one colour each, of which the model says the same; one of them is there twice."""
+    folder = tmp_path / "alike"
+    folder.mkdir()
+    for number in range(MANY):
+        save(Image.new("RGB", (64, 64), (number, 0, 0)), folder / f"{number:02}.png")
+    shutil.copy(folder / "00.png", folder / "00-copy.png")
+    return folder
+
+
+def test_captions_of_many_pictures_are_marked(sira, alike, tmp_path):
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+
+    def warnings_in(path: Path) -> list[list[str] | None]:
+        return [json.loads(line).get("warnings") for line in path.read_text().splitlines()]
+
+    assert sira("caption", alike, *FAST, "-o", whole, "-b", 8)[0] == 0
+    texts = {json.loads(line)["text"] for line in whole.read_text().splitlines()}
+    assert len(texts) == 1
+    assert warnings_in(whole) == [[WARNING]] * (MANY + 1)
+    # One less, the copy does not count: no warning. Then the last one comes: the file is that of one run.
+    assert sira("caption", alike, *FAST, "-o", parts, "-b", 8, "--limit", MANY)[0] == 0
+    assert warnings_in(parts) == [None] * MANY
+    assert sira("caption", alike, *FAST, "-o", parts, "-b", 8)[0] == 0
+    assert warnings_in(parts) == warnings_in(whole)
+    before = parts.read_bytes()
+    assert sira("caption", alike, *FAST, "-o", parts, "-b", 8)[0] == 0
+    assert parts.read_bytes() == before
+
+
+def test_equal_answers_are_not_suspicious(sira, alike, tmp_path):
+    assert sira("ask", alike, "Is there a dog?", *FAST, "-o", tmp_path / "answers.jsonl", "-b", 8)[0] == 0
+    assert "warnings" not in (tmp_path / "answers.jsonl").read_text()
