@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "sira_cli"
 # From the ground floor up: a room imports rooms below it, and nothing above.
 ROOMS = ("core", "pictures", "methods", "models", "runs", "eval", "analysis", "demo", "cli")
-BESIDE = ("_version", "errors", "files")  # modules beside the rooms, which any room may import
+BESIDE = ("_version", "errors", "files", "interrupts")  # modules beside the rooms, which any room may import
 TERMINAL = {"typer", "rich", "click"}
 
 
@@ -39,6 +39,8 @@ def imported(module: str) -> Iterator[str]:
 def room(module: str) -> int:
     """The floor of a module: -1 beside the rooms, else the number of its room."""
     parts = module.split(".")
+    if parts[1:] == ["__main__"]:
+        return len(ROOMS)  # calls the command line
     if len(parts) == 1 or parts[1] in BESIDE:
         return -1
     return ROOMS.index(parts[1])
@@ -54,7 +56,7 @@ INSIDE = [name for name in modules() if name != "sira_cli"]
 
 def test_every_folder_is_a_room():
     assert {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.glob("*/**/*.py")} == {*ROOMS}
-    assert {path.stem for path in PACKAGE.glob("*.py")} == {*BESIDE, "__init__"}
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {*BESIDE, "__init__", "__main__"}
 
 
 @pytest.mark.parametrize("name", ROOMS)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import signal
 import sys
 import traceback
 from typing import Annotated
 
 import typer
 
+from sira_cli import interrupts
 from sira_cli._version import __version__
 from sira_cli.cli import ask, bench, caption, compare, demo, drift, presets, report, sweep, trace
 from sira_cli.cli import eval as evaluation
@@ -62,20 +62,33 @@ def _root(
 def main() -> None:
     """Run the command line, and exit: 0 all good, 1 nothing could be done, 2 usage, 3 some pictures failed, 130 Ctrl-C.
 
-    Typer itself ends usage errors with 2, Ctrl-C with 130 and a closed pipe with 1.
+    Typer itself ends usage errors with 2 and a closed pipe with 1.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name may hold any bytes
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job that is ended ends as with Ctrl-C
+    interrupts.raise_interrupts()
+    try:
+        sys.exit(_run())
+    finally:
+        if interrupts.happened():  # even if a library made another error of it, or swallowed it
+            sys.exit(interrupts.EXIT_CODE)
+
+
+def _run() -> int | str | None:
+    """Run the command line, say what went wrong, and return the exit code."""
     try:
         app()
+    except SystemExit as stop:
+        return stop.code
     except SiraError as error:
         _report(error, str(error))
-        sys.exit(error.exit_code)
+        return error.exit_code
     except Exception as error:
-        _report(error, f"unexpected {type(error).__name__}: {error} (-vv shows where)")
-        sys.exit(1)
+        if not interrupts.happened():
+            _report(error, f"unexpected {type(error).__name__}: {error} (-vv shows where)")
+        return 1
+    return 0
 
 
 def _report(error: Exception, message: str) -> None:

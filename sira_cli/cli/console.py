@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import UntestedModelWarning
@@ -45,8 +45,9 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
 
 
 def say(message: str) -> None:
-    """Print one line to stderr."""
-    print(f"sira: {message}", file=sys.stderr, flush=True)
+    """Print one line to stderr, unless the terminal is gone."""
+    with suppress(OSError):
+        print(f"sira: {message}", file=sys.stderr, flush=True)
 
 
 def note(message: str) -> None:

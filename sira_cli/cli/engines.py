@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.cli.choosing import load_model, loading, note_bundled
 from sira_cli.cli.console import verbosity, waiting
 from sira_cli.cli.options import Engine, EngineOptions, ModelOptions
+from sira_cli.interrupts import raise_interrupts
 
 if TYPE_CHECKING:
     from sira_cli.methods.base import Method
@@ -79,7 +79,7 @@ class Engines:
             folder = str(Path.cwd())
             work = Work(job.preset, loaded, self._task, job.prompt, engine.batch_size, folder, **self._asked)
             run = RayRun(work, workers=engine.workers, done=done, quiet=verbosity() < 1)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has replaced ours
+        raise_interrupts()  # Ray has replaced our handler of SIGTERM
         note_bundled(job.preset, pictures)
         return run
 

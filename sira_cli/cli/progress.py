@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sira_cli import interrupts
 from sira_cli.cli.console import note, verbosity
 
 EVERY = 30.0  # seconds between two lines
@@ -26,7 +27,12 @@ class Progress:
         self._silent = silent
 
     def advance(self, count: int = 1, *, error: bool = False, worked: bool = True) -> None:
-        """Count more as done; not `worked`: in an earlier run, which does not count for the speed."""
+        """Count more as done; not `worked`: in an earlier run, which does not count for the speed.
+
+        Raises:
+            KeyboardInterrupt: the run was interrupted, and that was lost on the way.
+        """
+        interrupts.check()
         self.done += count
         self.errors += error
         self._worked += count * worked
