@@ -77,7 +77,7 @@ def write_whole(path: Path, data: bytes, *, overwrite: bool = True) -> None:
     if not overwrite and path.exists():
         if path.is_file() and path.read_bytes() == data:
             return
-        raise SettingsError(f"{path}: exists with other content: give another, or --overwrite")
+        raise SettingsError(f"{path}: exists with other content: give another, or `overwrite=`")
     with replacing(path) as file:
         file.write(data)
 

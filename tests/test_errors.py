@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +13,10 @@ import sira_cli
 from sira_cli import DataError, PictureError, SettingsError, SiraError, errors, load
 from sira_cli.analysis.trace.read import BadTraceError, read_traces
 from sira_cli.eval.pope import Pope
+from sira_cli.methods import find
 from sira_cli.models.presets import read as read_preset
 from sira_cli.runs.ledger import Ledger
+from sira_cli.runs.run import check_request
 
 
 def test_all_errors_are_public_and_of_one_family():
@@ -61,3 +66,28 @@ def test_exit_codes(sira, tmp_path):
         assert out == ""
         assert err.startswith("sira: ")
         assert "Traceback" not in err
+
+
+def strings(path: Path) -> list[str]:
+    """The strings of a module that are no docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [node.value for node in texts if id(node) not in alone]
+
+
+# A command that can be typed, the syntax of --set, and a note for the table of families.
+OF_THE_COMMAND_LINE = {"analysis/trace/read.py", "methods/settings.py", "core/families.py"}
+
+
+def test_the_library_names_parameters_and_the_command_line_options(sira):
+    package = Path(sira_cli.__file__).parent
+    for path in package.rglob("*.py"):
+        name = path.relative_to(package).as_posix()
+        if not name.startswith("cli/") and name not in OF_THE_COMMAND_LINE:
+            assert [text for text in strings(path) if re.search(r"--[a-z]", text)] == [], name
+    with pytest.raises(SettingsError, match="leave out `num_beams=`"):
+        check_request(find("sira"), 2, words=True)
+    picture = Path(__file__).parents[1] / "examples/scene-2900000.png"
+    code, _, err = sira("caption", picture, "-p", "demo", "--words", "--num-beams", 2)
+    assert (code, err) == (2, "sira: --words follows one text: leave out --num-beams\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -45,7 +46,8 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
 
 
 def say(message: str) -> None:
-    """Print one line to stderr, unless the terminal is gone."""
+    """Print one line to stderr. The library names its parameters as `name=`; here they are options."""
+    message = re.sub(r"`(\w+)=`", lambda found: "--" + found[1].replace("_", "-"), message)
     with suppress(OSError):
         print(f"sira: {message}", file=sys.stderr, flush=True)
 

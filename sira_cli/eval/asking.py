@@ -50,7 +50,7 @@ def check_ledger(lvlm: Lvlm, part: Part, asks: Sequence[Ask], ledger: Ledger) ->
         if prompt != record["prompt"]:
             raise SettingsError(
                 f"{ledger.path}: {record['id']!r} was asked as {record['prompt']!r} there and would be as {prompt!r} "
-                "now: give another --output, or --overwrite to start anew"
+                "now: give another `output=`, or `overwrite=` to start anew"
             )
 
 

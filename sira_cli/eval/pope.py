@@ -88,7 +88,7 @@ class Pope(Benchmark):
             DataError: a file cannot be read.
         """
         if rule not in RULES:
-            raise SettingsError(f"--rule {rule!r}: expected {', '.join(RULES)}")
+            raise SettingsError(f"`rule=` {rule!r}: expected {', '.join(RULES)}")
         self.rule = rule
         files = [Path(path) for path in paths]
         self._paths = dict(zip(split_names(files), files, strict=True))
@@ -164,7 +164,7 @@ class Pope(Benchmark):
             if "categories" in row and Path(str(row.get("image"))).stem not in pictures:
                 row.pop("image", None)  # VLMEvalKit may have a name of its own for it
             if "label" in row and "answer" not in row and str(row.get("text")).rstrip().endswith("?"):
-                raise DataError(f"{where}: is a question, expected an answer: is --answers right?")
+                raise DataError(f"{where}: is a question, expected an answer: is `answers=` right?")
             if "question_id" in row:
                 number = id_of(where, row, "question_id")
                 if number not in by_number:

@@ -315,4 +315,4 @@ class DecodingModel:
         if self.compiled is not None:
             check_compile(self.decoder, self.preset.generation.num_beams, "a trace or a score of words")
         if self.preset.generation.num_beams > 1:
-            raise SettingsError("with several beams a step belongs to no single text: leave out --num-beams")
+            raise SettingsError("with several beams a step belongs to no single text: leave out `num_beams=`")

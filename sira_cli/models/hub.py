@@ -145,8 +145,8 @@ def _as_folder(model: str) -> Path | None:
 def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator[None]:
     """Turn every failure of the hub into one line with a way out."""
     ways_out = (
-        f"Either fetch it where there is a network (`hf download {model}`) and pass its folder with --model, "
-        "or use --preset demo, which needs no download."
+        f"Either fetch it where there is a network (`hf download {model}`) and pass its folder with `model=`, "
+        "or use `preset=` demo, which needs no download."
     )
     if offline or constants.HF_HUB_OFFLINE:
         raise ModelNotFoundError(f"{model}{size} is not in the cache and offline mode is on. {ways_out}")

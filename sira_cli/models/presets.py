@@ -278,13 +278,13 @@ def find(name: str) -> Preset:
     if name.endswith((".yaml", ".yml")) or os.sep in name:
         path = Path(name).expanduser()
         if not path.is_file():
-            raise SettingsError(f"preset file {name} does not exist (a model id or a folder goes to --model)")
+            raise SettingsError(f"preset file {name} does not exist (a model id or a folder goes to `model=`)")
         return read(path)
     known = available()
     if name not in known:
         raise SettingsError(
             f"no preset named {name!r}{_nearest(name, known)} See `sira presets list`; "
-            "for a model id or a folder use --model."
+            "for a model id or a folder use `model=`."
         )
     return read(known[name])
 

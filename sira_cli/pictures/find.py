@@ -97,10 +97,10 @@ def check_images(folder: Path, names: Sequence[str]) -> None:
         PictureError: it holds none of them.
     """
     if not folder.is_dir():
-        raise SettingsError(f"--images {folder}: is not a folder")
+        raise SettingsError(f"`images=` {folder}: is not a folder")
     if not any(os.path.lexists(folder / name) for name in names):
         others = f", nor any of the other {len(names) - 1}" * (len(names) > 1)
-        raise PictureError(f"{folder / names[0]}: no such file{others}: is --images right?")
+        raise PictureError(f"{folder / names[0]}: no such file{others}: is `images=` right?")
 
 
 def read_list(data: bytes) -> list[str]:

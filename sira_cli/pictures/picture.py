@@ -208,7 +208,7 @@ class StorePicture(Picture):
 
     def text_file(self, extension: str) -> Path:
         """Refuse: nothing is written to a store."""
-        raise SettingsError(f"{self.shown}: texts are not written to a store: give --output-dir")
+        raise SettingsError(f"{self.shown}: texts are not written to a store: give `output_dir=`")
 
     def read(self) -> bytes:
         """Fetch the object."""
@@ -234,7 +234,7 @@ class StdinPicture(Picture):
 
     def text_file(self, extension: str) -> Path:
         """Refuse: there is no file to be beside."""
-        raise SettingsError("'-' (stdin) has no place for a text file: leave out --sidecar")
+        raise SettingsError("'-' (stdin) has no place for a text file: leave out `sidecar=`")
 
     def mirrored(self, extension: str) -> Path:
         """Refuse: there is no name to take over."""

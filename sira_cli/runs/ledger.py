@@ -325,7 +325,9 @@ class Ledger:
 
 
 def _foreign(path: Path, number: int) -> DataError:
-    return DataError(f"{path}: line {number} is no record of sira: give another --output, or --overwrite to replace it")
+    return DataError(
+        f"{path}: line {number} is no record of sira: give another `output=`, or `overwrite=` to replace it"
+    )
 
 
 def _given(record: Mapping[str, Any]) -> list[str]:
@@ -350,7 +352,7 @@ def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> 
     if differences:
         raise SettingsError(
             f"{path}: holds records of another configuration: {'; '.join(differences)}: "
-            "give another --output, or --overwrite to start anew"
+            "give another `output=`, or `overwrite=` to start anew"
         )
 
 
@@ -383,7 +385,9 @@ def open_locked(path: Path) -> Any:
             file = path.open("r+b", buffering=0)
             if not lock_descriptor(file.fileno(), blocking=False):
                 file.close()
-                raise SettingsError(f"{path}: another process writes to it: wait for its end, or give another --output")
+                raise SettingsError(
+                    f"{path}: another process writes to it: wait for its end, or give another `output=`"
+                )
             try:
                 current = path.stat().st_ino
             except FileNotFoundError:
@@ -392,4 +396,4 @@ def open_locked(path: Path) -> Any:
                 return file
             file.close()  # another process replaced the file before we had the lock
     except OSError as error:
-        raise SiraError(f"{path}: cannot be opened for writing: {error.strerror}: give another --output") from error
+        raise SiraError(f"{path}: cannot be opened for writing: {error.strerror}: give another `output=`") from error

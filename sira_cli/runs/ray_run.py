@@ -179,7 +179,7 @@ class RayRun:
         kind, has = ("GPU", gpus) if on_gpu else ("CPU", cpus)
         if workers > sum(has):
             self._ray.shutdown()
-            raise SettingsError(f"--workers {workers}: the Ray cluster has {sum(has)} {kind}s: give fewer")
+            raise SettingsError(f"`workers=` {workers}: the Ray cluster has {sum(has)} {kind}s: give fewer")
         share = next(share for share in range(max(has), 0, -1) if sum(node // share for node in has) >= workers)
         return {"workers": workers, "num_cpus": 1 if on_gpu else share, "num_gpus": 1 if on_gpu else 0}
 
@@ -253,7 +253,7 @@ def _connect(workers: int | None, quiet: bool) -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise SettingsError("--engine ray needs Ray: pip install 'sira-cli[ray]'") from error
+        raise SettingsError("the engine ray needs Ray: pip install 'sira-cli[ray]'") from error
     said: dict[str, Any] = {"log_to_driver": not quiet, "logging_level": "ERROR" if quiet else "INFO"}
     with _muted_stderr() if quiet else contextlib.nullcontext():
         try:

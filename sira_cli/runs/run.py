@@ -169,17 +169,17 @@ def check_request(
         SettingsError: it cannot.
     """
     if words:
-        require(method, Ability.TRACES, "--words")
+        require(method, Ability.TRACES, "`words=`")
     if choices:
-        require(method, Ability.TRACES, "--choices")
+        require(method, Ability.TRACES, "`choices=`")
         if len(choices) < 2 or not all(choices):
-            raise SettingsError(f"--choices {','.join(choices)!r}: expected two or more answers, such as Yes,No")
-        check_text("--choices", ",".join(choices))
+            raise SettingsError(f"`choices=` {','.join(choices)!r}: expected two or more answers, such as Yes,No")
+        check_text("`choices=`", ",".join(choices))
     check_beams(method, num_beams)
     if words and num_beams > 1:
-        raise SettingsError("--words follows one text: leave out --num-beams")
+        raise SettingsError("`words=` follows one text: leave out `num_beams=`")
     if compiled:
-        check_compile(method, num_beams, "--words" if words else "--choices" if choices else "")
+        check_compile(method, num_beams, "`words=`" if words else "`choices=`" if choices else "")
 
 
 def run_pictures(

@@ -47,7 +47,7 @@ class Sidecars:
             if place in taken:
                 raise SettingsError(
                     f"{picture.shown} and {taken[place].shown} would both be described in "
-                    f"{one_line(str(place))}: rename one, or write records with --output"
+                    f"{one_line(str(place))}: rename one, or write records with `output=`"
                 )
             taken[place] = picture
 

@@ -77,12 +77,12 @@ class Targets:
             make_folder(output)
             output /= "captions.jsonl" if task == "caption" else "answers.jsonl"
         if output.suffix.lower() not in FORMATS:
-            raise SettingsError(f"--output {output}: expected a name that ends in {', '.join(FORMATS)}")
+            raise SettingsError(f"`output=` {output}: expected a name that ends in {', '.join(FORMATS)}")
         if output.suffix.lower() != ".jsonl":
             check_format(output)
             self._table, output = output, output.with_suffix(".jsonl")
         if not output.parent.is_dir():
-            raise SettingsError(f"--output {output}: the folder {output.parent} does not exist: make it first")
+            raise SettingsError(f"`output=` {output}: the folder {output.parent} does not exist: make it first")
         failures = output.with_name(METADATA_FAILURES) if output.name == METADATA else None
         self.ledger = Ledger(output, overwrite=overwrite, failures=failures)
         self._folder = output.parent.resolve()

@@ -164,7 +164,7 @@ def test_values_of_k_and_alpha():
 
 @pytest.mark.parametrize("text", ["", "0", "3-1", "1,,2", "1.5", "-2", "ALL"])
 def test_bad_values_of_k(text):
-    with pytest.raises(SettingsError, match=r"--k .*: expected all, or numbers and ranges"):
+    with pytest.raises(SettingsError, match=r"`k=` .*: expected all, or numbers and ranges"):
         parse_ks(text)
 
 

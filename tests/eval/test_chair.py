@@ -124,7 +124,7 @@ def test_a_part_for_each_length(coco):
 
 
 def test_what_of_refuses(coco, tmp_path):
-    with pytest.raises(SettingsError, match="--rule 'stem': expected lemma or singular"):
+    with pytest.raises(SettingsError, match="`rule=` 'stem': expected lemma or singular"):
         Chair.of(coco, ids=[7], rule="stem", language="fallback")
     with pytest.raises(DataError, match=r"nowhere: expected COCO's instances_val2014\.json and captions_val2014"):
         Chair.of(tmp_path / "nowhere", ids=[7], language="fallback")

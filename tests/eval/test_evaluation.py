@@ -73,7 +73,7 @@ def test_shards_together_are_the_whole(evaluation, lvlm, scenes, tmp_path):
 
 def test_what_cannot_be_followed_is_said_before_anything_is_decoded(evaluation, lvlm, scenes, tmp_path):
     questions = Pope([scenes / "pope" / "scenes_pope_random.json"])
-    with pytest.raises(PictureError, match="is --images right"):
+    with pytest.raises(PictureError, match="is `images=` right"):
         Evaluation(questions, Path(__file__).parent, methods_of(lvlm.preset, ["sira"]))
     beams = lvlm.preset.with_settings(num_beams=2)
     with pytest.raises(SettingsError, match="method vcd follows one text per picture"):

@@ -211,7 +211,7 @@ def test_pickles_of_old_data_are_never_loaded(data, tmp_path):
 
 
 def test_no_other_choices():
-    with pytest.raises(SettingsError, match="--language 'spacy': expected auto, nltk, fallback"):
+    with pytest.raises(SettingsError, match="`language=` 'spacy': expected auto, nltk, fallback"):
         find_language("spacy")
 
 

@@ -145,7 +145,7 @@ def test_prompts_of_captions(sira, scenes, loaded, tmp_path, coco, data):
 
 
 def test_no_query_is_left(data):
-    with pytest.raises(SettingsError, match=r"--ids: none of them is a query of generative$"):
+    with pytest.raises(SettingsError, match=r"`ids=`: none of them is a query of generative$"):
         benchmark(data, parts=["generative"]).picked([4])
-    with pytest.raises(SettingsError, match="--task relation: no question"):
+    with pytest.raises(SettingsError, match="`task=` relation: no question"):
         benchmark(data).picked([4]).only("relation")

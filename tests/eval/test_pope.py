@@ -131,7 +131,7 @@ def test_an_answer_may_bring_its_label_along_and_a_question_is_none(file, name):
 
 
 def test_no_such_rule(file):
-    with pytest.raises(SettingsError, match="--rule 'loose': expected official, vcd, opera, strict"):
+    with pytest.raises(SettingsError, match="`rule=` 'loose': expected official, vcd, opera, strict"):
         Pope([file(rows("yes"))], rule="loose")
 
 

@@ -81,7 +81,7 @@ def test_stdin(photo, monkeypatch):
     assert picture.open().sha256 == hashlib.sha256(photo.read_bytes()).hexdigest()
     assert (picture.address, picture.name_in(photo.parent)) == ("", "-")
     for place in (picture.text_file, picture.mirrored):
-        with pytest.raises(SettingsError, match=r"'-' \(stdin\) has no place for a text file: leave out --sidecar"):
+        with pytest.raises(SettingsError, match=r"'-' \(stdin\) has no place for a text file: leave out `sidecar=`"):
             place(".txt")
 
 

@@ -123,7 +123,7 @@ def test_another_configuration_is_refused_with_what_differs(path):
     ledger.check(COMMON)
     ledger.check({"alpha": 0.5})
     with pytest.raises(
-        SettingsError, match=r"alpha is 0\.5 there and 1\.0 now; seed is 0 there and 7 now.*--overwrite"
+        SettingsError, match=r"alpha is 0\.5 there and 1\.0 now; seed is 0 there and 7 now.*`overwrite=`"
     ):
         ledger.check({**COMMON, "alpha": 1.0, "seed": 7})
     ledger.close()

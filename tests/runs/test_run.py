@@ -177,9 +177,9 @@ def test_a_method_with_its_own_search_runs_as_any_other(folder, tmp_path):
         assert sorted(greedy.vocabulary.encode(turned.text)) != []
         assert turned.text != record.text
         assert len(turned.text.split()) == len(record.text.split()), tokens
-    with pytest.raises(SettingsError, match="--words needs method sira or greedy, not backwards"):
+    with pytest.raises(SettingsError, match="`words=` needs method sira or greedy, not backwards"):
         next(run_pictures(own, folder, words=True))
-    with pytest.raises(SettingsError, match="--choices needs method sira or greedy, not backwards"):
+    with pytest.raises(SettingsError, match="`choices=` needs method sira or greedy, not backwards"):
         next(run_pictures(own, folder, task="ask", prompt="Is it?", choices=["Yes", "No"]))
     with pytest.raises(SettingsError, match="method backwards follows one text per picture"):
         own.under(Backwards(), own.preset.with_settings(num_beams=2))

@@ -51,7 +51,7 @@ def parse_ks(text: str) -> tuple[int, ...]:
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= low <= high:
-            raise SettingsError(f"--k {text!r}: expected all, or numbers and ranges such as 1,2,4 or 1-7")
+            raise SettingsError(f"`k=` {text!r}: expected all, or numbers and ranges such as 1,2,4 or 1-7")
         values |= set(range(low, high + 1))
     return tuple(sorted(values))
 
@@ -65,11 +65,11 @@ def parse_alphas(text: str) -> tuple[float, ...]:
     try:
         values = {float(part) for part in text.split(",")}
     except ValueError:
-        raise SettingsError(f"--alpha {text!r}: expected numbers such as 0.5,1") from None
+        raise SettingsError(f"`alpha=` {text!r}: expected numbers such as 0.5,1") from None
     for value in values:
         check_range("alpha", value, 0.0)
     if values == {0.0}:
-        raise SettingsError("--alpha 0 is greedy, which is always measured: give one above 0")
+        raise SettingsError("`alpha=` 0 is greedy, which is always measured: give one above 0")
     return tuple(sorted(values - {0.0}))
 
 

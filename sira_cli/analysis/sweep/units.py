@@ -125,7 +125,8 @@ class Units:
                         self._texts[record["unit"]] = list(record["texts"])
                 except (ValueError, KeyError, TypeError):
                     raise DataError(
-                        f"{path}: line {number} is not of a sweep: give another --output, or --overwrite to replace it"
+                        f"{path}: line {number} is not of a sweep: "
+                        "give another `output=`, or `overwrite=` to replace it"
                     ) from None
                 self._end += len(line)
 

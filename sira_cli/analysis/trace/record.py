@@ -55,7 +55,7 @@ class Tracer:
         self._tracked = {word: self._vocabulary.encode_inside(word) for word in options.track}
         for word, ids in self._tracked.items():
             if not ids:
-                raise SettingsError(f"--track: {word!r} has no tokens")
+                raise SettingsError(f"`track=`: {word!r} has no tokens")
         self._tokens: list[int] = []
         self._scores = WordScores(self._vocabulary, lvlm.sira.alpha)
         self._logprobs: list[dict[str, float]] = []  # one per chosen token

@@ -46,7 +46,7 @@ class TraceTargets:
             self._tree = Sidecars(pictures, extension=".trace.jsonl", output_dir=output_dir, overwrite=overwrite)
         if output is not None:
             if output.exists() and not overwrite:
-                raise SettingsError(f"--output {output}: exists: give another, or --overwrite")
+                raise SettingsError(f"`output=` {output}: exists: give another, or `overwrite=`")
             with writing(output):
                 output.unlink(missing_ok=True)
 

@@ -104,7 +104,7 @@ class Amber(Benchmark):
             if asks:
                 parts.append(replace(part, asks=asks, groups=tuple(name for name in part.groups if name in inside)))
         if not parts:
-            raise SettingsError(f"--task {group}: no question of AMBER's folder is about it")
+            raise SettingsError(f"`task=` {group}: no question of AMBER's folder is about it")
         return replace(self, parts=tuple(parts))
 
     def picked(self, ids: Sequence[int]) -> Amber:
@@ -120,7 +120,7 @@ class Amber(Benchmark):
         parts = (replace(part, asks=tuple(ask for ask in part.asks if ask.id in wanted)) for part in self.parts)
         picked = replace(self, parts=tuple(part for part in parts if part.asks))
         if not picked.parts:
-            raise SettingsError(f"--ids: none of them is a query of {' or '.join(part.name for part in self.parts)}")
+            raise SettingsError(f"`ids=`: none of them is a query of {' or '.join(part.name for part in self.parts)}")
         return picked
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:

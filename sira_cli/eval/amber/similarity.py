@@ -139,7 +139,7 @@ def find_similarity(choice: str = "spacy") -> Similarity:
     if choice.endswith(".json"):
         return Table(Path(choice))
     name = OFFICIAL if choice == "spacy" else choice
-    instead = "`--similarity exact`, which the results will say, or `--task discriminative` for the questions alone"
+    instead = "`similarity=` exact, which the results will say, or `task=` discriminative for the questions alone"
     get_model = f"`python -m spacy download {OFFICIAL}`"
     try:
         import spacy
@@ -161,6 +161,6 @@ def find_similarity(choice: str = "spacy") -> Similarity:
     if not nlp.vocab.vectors.size:
         raise SettingsError(
             f"{name}: has no word vectors, so it cannot compare words: give a pipeline that has them, such as "
-            f"{OFFICIAL} ({get_model}), or `--similarity exact`"
+            f"{OFFICIAL} ({get_model}), or `similarity=` exact"
         )
     return Vectors(nlp)

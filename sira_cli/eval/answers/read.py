@@ -55,7 +55,7 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[Ans
     rest = [path for path in rest if path not in whole]
     if questions and len(rest) % len(questions):
         raise SettingsError(
-            f"--answers {rest[-1]}: {len(rest)} files of answers to {len(questions)} files of questions: "
+            f"`answers=` {rest[-1]}: {len(rest)} files of answers to {len(questions)} files of questions: "
             "give one for each, in the same order"
         )
     methods = [*by_method(rest, questions), *((path,) for path in whole)]
@@ -65,7 +65,7 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[Ans
     names = [source.label for source in sources]
     for source in sources:
         if names.count(source.label) > 1:
-            raise SettingsError(f"--answers {source.paths[0]}: {source.label!r} names two methods: use LABEL=FILE")
+            raise SettingsError(f"`answers=` {source.paths[0]}: {source.label!r} names two methods: use LABEL=FILE")
     return sorted(sources, key=lambda source: source.label != "greedy")  # greedy first: others are compared with it
 
 
@@ -161,7 +161,7 @@ def _split(text: str) -> tuple[str, list[Path]]:
         label, path = "", text
     paths = [path] if os.path.lexists(path) else sorted(glob.glob(path))  # noqa: PTH207 (a Path takes no absolute one)
     if not paths:
-        raise SettingsError(f"--answers {path}: no such file")
+        raise SettingsError(f"`answers=` {path}: no such file")
     return label, [Path(path) for path in paths]
 
 
@@ -169,7 +169,7 @@ def _records(folder: Path) -> list[Path]:
     """Return the files in a folder that hold records of sira."""
     files = [file for file in sorted(folder.glob("*.jsonl")) if _method(file) is not None]
     if not files:
-        raise SettingsError(f"--answers {folder}: no file in this folder holds records of sira: name the files")
+        raise SettingsError(f"`answers=` {folder}: no file in this folder holds records of sira: name the files")
     return files
 
 

@@ -110,7 +110,7 @@ class Chair(Benchmark):
             DataError: as the class.
         """
         if rule not in RULES:
-            raise SettingsError(f"--rule {rule!r}: expected {' or '.join(RULES)}")
+            raise SettingsError(f"`rule=` {rule!r}: expected {' or '.join(RULES)}")
         truth = TruthTable.read(annotations) if annotations.is_file() else Annotations.find(annotations)
         return cls(truth, ids, rule, find_language(language, (RULES[rule],)), lengths, prompt)
 

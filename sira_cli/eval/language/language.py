@@ -22,7 +22,7 @@ _TAGGED: tuple[Need, ...] = ("lemmas", "nouns")  # those that need the tagger an
 GET = (
     "pip install 'sira-cli[eval]', then "
     "python -m nltk.downloader punkt_tab averaged_perceptron_tagger_eng wordnet; "
-    "--language fallback does without, but its figures are not the official ones"
+    "`language=` fallback does without, but its figures are not the official ones"
 )
 CHOICES = ("auto", "nltk", "fallback")
 OLDEST = (3, 9)  # NLTK before it reads its data from pickles, which can run code
@@ -82,7 +82,7 @@ def find_language(choice: str = "auto", needs: Collection[Need] = _TAGGED) -> La
         SettingsError: there is no such choice, or `nltk` was chosen and a part of it is missing.
     """
     if choice not in CHOICES:
-        raise SettingsError(f"--language {choice!r}: expected {', '.join(CHOICES)}")
+        raise SettingsError(f"`language=` {choice!r}: expected {', '.join(CHOICES)}")
     if choice == "fallback":
         return Fallback("it was chosen")
     try:
