@@ -37,6 +37,14 @@ class Engine(StrEnum):
     RAY = "ray"
 
 
+class OnLoop(StrEnum):
+    """What becomes of a text that repeats itself."""
+
+    KEEP = "keep"
+    TRIM = "trim"
+    RETRY = "retry"
+
+
 class Quantization(StrEnum):
     """Bits of the weights."""
 
@@ -173,6 +181,10 @@ class DecodingOptions:
     ] = None
     no_repeat_ngram_size: Annotated[
         int | None, typer.Option(metavar="N", help="Never repeat N tokens in a row (default: off).")
+    ] = None
+    on_loop: Annotated[
+        OnLoop | None,
+        typer.Option(help="End a text that repeats itself, and keep it, trim it or decode it again (default: off)."),
     ] = None
 
 

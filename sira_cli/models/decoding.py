@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers import GenerationConfig
+from transformers import GenerationConfig, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core.config import SiraConfig
@@ -19,9 +20,10 @@ from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.end_tokens import EndTokens
+from sira_cli.models.loops import RETRIED, RETRY_NGRAM, LoopGuard, find_loop, first_copy
 from sira_cli.models.presets import Preset, check_text
 from sira_cli.models.processors import chat_inputs
-from sira_cli.models.records import Answer
+from sira_cli.models.records import Answer, FinishReason
 from sira_cli.models.repetition import processors_of
 from sira_cli.models.sampling import derived_seed, sampler
 from sira_cli.models.streamers import NewTokens, TextPieces
@@ -196,21 +198,60 @@ class DecodingModel:
             SettingsError: `words` with beams, with compiled steps, or with a method without both streams.
         """
         inputs = self.to_device(inputs)
+        answers = self._decoded(inputs, on_text, seeds, words, task)
+        if self.preset.generation.on_loop == "retry" and any(answer.finish_reason == "loop" for answer in answers):
+            other = copy.copy(self)
+            other.preset = self.preset.with_settings(no_repeat_ngram_size=RETRY_NGRAM, on_loop="trim")
+            again = other._decoded(inputs, None, seeds, words, task)
+            answers = [
+                dataclasses.replace(new, warnings=(RETRIED,)) if old.finish_reason == "loop" else old
+                for old, new in zip(answers, again, strict=True)
+            ]
+        return answers
+
+    def _decoded(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None,
+        seeds: Sequence[int] | None,
+        words: bool,
+        task: str,
+    ) -> list[Answer]:
+        """Decode each row of inputs on the model's device; `answer` without a second try."""
         image_tokens, prompt_tokens = self.lengths(inputs)
         scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
         tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None, seeds=seeds, task=task)
-        rows = [self.ends.until_end(row) for row in tokens.tolist()]
-        return [
-            Answer(
-                text=self.vocabulary.text(row).strip(),
-                finish_reason=self.ends.finish_reason(row),
-                image_tokens=image,
-                prompt_tokens=prompt,
-                output_tokens=len(row),
-                words=scores.words(number, len(row)) if scores else None,
+        answers = []
+        for number, (row, image, prompt) in enumerate(zip(tokens.tolist(), image_tokens, prompt_tokens, strict=True)):
+            row, finish_reason, text = self._ended(row)
+            found = scores.words(number, len(row)) if scores else None
+            answers.append(
+                Answer(
+                    text=text,
+                    finish_reason=finish_reason,
+                    image_tokens=image,
+                    prompt_tokens=prompt,
+                    output_tokens=len(row),
+                    words=None if found is None else [word for word in found if word["end"] <= len(text)],
+                )
             )
-            for number, (row, image, prompt) in enumerate(zip(rows, image_tokens, prompt_tokens, strict=True))
-        ]
+        return answers
+
+    def finish_reason(self, row: list[int]) -> FinishReason:
+        """Return why a text ended; `row` holds its new tokens, perhaps padded."""
+        return self._ended(row)[1]
+
+    def _ended(self, row: list[int]) -> tuple[list[int], FinishReason, str]:
+        """Return the tokens of a text without what pads it in a batch, why it ended, and the text."""
+        row = self.ends.until_end(row)
+        on_loop = self.preset.generation.on_loop
+        loop = find_loop(row) if on_loop else None
+        if loop is None:
+            return row, self.ends.finish_reason(row), self.vocabulary.text(row).strip()
+        text = self.vocabulary.text(row[: loop.end]).strip()
+        if on_loop == "trim":
+            text = first_copy(text, self.vocabulary.text(row[: loop.first]).strip())
+        return row[: loop.end], "loop", text
 
     def to_device(self, inputs: Any) -> Any:
         """Move prepared inputs to the model's device, and pixels to its precision."""
@@ -307,6 +348,8 @@ class DecodingModel:
             processors += sampler(seeds, settings.temperature, settings.top_p)
         elif settings.temperature > 0:
             how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+        if settings.on_loop is not None and settings.num_beams == 1:
+            how["stopping_criteria"] = StoppingCriteriaList([LoopGuard(len(attention_mask))])
         return how | ({"logits_processor": processors} if processors else {})
 
     def _check_watching(self) -> None:

@@ -45,9 +45,9 @@ def load(
             with the same texts up to rounding. Needs a C++ compiler.
         on_download: called before anything is fetched, with what it is and how large.
         **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
-            top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, dtype, attn_implementation, max_pixels,
-            revision, prompt, system, prefix, suffix, max_sentences, complete_sentences. A method's own settings (alpha
-            and beta of most, noise_step of vcd, ...) override its defaults.
+            top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, on_loop, dtype, attn_implementation,
+            max_pixels, revision, prompt, system, prefix, suffix, max_sentences, complete_sentences. A method's own
+            settings (alpha and beta of most, noise_step of vcd, ...) override its defaults.
 
     Raises:
         SettingsError: a preset or a setting is wrong.

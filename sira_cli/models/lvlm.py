@@ -123,7 +123,7 @@ class Lvlm(DecodingModel):
         except Exception as error:
             raise refused(pictures[0].shown, error) from error
         text, seeds = self.preset.text, self.text_seeds(hashes, prompts)
-        answers = self.answer(inputs, None if text.given() else on_text, seeds=seeds, task=task)
+        answers = self.answer(inputs, on_text if self.preset.streams else None, seeds=seeds, task=task)
         each = 1000 * (time.perf_counter() - started) / len(opened)
         return [
             self.result(
@@ -180,7 +180,7 @@ class Lvlm(DecodingModel):
             sira_version=__version__,
             method_settings=self._other_settings(task),
             text_settings=preset.text.given() or None,
-            warnings=list(warnings) or None,
+            warnings=[*warnings, *answer.warnings] or None,
             words=answer.words,
             choices=answer.choices,
             **preset.later(),

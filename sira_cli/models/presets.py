@@ -30,7 +30,7 @@ BUNDLED = "bundled"  # as `model`: the checkpoint that comes with the package
 BUNDLED_FOLDER = _PACKAGE / "demo" / "model"
 # Names in `Preset.decisive` that are there only where they are set: keys and files of records stay those of versions
 # that did not have them.
-_LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size")
+_LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop")
 ONLY_IF_SET = (
     "system",
     *(f"generation.{name}" for name in _LATER_GENERATION),
@@ -103,6 +103,8 @@ class Generation(_Strict):
 
     Attributes:
         repetition_penalty, no_repeat_ngram_size: as transformers has them, on the method's logits; 1 and 0 are off.
+        on_loop: what becomes of a text that repeats itself. It ends, and is kept, or trimmed to the first copy, or is
+            decoded again (`retry`); None: texts may loop.
     """
 
     max_new_tokens: int = Field(default=512, ge=1)
@@ -112,6 +114,7 @@ class Generation(_Strict):
     num_beams: int = Field(default=1, ge=1)
     repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     no_repeat_ngram_size: int = Field(default=0, ge=0)
+    on_loop: Literal["keep", "trim", "retry"] | None = None
 
     @field_validator("no_repeat_ngram_size")
     @classmethod
@@ -199,6 +202,11 @@ class Preset(_Strict):
         """Return settings that earlier versions did not have, where they are not off, by their names in records."""
         values = self.generation.model_dump(mode="json", include={*_LATER_GENERATION}, exclude_defaults=True)
         return values | ({"system": self.prompts.system} if self.prompts.system else {})
+
+    @property
+    def streams(self) -> bool:
+        """Whether texts are complete as they are decoded, so that their beginnings can be shown."""
+        return not self.text.given() and self.generation.on_loop in (None, "keep")
 
     def without_text(self) -> Preset:
         """Return the same preset with texts as the model gives them."""

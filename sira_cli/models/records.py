@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-FinishReason = Literal["stop", "length", "error"]
+FinishReason = Literal["stop", "length", "loop", "error"]
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,12 @@ class Answer:
 
     Attributes:
         text: without the white space around it.
-        finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `error`.
+        finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `loop` (it
+            repeated itself), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         error: what went wrong.
         words, choices: only if they were asked for.
+        warnings: why to look at the text again.
     """
 
     text: str = ""
@@ -31,6 +33,7 @@ class Answer:
     error: str = ""
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 # Marks the fields that are equal in all records of a file: a file holds the texts of one configuration.
@@ -48,12 +51,13 @@ class Result:
         key: hash over all that decides the text; equal keys mean equal work.
         k, alpha: of the method; 0 where it has none.
         text: the answer; empty if the picture failed.
-        finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `error`.
+        finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `loop` (it
+            repeated itself), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         duration_ms: wall time of this picture in milliseconds, preprocessing included.
         method_settings: settings of the method that have no key of their own; None, and not in the record, if there
             are none.
-        system, repetition_penalty, no_repeat_ngram_size: None, and not in the record, where they are off.
+        system, repetition_penalty, no_repeat_ngram_size, on_loop: None, and not in the record, where they are off.
         text_settings: what was done to the text; None, and not in the record, if nothing was.
         warnings: why to look at the picture and its text again; None, and not in the record, if there is no reason.
         words, choices: None, and not in the record, unless they were asked for (`Lvlm.answer`, `choose`).
@@ -89,6 +93,7 @@ class Result:
     system: str | None = field(default=None, metadata=OFF_IF_ABSENT)
     repetition_penalty: float | None = field(default=None, metadata=OFF_IF_ABSENT)
     no_repeat_ngram_size: int | None = field(default=None, metadata=OFF_IF_ABSENT)
+    on_loop: str | None = field(default=None, metadata=OFF_IF_ABSENT)
     text_settings: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     warnings: list[str] | None = None
 

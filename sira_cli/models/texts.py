@@ -27,8 +27,8 @@ class TextSettings(BaseModel):
     Attributes:
         prefix, suffix: put before and behind each text as they are, such as the trigger word of a training set.
         max_sentences: cut a text off behind so many sentences.
-        complete_sentences: drop the unfinished last sentence of a text that `max_new_tokens` ended, unless it is the
-            only one.
+        complete_sentences: drop the unfinished last sentence of a text that `max_new_tokens` or the loop guard ended,
+            unless it is the only one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -59,7 +59,7 @@ class TextSettings(BaseModel):
 
     def _cut(self, text: str, finish_reason: str) -> str:
         ends = sentence_ends(text)
-        if self.complete_sentences and finish_reason == "length" and ends:
+        if self.complete_sentences and finish_reason in ("length", "loop") and ends:
             text = text[: ends[-1]]
         if self.max_sentences is not None and len(ends) >= self.max_sentences:
             text = text[: ends[self.max_sentences - 1]]

@@ -93,7 +93,7 @@ class BatchRun:
         lvlm.check_prompt(prompt)
         self._lvlm, self._task, self._prompt, self._done = lvlm, task, prompt, done
         self.batch_size = batch_size if lvlm.batches else 1
-        as_decoded = self.batch_size == 1 and not words and not lvlm.preset.text.given()
+        as_decoded = self.batch_size == 1 and not words and lvlm.preset.streams
         self._on_text = on_text if as_decoded else None
         self._words, self._choices, self._old_draws = words, choices, old_draws
         self._halvings: deque[Halved] = deque()

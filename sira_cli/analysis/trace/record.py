@@ -176,7 +176,7 @@ def trace_generated(lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, w
     tracer.run(inputs["input_ids"], inputs["attention_mask"])
     seeds = lvlm.text_seeds([request.picture.sha256], [request.prompt])
     output = lvlm.generate(inputs, on_tokens=lambda tokens, step: tracer.token(tokens[0], step), seeds=seeds)
-    return tracer.end(lvlm.ends.finish_reason(output[0].tolist()))
+    return tracer.end(lvlm.finish_reason(output[0].tolist()))
 
 
 def trace_forced(
