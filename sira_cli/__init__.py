@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sira_cli.methods.attaching import attach
     from sira_cli.models.loading import load
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.presets import Preset
+    from sira_cli.models.preset import Preset
     from sira_cli.models.records import Result
     from sira_cli.runs.run import run_pictures
 
@@ -51,7 +51,7 @@ _HOMES = {
     "Lvlm": "models.lvlm",
     "ModelNotFoundError": "errors",
     "PictureError": "errors",
-    "Preset": "models.presets",
+    "Preset": "models.preset",
     "Result": "models.records",
     "SettingsError": "errors",
     "SiraConfig": "core.config",

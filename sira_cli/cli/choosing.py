@@ -18,7 +18,7 @@ from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.presets import Preset
+    from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
 
 # Pictures that are looked at to see whether they are drawn scenes.

@@ -15,7 +15,7 @@ from sira_cli.interrupts import raise_interrupts
 if TYPE_CHECKING:
     from sira_cli.methods.base import Method
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.presets import Preset
+    from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
     from sira_cli.runs.run import Engine as RunEngine
     from sira_cli.runs.targets import Targets

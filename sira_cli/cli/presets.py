@@ -14,7 +14,7 @@ from sira_cli.cli.help import Command
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.models.presets import Preset
+    from sira_cli.models.preset import Preset
 
 WIDE, WIDEST = 90, 160  # columns of a terminal that has room for the models, and for descriptions
 
@@ -94,16 +94,17 @@ def new(
         model = str(Path(model).expanduser().resolve())  # so that the preset works from anywhere
     from sira_cli.models import presets
     from sira_cli.models.inspection import inspect_model
+    from sira_cli.models.preset import Preset, SiraSettings
 
     facts = inspect_model(model, revision=revision, offline=offline)
     name = re.sub(r"[^a-z0-9.]+", "-", Path(model).name.lower()).strip("-")
-    preset = presets.Preset(
+    preset = Preset(
         name=name,
         description=f"{Path(model).name}; K = L/2 is the paper's rule of thumb, not measured",
         model=model,
         revision=revision,
         download_gb=None if Path(model).is_dir() else round(facts.gigabytes, 1) or None,
-        sira=presets.SiraSettings(k=facts.k),
+        sira=SiraSettings(k=facts.k),
     )
     print(presets.to_yaml(preset), end="")
     note(f"{facts.layers} decoder layers, image token id {facts.image_token}")

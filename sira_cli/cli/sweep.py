@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sira_cli.analysis.sweep.outcome import SweepReport
     from sira_cli.analysis.sweep.questions import QuestionSet
     from sira_cli.analysis.sweep.run import Sweep
-    from sira_cli.models.presets import Preset
+    from sira_cli.models.preset import Preset
 
 SCENE_BATCH = 32
 
@@ -144,7 +144,7 @@ def sweep(
         raise SettingsError("--captions is for scenes, whose content is known: leave it out, or the files")
 
     from sira_cli.analysis.sweep.units import Units, decisive
-    from sira_cli.pictures.picture import located
+    from sira_cli.pictures.sources import located
 
     units = Units(output, overwrite=overwrite)
     try:

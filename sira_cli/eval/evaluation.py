@@ -23,9 +23,10 @@ from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
 from sira_cli.methods import check_beams
 from sira_cli.methods.base import Method
-from sira_cli.models.presets import Preset
+from sira_cli.models.preset import Preset
 from sira_cli.pictures.find import Shard, check_images
-from sira_cli.pictures.picture import Picture, located
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.sources import located
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.ledger import Ledger
 

@@ -21,7 +21,7 @@ from sira_cli.methods.base import Ability, Method
 from sira_cli.models.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.loops import RETRIED, RETRY_NGRAM, LoopGuard, find_loop, first_copy
-from sira_cli.models.presets import Preset, check_text
+from sira_cli.models.preset import Preset, check_text
 from sira_cli.models.processors import chat_inputs
 from sira_cli.models.records import Answer, FinishReason
 from sira_cli.models.repetition import processors_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sira_cli.methods.base import Method
-from sira_cli.models.presets import Preset
+from sira_cli.models.preset import Preset
 from sira_cli.models.records import hash_of
 
 

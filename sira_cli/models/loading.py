@@ -14,7 +14,7 @@ from sira_cli.models import presets
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.hub import Download, find_checkpoint
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.presets import Preset
+from sira_cli.models.preset import Preset
 from sira_cli.models.processors import load_processor
 from sira_cli.models.weights import LOAD_ERRORS, load_model, pick_device, quantization_config
 

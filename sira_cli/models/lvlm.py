@@ -14,11 +14,12 @@ from sira_cli.methods.base import Method
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.keys import Keys
-from sira_cli.models.presets import Preset
+from sira_cli.models.preset import Preset
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.names import as_text
-from sira_cli.pictures.picture import Picture, PictureSource, as_picture
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.sources import PictureSource, as_picture
 
 
 class Lvlm(DecodingModel):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,8 @@ from filelock import lock_descriptor
 
 from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.files import cannot_write, replacing
-from sira_cli.models.records import CONFIGURATION, OPTIONAL, configuration_of
+from sira_cli.models.records import CONFIGURATION, configuration_of
+from sira_cli.runs.lines import as_line, given, head_of
 from sira_cli.runs.repeated import Said, marked, wrongly_marked
 
 _BEGINNING = b'{"schema": "sira.'
@@ -35,60 +35,6 @@ class _Line(NamedTuple):
     def of(cls, record: Mapping[str, Any], start: int, length: int) -> _Line:
         """Return what is kept in memory of a record."""
         return cls(record["key"], record["status"], start, length, Said.of_record(record))
-
-
-class _Head(NamedTuple):
-    """What is needed of a line, taken from its bytes: to parse all of it takes several times as long.
-
-    Attributes:
-        configuration: all that is equal in a file; it may differ where that does not.
-        optional: the names of the optional fields.
-    """
-
-    name: str
-    key: str
-    status: str
-    said: Said
-    configuration: bytes
-    optional: list[str]
-
-
-_HEAD = re.compile(
-    rb'\{"schema": ("sira\.\w+/\d+"), "key": "(\w*)", '
-    rb'"file_name": ("(?:[^"\\]|\\.)*"), "status": "(ok|error)", "text": '
-)
-
-
-def _head(line: bytes) -> _Head | None:
-    """Return what is needed of a line that looks as sira writes it; None for other lines.
-
-    What is searched for here is in no text: there, quotes have a backslash before them.
-    """
-    found = _HEAD.match(line)
-    error, first = line.find(b', "error": '), line.find(b', "prompt": ')
-    last, image = line.find(b', "finish_reason": '), line.find(b', "image_sha256": ')
-    version = line.find(b', "sira_version": ')
-    if found is None or not 0 < error < first < last < image < version:
-        return None
-    rest, optional = split_optional(line[version:])
-    same = b"".join(name.encode() + value for name, value in optional.items() if name in CONFIGURATION)
-    schema, key, name, status = found.groups()
-    name = name[1:-1].decode() if b"\\" not in name else json.loads(name)
-    given = [name for name, value in optional.items() if value != b"null"]
-    said = Said.of(
-        schema.decode(), status.decode(), line[found.end() : error], line[image:version], optional.get("warnings", b"")
-    )
-    return _Head(name, key.decode(), status.decode(), said, schema + line[first:last] + rest + same, given)
-
-
-def split_optional(line: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """Split a line as sira writes it into its beginning and the JSON of its optional fields, which stand at the end."""
-    rest, optional = line.rstrip().removesuffix(b"}"), {}
-    for name in reversed(OPTIONAL):
-        rest, found, value = rest.partition(b', "%s": ' % name.encode())
-        if found:
-            optional[name] = value
-    return rest, optional
 
 
 class Ledger:
@@ -172,9 +118,9 @@ class Ledger:
         Raises:
             SiraError: it cannot be written (no space left); the file holds what it held before.
         """
-        line = _as_line(record)
+        line = as_line(record)
         append_whole(self.path, self._file, self._end, line)
-        self._note(record[self._by], _Line.of(record, self._end, len(line)), _given(record))
+        self._note(record[self._by], _Line.of(record, self._end, len(line)), given(record))
         self._end += len(line)
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -224,7 +170,7 @@ class Ledger:
                     data = self._read(name)
                     if name in to_mark:
                         record = marked(json.loads(data))
-                        data = _as_line(record)
+                        data = as_line(record)
                         self.columns |= record.keys()
                     file.write(data)
                     said = self._lines[name].said
@@ -276,13 +222,13 @@ class Ledger:
                         raise _foreign(path, number)
                     break
                 try:
-                    head = _head(line) if self._by == "file_name" else None
+                    head = head_of(line) if self._by == "file_name" else None
                     start = -1 if aside else self._end
                     if head is None or head.configuration != before:
                         before = b"" if head is None else head.configuration
                         record = self._parse(line)
                         name, place = record[self._by], _Line.of(record, start, len(line))
-                        columns = _given(record)
+                        columns = given(record)
                     else:
                         name, place = head.name, _Line(head.key, head.status, start, len(line), head.said)
                         columns = head.optional
@@ -328,14 +274,6 @@ def _foreign(path: Path, number: int) -> DataError:
     return DataError(
         f"{path}: line {number} is no record of sira: give another `output=`, or `overwrite=` to replace it"
     )
-
-
-def _given(record: Mapping[str, Any]) -> list[str]:
-    return [name for name, value in record.items() if value is not None]
-
-
-def _as_line(record: dict[str, Any]) -> bytes:
-    return json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from sira_cli.methods.base import Method
 from sira_cli.models import presets
 from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.keys import Keys
-from sira_cli.models.presets import Preset
+from sira_cli.models.preset import Preset
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ahead import ahead
 from sira_cli.runs.events import Skipped

@@ -26,7 +26,7 @@ from typing import Any
 
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.models.loading import load
-from sira_cli.models.presets import Preset
+from sira_cli.models.preset import Preset
 from sira_cli.models.records import Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch import WINDOW, BatchRun

@@ -15,7 +15,7 @@ from typing import Any
 from sira_cli.errors import SettingsError
 from sira_cli.files import replacing
 from sira_cli.models.records import OPTIONAL, Result
-from sira_cli.runs.ledger import split_optional
+from sira_cli.runs.lines import split_optional
 
 COLUMNS = [field.name for field in fields(Result)]
 ROWS = 10_000  # in a Parquet row group

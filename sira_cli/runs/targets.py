@@ -13,7 +13,7 @@ from typing import Any, Self
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder, replacing
 from sira_cli.methods.base import Method
-from sira_cli.models.presets import ONLY_IF_SET, Preset
+from sira_cli.models.preset import ONLY_IF_SET, Preset
 from sira_cli.models.records import Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ledger import Ledger

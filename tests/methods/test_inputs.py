@@ -23,7 +23,7 @@ from sira_cli.models import presets
 from sira_cli.models.choices import choose
 from sira_cli.models.decoding import BRANCH
 from sira_cli.models.processors import chat_inputs
-from sira_cli.pictures.picture import open_picture
+from sira_cli.pictures.sources import open_picture
 from tests.support.checkpoints_other import WRITERS
 from tests.support.reference_methods import diffusion_share
 

@@ -23,7 +23,7 @@ from sira_cli.models import compiled
 from sira_cli.models.compiled import CACHE_ROWS, CompiledSteps, compiler_errors
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.pictures.picture import open_picture
+from sira_cli.pictures.sources import open_picture
 from tests.support import tiny
 from tests.support.helpers import generate, generate_sira
 

@@ -20,9 +20,9 @@ from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, Uns
 from sira_cli.models.choices import choose
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.presets import Preset
+from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer
-from sira_cli.pictures.picture import open_picture
+from sira_cli.pictures.sources import open_picture
 from tests.support.checkpoints import write_qwen
 from tests.support.helpers import SlowContrast
 from tests.support.tiny import Tiny

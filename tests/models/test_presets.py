@@ -10,6 +10,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import Between, ImageTokens
 from sira_cli.errors import SettingsError
 from sira_cli.models import presets
+from sira_cli.models.preset import Preset
 
 SHIPPED = [
     *("demo", "qwen2.5-vl-7b", "qwen2.5-vl-3b", "llava-1.5-7b", "llava-1.5-13b", "qwen2-vl-7b", "qwen3-vl-8b"),
@@ -65,7 +66,7 @@ def test_everything_that_a_preset_may_say(tmp_path):
         prompts: {caption: Say what you see., ask: "Q: {question}", system: You see.}
         generation:
           {max_new_tokens: 7, temperature: 0.5, top_p: 0.9, seed: 3, num_beams: 2, repetition_penalty: 1.1,
-           no_repeat_ngram_size: 3}
+           no_repeat_ngram_size: 3, on_loop: trim}
         text: {prefix: "ohwx, ", max_sentences: 2, complete_sentences: true}
         load: {dtype: bfloat16, attn_implementation: eager}
         image: {max_pixels: 1003520}
@@ -82,6 +83,7 @@ def test_everything_that_a_preset_may_say(tmp_path):
         "num_beams": 2,
         "repetition_penalty": 1.1,
         "no_repeat_ngram_size": 3,
+        "on_loop": "trim",
     }
     assert preset.text.given() == {"prefix": "ohwx, ", "max_sentences": 2, "complete_sentences": True}
     assert write(tmp_path / "again.yaml", presets.to_yaml(preset))
@@ -134,7 +136,7 @@ def test_a_users_preset_comes_before_a_shipped_one(tmp_path):
     write(tmp_path / "home/presets/llava-1.5-7b.yaml", "model: mine/llava")
     write(tmp_path / "home/presets/other.yml", "model: mine/other")
     assert presets.find("llava-1.5-7b").model == "mine/llava"
-    assert presets.find("other") == presets.Preset(name="other", model="mine/other")
+    assert presets.find("other") == Preset(name="other", model="mine/other")
 
 
 def test_an_unknown_name_gets_the_nearest():

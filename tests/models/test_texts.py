@@ -15,7 +15,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.models.records import Answer
 from sira_cli.models.repetition import NoRepeatedNgrams
 from sira_cli.models.texts import TextSettings, sentence_ends
-from sira_cli.pictures.picture import open_picture
+from sira_cli.pictures.sources import open_picture
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Please describe this image in detail."

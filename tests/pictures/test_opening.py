@@ -13,7 +13,7 @@ from PIL import Image
 from skimage import data
 
 from sira_cli.errors import PictureError
-from sira_cli.pictures.picture import open_picture
+from sira_cli.pictures.sources import open_picture
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 

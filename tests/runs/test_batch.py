@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 from sira_cli import load
-from sira_cli.pictures.picture import FilePicture, Picture, located
+from sira_cli.pictures.picture import FilePicture, Picture
+from sira_cli.pictures.sources import located
 from sira_cli.runs.batch import BatchRun
 from sira_cli.runs.events import Halved, Skipped
 from tests.support.checkpoints_other import WRITERS

@@ -32,7 +32,8 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
-from sira_cli.pictures.picture import Picture, PictureSource, open_picture
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.sources import PictureSource, open_picture
 
 REFERENCES = ("cf", "blur", "shuffle")
 

@@ -12,7 +12,7 @@ from PIL import Image
 from sira_cli.eval.pope import read_questions, split_names
 from sira_cli.eval.stats.tally import Counts
 from sira_cli.models.records import hash_of
-from sira_cli.pictures.picture import open_picture
+from sira_cli.pictures.sources import open_picture
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sira_cli.runs.ledger import append_whole, check_same, open_locked
 
 if TYPE_CHECKING:
     from sira_cli.analysis.sweep.questions import QuestionSet
-    from sira_cli.models.presets import Preset
+    from sira_cli.models.preset import Preset
 
 SCHEMA = "sira.sweep.units/1"
 

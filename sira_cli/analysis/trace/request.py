@@ -10,7 +10,8 @@ from sira_cli.errors import DataError
 from sira_cli.eval.rows import read_rows, text_of
 from sira_cli.pictures import stores
 from sira_cli.pictures.names import from_text
-from sira_cli.pictures.picture import OpenedPicture, Picture, located
+from sira_cli.pictures.picture import OpenedPicture, Picture
+from sira_cli.pictures.sources import located
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,279 @@
+"""A preset: a model and everything that decides its answers, checked.
+
+Unknown keys, wrong types and out-of-range values are errors that name the key and the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.image_tokens import ImageTokens
+from sira_cli.errors import SettingsError
+from sira_cli.methods import find as find_method
+from sira_cli.methods.base import Method
+from sira_cli.models.texts import TextSettings
+
+# Names in `Preset.decisive` that are there only where they are set: keys and files of records stay those of versions
+# that did not have them.
+_LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop")
+ONLY_IF_SET = (
+    "system",
+    *(f"generation.{name}" for name in _LATER_GENERATION),
+    *(f"text.{name}" for name in TextSettings.model_fields),
+)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SiraSettings(_Strict):
+    """K and the strengths; `SiraConfig` says what they mean and checks them."""
+
+    k: int | None = None
+    k_fraction: float | None = None
+    alpha: float = 0.5
+    beta: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> SiraSettings:
+        SiraConfig(**self.model_dump())
+        return self
+
+
+class Prompts(_Strict):
+    """What is said to the model; `ask` contains `{question}`.
+
+    Attributes:
+        system: the system's message, instead of the chat template's own; empty: the template's own, if it has one.
+    """
+
+    caption: str = Field(default="Please describe this image in detail.", min_length=1)
+    ask: str = "{question}"
+    system: str = ""
+
+    def asking(self, question: str) -> str:
+        """Return the prompt for a question.
+
+        Raises:
+            SettingsError: it is no text.
+        """
+        check_text("the question", question)
+        return self.ask.replace("{question}", question)
+
+    @field_validator("ask")
+    @classmethod
+    def _has_question(cls, value: str) -> str:
+        if "{question}" not in value:
+            raise ValueError("must contain {question}")
+        return value
+
+
+class Generation(_Strict):
+    """Decoding settings; temperature 0 is greedy.
+
+    Attributes:
+        repetition_penalty, no_repeat_ngram_size: as transformers has them, on the method's logits; 1 and 0 are off.
+        on_loop: what becomes of a text that repeats itself. It ends, and is kept, or trimmed to the first copy, or is
+            decoded again (`retry`); None: texts may loop.
+    """
+
+    max_new_tokens: int = Field(default=512, ge=1)
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    num_beams: int = Field(default=1, ge=1)
+    repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    no_repeat_ngram_size: int = Field(default=0, ge=0)
+    on_loop: Literal["keep", "trim", "retry"] | None = None
+
+    @field_validator("no_repeat_ngram_size")
+    @classmethod
+    def _is_no_single_token(cls, value: int) -> int:
+        if value == 1:
+            raise ValueError("must be 0 (off) or at least 2")
+        return value
+
+
+class Load(_Strict):
+    """How weights are loaded. `attn_implementation: auto` means sdpa where the model has it, else eager."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
+
+
+class ImageSettings(_Strict):
+    """Limits for the image processor."""
+
+    max_pixels: int | None = Field(default=None, ge=1)
+
+
+class Preset(_Strict):
+    """A model and everything that decides its answers.
+
+    Attributes:
+        download_gb: size of the weights; only for messages.
+        methods: settings of other methods than `sira` that differ from their defaults, by method and name.
+        text: what is done to captions and answers, but not to those of benchmarks.
+    """
+
+    name: str = ""
+    description: str = ""
+    model: str = Field(min_length=1)
+    revision: str = "main"
+    download_gb: float | None = Field(default=None, gt=0)
+    sira: SiraSettings = SiraSettings()
+    methods: dict[str, dict[str, JsonValue]] = {}
+    image_tokens: ImageTokens = ImageTokens()
+    prompts: Prompts = Prompts()
+    generation: Generation = Generation()
+    load: Load = Load()
+    image: ImageSettings = ImageSettings()
+    text: TextSettings = TextSettings()
+
+    @field_validator("methods")
+    @classmethod
+    def _check_methods(cls, given: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
+        for name, settings in given.items():
+            method = find_method(name)
+            for key in settings:
+                if key in method.from_preset:
+                    raise SettingsError(f"{key} of method {name} belongs in `sira`")
+            method.with_values(**settings)
+        return given
+
+    def method(self, name: str) -> Method:
+        """Return a method with this preset's settings for it.
+
+        Raises:
+            SettingsError: there is no such method.
+        """
+        return find_method(name).with_values(**self.methods.get(name, {}))
+
+    @property
+    def sira_config(self) -> SiraConfig:
+        """The settings as the fork takes them."""
+        return SiraConfig(**self.sira.model_dump(), image_tokens=self.image_tokens)
+
+    def decisive(self) -> dict[str, Any]:
+        """Return what of the preset decides a text under SIRA, beside the prompt, as JSON holds it."""
+        left_out = {"name", "description", "download_gb", "prompts", "methods", "text"}
+        values = self.model_dump(mode="json", exclude=left_out)
+        later = self.later()
+        for name in _LATER_GENERATION:
+            if name not in later:
+                del values["generation"][name]
+        if "system" in later:
+            values["system"] = later["system"]
+        if text := self.text.given():
+            values["text"] = text
+        return values
+
+    def later(self) -> dict[str, Any]:
+        """Return settings that earlier versions did not have, where they are not off, by their names in records."""
+        values = self.generation.model_dump(mode="json", include={*_LATER_GENERATION}, exclude_defaults=True)
+        return values | ({"system": self.prompts.system} if self.prompts.system else {})
+
+    @property
+    def streams(self) -> bool:
+        """Whether texts are complete as they are decoded, so that their beginnings can be shown."""
+        return not self.text.given() and self.generation.on_loop in (None, "keep")
+
+    def without_text(self) -> Preset:
+        """Return the same preset with texts as the model gives them."""
+        return self.model_copy(update={"text": TextSettings()})
+
+    def with_settings(self, **settings: Any) -> Preset:
+        """Return the same preset with single values replaced; None leaves a value as it is.
+
+        Args:
+            **settings: keys of `sira`, `generation`, `text` and `load`, `revision`, `max_pixels`, `prompt` (the caption
+                prompt), or `system`.
+
+        Raises:
+            SettingsError: a value is not valid, or a name is not a setting.
+        """
+        return self.with_values(**{name: value for name, value in settings.items() if value is not None})
+
+    def with_values(self, **settings: Any) -> Preset:
+        """Do as `with_settings` does, but take None for a value like any other: `beta=None` switches it off."""
+        values = self.model_dump(mode="json")
+        homes = dict.fromkeys(SiraSettings.model_fields, "sira")
+        homes |= dict.fromkeys(Generation.model_fields, "generation")
+        homes |= dict.fromkeys(TextSettings.model_fields, "text")
+        homes |= dict.fromkeys(Load.model_fields, "load") | {"max_pixels": "image", "system": "prompts"}
+        for name, value in settings.items():
+            if isinstance(value, str):
+                check_text(name, value)
+            if name in homes:
+                values[homes[name]][name] = value
+            elif name == "prompt":
+                values["prompts"]["caption"] = value
+            elif name == "revision":
+                values["revision"] = value
+            else:
+                raise SettingsError(f"no setting named {name!r}{nearest(name, [*homes, 'prompt', 'revision'])}")
+        for one, other in (("k", "k_fraction"), ("k_fraction", "k")):
+            if settings.get(one) is not None and other not in settings:
+                values["sira"][other] = None
+        return validate(values, "settings")
+
+
+def check_text(what: str, text: str) -> None:
+    """Check that a model can be given a text. A command line may hold any bytes.
+
+    Raises:
+        SettingsError: it holds bytes that are not UTF-8, or half a character.
+    """
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise SettingsError(f"{what}: {text!r:.200} holds bytes that are not UTF-8: write it in UTF-8")
+
+
+def validate(values: dict[str, Any], source: str) -> Preset:
+    """Return the preset of these values, which come from `source`.
+
+    Raises:
+        SettingsError: it is none; the message names every mistake.
+    """
+    try:
+        # As JSON, where strict types still let a list fill a tuple.
+        return Preset.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        problems = "; ".join(_explain(problem) for problem in error.errors())
+        raise SettingsError(f"{source}: {problems}") from error
+
+
+def _explain(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        *parents, name = problem["loc"]
+        return f"unknown key `{key}`{nearest(str(name), _keys_at(parents))}"
+    if problem["type"] == "missing":
+        return f"`{key}` is missing"
+    message = problem["msg"].removeprefix("Value error, ")
+    shown = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
+    return f"`{key}`: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _keys_at(parents: list[Any]) -> list[str]:
+    """Return the valid keys below `parents`, from the schema."""
+    schema = Preset.model_json_schema()
+    node = schema
+    for parent in parents:
+        node = node.get("properties", {}).get(parent, {})
+        options = [node, *node.get("anyOf", []), *node.get("allOf", [])]
+        reference = next((option["$ref"] for option in options if "$ref" in option), None)
+        if reference:
+            node = schema["$defs"][reference.rsplit("/", 1)[1]]
+    return list(node.get("properties", {}))
+
+
+def nearest(name: str, known: Any) -> str:
+    """Return a remark for an error: which known name is meant, or which there are."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean `{close[0]}`?" if close else f" (valid: {', '.join(sorted(known))})." if known else ""

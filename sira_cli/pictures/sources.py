@@ -1,0 +1,98 @@
+"""What a program may hand over as a picture: a path, a URI, bytes, a stream, an image, an array."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from sira_cli.errors import PictureError
+from sira_cli.pictures import stores
+from sira_cli.pictures.opening import suspicious, to_rgb
+from sira_cli.pictures.picture import STDIN, FilePicture, OpenedPicture, Picture, StorePicture
+
+
+@dataclass(frozen=True)
+class MemoryPicture(Picture):
+    """A picture that a program hands over: a binary stream that has been read, or a PIL image."""
+
+    content: bytes | Image.Image = b""
+
+    @property
+    def shown(self) -> str:
+        """Its name in a message."""
+        return "the picture's bytes" if isinstance(self.content, bytes) else self.location
+
+    def read(self) -> bytes:
+        """Return the stream's bytes, or the image's samples."""
+        return self.content if isinstance(self.content, bytes) else to_rgb(self.content).tobytes()
+
+    def open(self) -> OpenedPicture:
+        """Decode the bytes; an image is decoded already."""
+        if isinstance(self.content, bytes):
+            return super().open()
+        rgb = to_rgb(self.content)
+        return OpenedPicture(self.location, rgb, hashlib.sha256(rgb.tobytes()).hexdigest(), suspicious(self.content))
+
+
+PictureSource = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Picture
+
+
+def as_picture(source: PictureSource) -> Picture:
+    """Return a picture for what a program hands over.
+
+    Args:
+        source: a path, a URI, a file's bytes, a binary stream, a PIL image, a picture, or an array of samples: uint8,
+            `[H, W]` grey or `[H, W, 3]` RGB.
+
+    Raises:
+        PictureError: it is something else.
+    """
+    if isinstance(source, Picture):
+        return source
+    if isinstance(source, Image.Image):
+        return MemoryPicture("<image>", "<image>", source)
+    if isinstance(source, str | os.PathLike):
+        return located(os.fspath(source))
+    if isinstance(source, np.ndarray):
+        return MemoryPicture("<array>", "<array>", _of_samples(source))
+    if hasattr(source, "read"):
+        source = source.read()
+    if isinstance(source, bytes | bytearray | memoryview):
+        return MemoryPicture(STDIN, STDIN, bytes(source))
+    raise PictureError(
+        f"a {type(source).__name__} is no picture: expected a path, a URI, bytes, a binary file, a PIL image or a "
+        "numpy array; `caption_many` takes several pictures"
+    )
+
+
+def _of_samples(samples: np.ndarray[Any, Any]) -> Image.Image:
+    fits = samples.ndim == 2 or (samples.ndim == 3 and samples.shape[2] == 3)
+    if not fits or samples.dtype != np.uint8 or not samples.size:
+        raise PictureError(
+            f"an array of {samples.dtype} {list(samples.shape)} is no picture: expected uint8, [H, W] grey or "
+            "[H, W, 3] RGB"
+        )
+    return Image.fromarray(samples)
+
+
+def located(location: str, below: str | None = None) -> Picture:
+    """Return the picture at a path or URI; `below` is its path below the folder that was given."""
+    kind = StorePicture if stores.is_uri(location) else FilePicture
+    return kind(location, location if below is None else below)
+
+
+def open_picture(source: PictureSource) -> OpenedPicture:
+    """Open a path, a URI, a binary stream, a PIL image or a picture.
+
+    EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
+    animation the first frame is taken.
+
+    Raises:
+        PictureError: one line that names the picture and says what is wrong with it.
+    """
+    return as_picture(source).open()
