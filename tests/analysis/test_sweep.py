@@ -59,7 +59,7 @@ def under(lvlm: Lvlm, cell: Cell, **settings: Any) -> Lvlm:
 def loaded(lvlm, monkeypatch):
     """Commands get the model that is loaded already."""
 
-    def load_model(preset, model, method):
+    def load_model(preset, model, method, **more):
         return Lvlm(lvlm.model, lvlm.processor, preset, methods.find(method), lvlm.revision, None)
 
     monkeypatch.setattr("sira_cli.cli.sweep.load_model", load_model)
@@ -506,6 +506,9 @@ def test_scenes_table_figure_and_preset(sira, loaded, tmp_path):
 
     code, out, err = sira("sweep", *options, *written)
     assert (code, out) == (2, "")
+    assert f"--plot {figure}: exists: give another, or --overwrite" in err
+    figure.unlink()
+    code, out, err = sira("sweep", *options, *written)
     assert f"--write-preset {preset}: exists: give another, or --overwrite" in err
     assert sira("sweep", *options, *written, "--overwrite", "-q")[0] == 0
 

@@ -47,7 +47,9 @@ def loaded(lvlm, monkeypatch) -> Counter:
         return answer(self, inputs, *args, **options)
 
     monkeypatch.setattr(Lvlm, "answer", counted)
-    monkeypatch.setattr("sira_cli.cli.eval_run.load_model", lambda preset, model, method: lvlm.under(method, preset))
+    monkeypatch.setattr(
+        "sira_cli.cli.eval_run.load_model", lambda preset, model, method, **more: lvlm.under(method, preset)
+    )
     return asked
 
 
