@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -11,6 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from sira_cli.errors import PictureError
 from sira_cli.pictures.names import one_line
 
+BOUND = 2**26  # pixels; half the width and height is still more than any model reads
 SMALL = 32  # pixels; a patch of a vision encoder has 14 to 32
 DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, MemoryError)  # what Pillow's decoders raise
 
@@ -19,7 +21,7 @@ def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]
     """Return upright RGB from a picture file's bytes, and what is suspicious about it. Safe in threads.
 
     EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
-    animation the first frame is taken.
+    animation the first frame is taken. Pictures of more than `BOUND` pixels are reduced, so that memory has a limit.
 
     Args:
         name: of the picture, for messages.
@@ -30,6 +32,8 @@ def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]
     """
     with _opened(name, data) as image:
         try:
+            if (factor := _reduction(image)) > 1:
+                image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: it is decoded smaller
             warnings = suspicious(image)
             return to_rgb(image), warnings
         except DECODING_ERRORS as error:
@@ -86,7 +90,8 @@ def _opened(name: str, data: bytes) -> Image.Image:
     except Image.DecompressionBombError:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise PictureError(
-            f"{shown}: has more than {limit:,} pixels, which may be a decompression bomb: scale it down"
+            f"{shown}: has more than {limit:,} pixels, which may be a decompression bomb: scale it down, or raise "
+            "PIL.Image.MAX_IMAGE_PIXELS in Python"
         ) from None
     except DECODING_ERRORS as error:
         raise _damaged(name, error) from None
@@ -99,6 +104,10 @@ def _damaged(name: str, error: BaseException) -> PictureError:
 def to_rgb(image: Image.Image) -> Image.Image:
     """Return what a viewer would show of a decoded image; see `decode_picture`."""
     image = ImageOps.exif_transpose(image)
+    if (factor := _reduction(image)) > 1:
+        if image.mode in ("1", "P"):  # of these, `resize` would only take every other pixel
+            image = image.convert("RGBA" if image.has_transparency_data else "RGB")
+        image = image.resize((image.width // factor, image.height // factor), Image.Resampling.BOX)
     if image.mode == "F" or image.mode.startswith("I"):
         image = _to_8_bit(image)
     if image.has_transparency_data:
@@ -106,6 +115,11 @@ def to_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, rgba).convert("RGB")
     return image.convert("RGB")
+
+
+def _reduction(image: Image.Image) -> int:
+    """Return by how much width and height are divided, so that a picture has at most `BOUND` pixels."""
+    return math.ceil(math.sqrt(image.width * image.height / BOUND))
 
 
 def _to_8_bit(image: Image.Image) -> Image.Image:

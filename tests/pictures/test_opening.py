@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from PIL import Image
 from skimage import data
 
 from sira_cli.errors import PictureError
+from sira_cli.pictures.opening import BOUND
 from sira_cli.pictures.sources import open_picture
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
@@ -176,7 +179,8 @@ def test_a_decompression_bomb(tmp_path):
 
 def test_a_large_photograph_is_no_bomb(tmp_path):
     path = save(Image.new("L", (10000, 9500)), tmp_path / "large.png")  # above Pillow's warning, below its limit
-    assert open_picture(path).image.size == (10000, 9500)
+    assert open_picture(path).image.size == (5000, 4750)
+    assert BOUND / 4 >= 4096 * 4096  # Qwen3-VL, which reads most, reads so many pixels
 
 
 def test_missing_folder_and_device(tmp_path):
@@ -196,3 +200,49 @@ def test_a_name_with_newline_quotes_and_odd_bytes(photo, tmp_path):
     path = tmp_path / os.fsdecode(b"a'b\"c\n\xff.png")
     save(photo, path)
     assert open_picture(path).image.size == photo.size
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tiff"])
+def test_a_giant_picture_is_reduced_and_an_ordinary_one_is_not(photo, tmp_path, monkeypatch, suffix):
+    """The bound is lowered, so that a photograph of 96 x 64 is a giant."""
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    path = save(photo, tmp_path / f"photo.{suffix}", exif=turned)
+    whole = open_picture(path).image
+    assert whole.size == (64, 96)
+    monkeypatch.setattr("sira_cli.pictures.opening.BOUND", whole.width * whole.height)
+    assert open_picture(path).image.tobytes() == whole.tobytes()
+    for bound, factor in ((whole.width * whole.height - 1, 2), (600, 4)):
+        monkeypatch.setattr("sira_cli.pictures.opening.BOUND", bound)
+        reduced = open_picture(path).image
+        assert reduced.size == (64 // factor, 96 // factor)
+        assert difference(reduced, whole.reduce(factor)) < (2 if suffix == "jpg" else 0.5)
+
+
+@pytest.mark.parametrize("mode", ["1", "P", "L", "LA", "RGBA", "CMYK", "I;16", "I", "F"])
+def test_a_giant_picture_of_any_kind_is_reduced(photo, tmp_path, monkeypatch, mode):
+    image = Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257) if mode == "I;16" else None
+    path = save(image or photo.convert(mode), tmp_path / "photo.tiff")
+    whole = open_picture(path).image
+    monkeypatch.setattr("sira_cli.pictures.opening.BOUND", 2000)
+    reduced = open_picture(path).image
+    assert (reduced.mode, reduced.size) == ("RGB", (48, 32))
+    assert difference(reduced, whole.reduce(2)) < 3
+
+
+@pytest.mark.parametrize(("mode", "suffix"), [("I;16", "png"), ("RGB", "jpg"), ("RGBA", "png")])
+def test_a_giant_picture_takes_no_giant_memory(tmp_path, mode, suffix):
+    """12,000 x 12,000 pixels."""
+    path = tmp_path / f"giant.{suffix}"
+    script = f"""
+import resource
+from PIL import Image
+from sira_cli.pictures.sources import open_picture
+size = open_picture({str(path)!r}).image.size
+print(size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+    save(Image.new(mode, (12_000, 12_000)), path, **({"compress_level": 1} if suffix == "png" else {}))
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
+    size, _, peak = run.stdout.rpartition(" ")
+    assert size == "(6000, 6000)"
+    assert int(peak) < (4 if mode == "RGBA" else 2.5) * 6 * 12_000**2
