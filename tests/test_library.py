@@ -13,6 +13,7 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import TEST_SEEDS
 
 ROOT = Path(__file__).parents[1]
+PICTURES = sorted((ROOT / "examples").glob("*.png"))
 PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
 EXAMPLES = dict(re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 
@@ -58,11 +59,23 @@ def test_ones_own_model(llava, capsys):
     assert len(capsys.readouterr().out.splitlines()) == new == 64
 
 
+def test_ones_own_model_under_any_method(llava):
+    names: dict[str, object] = {}
+    exec(compile(EXAMPLES["Your own model, any method"], "library.md", "exec"), names)
+    inputs = dict(llava.inputs)
+    assert names["caption_with_vcd"](llava.model, inputs).shape[1] > inputs["input_ids"].shape[1]
+
+
+def test_many_pictures(run):
+    lines = run("Many pictures")
+    assert [line.split()[0] for line in lines] == [f"examples/{path.name}" for path in PICTURES]
+
+
 def test_a_folder_is_done_once(run, folder):
     events = run("A folder, resumable")
-    assert [line.split("(")[0] for line in events] == ["Started", *5 * ["Finished"]]
+    assert [line.split("(")[0] for line in events] == ["Started", *len(PICTURES) * ["Finished"]]
     records = (folder / "captions.jsonl").read_bytes()
-    assert [line.split("(")[0] for line in run("A folder, resumable")] == ["Started", *5 * ["Skipped"]]
+    assert [line.split("(")[0] for line in run("A folder, resumable")] == ["Started", *len(PICTURES) * ["Skipped"]]
     assert (folder / "captions.jsonl").read_bytes() == records
 
 
