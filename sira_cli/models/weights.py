@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from sira_cli.errors import ModelNotFoundError, SettingsError, UnsupportedModelError
 
+MOST_LAYERS = 1_000
 # What transformers raises for torn weights, damaged JSON, sizes that do not match, a missing package, ...
 LOAD_ERRORS = (
     *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ImportError),
@@ -27,12 +28,18 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     """Read the config of a model for pictures and text.
 
     Raises:
-        UnsupportedModelError: it is of another kind.
+        UnsupportedModelError: it is of another kind, or has more layers than any model.
         LOAD_ERRORS: whatever transformers has against config.json.
     """
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
     if not trust_remote_code and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         raise UnsupportedModelError(f"{folder} holds a {config.model_type!r} model, not one for pictures and text")
+    for part in (config, *(getattr(config, name, None) for name in ("text_config", "vision_config"))):
+        layers = getattr(part, "num_hidden_layers", None) or 0
+        if layers > MOST_LAYERS:  # building them would take hours
+            raise UnsupportedModelError(
+                f"{folder / 'config.json'}: {layers:,} layers; expected at most {MOST_LAYERS:,}"
+            )
     return config
 
 

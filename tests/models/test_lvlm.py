@@ -366,6 +366,14 @@ def test_torn_weights(llava_folder, tmp_path):
         load(folder)
 
 
+@pytest.mark.parametrize("part", ["text_config", "vision_config"])
+def test_a_model_of_too_many_layers_is_refused_before_it_is_built(llava_folder, tmp_path, part):
+    sizes = json.loads((llava_folder / "config.json").read_text())[part] | {"num_hidden_layers": 100_000}
+    folder = edited(llava_folder, tmp_path / "tall", "config.json", **{part: sizes})
+    with pytest.raises(UnsupportedModelError, match=r"tall/config.json: 100,000 layers; expected at most 1,000"):
+        load(folder)
+
+
 def test_a_model_of_another_kind(llava_folder, tmp_path):
     folder = edited(llava_folder, tmp_path / "bert", "config.json", model_type="bert", architectures=["BertModel"])
     with pytest.raises(UnsupportedModelError, match="holds a 'bert' model, not one for pictures and text"):
