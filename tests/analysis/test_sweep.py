@@ -33,7 +33,6 @@ from sira_cli.models import presets
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
 
-NOTE = "sira: the bundled model knows drawn scenes only; photographs need another preset\n"
 GRID = Grid((1, 4, 7), (0.5, 2.0))
 
 

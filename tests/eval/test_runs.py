@@ -169,7 +169,7 @@ def test_a_part_of_a_run_can_be_scored(pope, tmp_path):
     for path in elsewhere:
         path.write_text('{"answer": "Yes"}')
     code, _, err = pope("--answers", tmp_path, *elsewhere, "--limit", 6)
-    assert (code, "--limit is for runs, and for what they wrote" in err) == (2, True)
+    assert (code, "the file ends after 1 of 6 answers" in err) == (2, True)
 
 
 def test_an_interrupted_run_keeps_what_is_finished(pope, loaded, tmp_path, monkeypatch):

@@ -172,7 +172,7 @@ def test_no_network_is_known_at_once_and_names_two_ways_out(tmp_path):
     message = ask(tmp_path, "http://127.0.0.1:9", "owner/model")  # nobody listens there
     assert message.startswith("error: owner/model (about 7.5 GB) is not in the cache and cannot be fetched from http:")
     assert "hf download owner/model" in message
-    assert "--preset demo" in message
+    assert "`preset=` demo" in message  # which the command line shows as --preset demo
     assert time.monotonic() - started < 30  # not a speed test: retries alone would take longer
 
 

@@ -437,7 +437,7 @@ def test_a_file_that_cannot_be_read(sira, folder):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path, home, at_once, number):
     folder = make_folder(tmp_path / "pictures", 24)
-    with start(folder, home, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as run:
+    with start(folder, home, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL)) as run:
         wait_for_records(folder, 3)
         run.send_signal(number)
         _, err = run.communicate(timeout=300)
