@@ -344,3 +344,34 @@ def test_a_closed_pipe_is_no_error_message(photos, home):
     command = f"{SIRA} caption {photos['chelsea']} {photos['coffee']} -p demo -q --json | true"
     run = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=120, check=True)
     assert run.stderr == b""
+
+
+@pytest.fixture
+def no_model(monkeypatch):
+    monkeypatch.setattr("sira_cli.models.loading.load", None)
+
+
+def test_a_missing_and_a_second_question_are_known_before_the_model_is_loaded(sira, photos, no_model):
+    folder = photos["coffee"].parent
+    code, _, err = sira("ask", folder, "-p", "demo")
+    assert (code, err) == (2, f"sira: the question comes last, but {folder} is a folder: add the question in quotes\n")
+    code, _, err = sira("ask", photos["coffee"], "Is there a cup?", "Is there a dog?", "-p", "demo")
+    assert code == 2
+    assert err.startswith("sira: 'Is there a cup?' is no picture: one question can be asked at a time")
+
+
+def test_stdin_is_called_stdin(sira):
+    code, _, err = sira("caption", "-", *FAST, stdin=b"no picture")
+    assert code == 3
+    assert "sira: stdin: is not a picture that Pillow can read" in err
+
+
+def test_only_who_shows_the_bundled_model_something_else_is_told_what_it_knows(sira, photos, tmp_path):
+    scene = Path(__file__).parents[2] / "examples/scene-2900000.png"
+    assert sira("caption", scene, *FAST)[2] == ""
+    assert "knows drawn scenes only" in sira("caption", scene, photos["coffee"], *FAST)[2]
+    with Image.open(photos["coffee"]) as photo:
+        photo.convert("RGB").resize((384, 384)).save(tmp_path / "square.png")
+    assert "knows drawn scenes only" in sira("caption", tmp_path / "square.png", *FAST)[2]
+    (tmp_path / "square.png").write_bytes(b"no picture")
+    assert "knows drawn scenes only" not in sira("caption", tmp_path / "square.png", *FAST)[2]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from sira_cli.errors import PictureError, SettingsError
+from sira_cli.pictures import stores
 from sira_cli.pictures.find import Shard, find_pictures, read_list
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import FilePicture
@@ -161,3 +163,20 @@ def test_a_store_is_listed_as_a_folder_is(tmp_path):
 def test_credentials_are_not_shown():
     assert public("s3://me:secret@bucket/a.png?endpoint_override=x") == "s3://bucket/a.png"
     assert one_line("s3://me:secret@bucket/é.png") == "s3://bucket/é.png"
+
+
+def test_a_store_without_its_package_names_the_extra(monkeypatch):
+    """pyarrow is made to be missing."""
+    for name in ("pyarrow", "pyarrow.fs"):
+        monkeypatch.setitem(sys.modules, name, None)
+    stores._filesystem.cache_clear()
+    with pytest.raises(SettingsError, match=r"^s3://bucket/ needs pyarrow: pip install 'sira-cli\[parquet\]'$"):
+        find_pictures(["s3://bucket/photos"])
+
+
+@pytest.mark.parametrize("url", ["https://example.org/cat.jpg", "HTTP://example.org/cat.jpg"])
+def test_a_web_address_is_refused_with_what_to_do(url):
+    with pytest.raises(
+        SettingsError, match="not fetched from the web: download them, or pipe one into `sira caption -`"
+    ):
+        find_pictures([url])
