@@ -16,7 +16,6 @@ from sira_cli.cli.eval_options import EvalOptions, Format
 from sira_cli.cli.options import DecodingOptions, ModelOptions
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
-from sira_cli.files import make_folder, replacing
 
 if TYPE_CHECKING:
     from sira_cli.eval.answers.read import AnswerFiles
@@ -200,6 +199,8 @@ def _paper_model(names: Sequence[str]) -> str:
 
 def _write(benchmark: Benchmark, answers: Sequence[Answers], report: EvalReport, options: EvalOptions) -> None:
     """Write report.json, the answers as official scripts read them, and how each was counted."""
+    from sira_cli.files import make_folder, replacing
+
     if options.output is not None:
         make_folder(options.output)
         with replacing(options.output / "report.json") as file:

@@ -26,7 +26,6 @@ from sira_cli.cli.options import (
 )
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.errors import SettingsError
-from sira_cli.files import make_folder
 
 if TYPE_CHECKING:
     from sira_cli.models.records import Result
@@ -124,6 +123,8 @@ def _of_method(output: OutputOptions, task: str, method: str) -> OutputOptions:
     """Return where one of several methods writes: captions-greedy.jsonl, photo.greedy.txt."""
     file = output.output
     if file is not None and (file.is_dir() or not file.suffix):
+        from sira_cli.files import make_folder
+
         make_folder(file)
         file /= "captions.jsonl" if task == "caption" else "answers.jsonl"
     return replace(

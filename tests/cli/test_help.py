@@ -80,7 +80,7 @@ def test_the_shell_completes_commands_options_presets_and_methods():
     assert completed("caption", "--engine", "r") == ["ray"]
 
 
-HEAVY = {"torch", "transformers", "numpy", "PIL", "yaml", "rich"}
+HEAVY = {"torch", "transformers", "numpy", "PIL", "yaml", "rich", "filelock"}
 
 
 @pytest.mark.parametrize("typed", [("caption",), ("caption", "--help"), ("caption", "--k", "x", "a.png"), ("--help",)])
