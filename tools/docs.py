@@ -15,6 +15,7 @@ from typing import Any
 from sira_cli.analysis.bench.figures import BenchReport, Measure
 from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.cli import bench
+from sira_cli.cli.presets import shown_k
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.core.families import FAMILIES
 from sira_cli.demo.scene_report import SceneReport, read_figures
@@ -70,8 +71,7 @@ def presets_table() -> str:
     rows = ["| preset | model | K | |", "|---|---|---|---|"]
     for path in sorted(presets.SHIPPED.glob("*.yaml")):
         preset = presets.read(path)
-        k = preset.sira.k or f"{preset.sira.k_fraction or 0.5:g} L"
-        rows.append(f"| `{preset.name}` | `{preset.model}` | {k} | {preset.description} |")
+        rows.append(f"| `{preset.name}` | `{preset.model}` | {shown_k(preset)} | {preset.description} |")
     return "\n".join(rows)
 
 

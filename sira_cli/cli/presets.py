@@ -40,7 +40,7 @@ def list_presets() -> None:
     table = Table("preset", "K", "download", "memory", "model", "", box=None, pad_edge=False, header_style="")
     out = table_console()
     for name, preset in found.items():
-        row = [name, _shown_k(preset), *_sizes(preset), preset.model, preset.description]
+        row = [name, shown_k(preset), *_sizes(preset), preset.model, preset.description]
         table.add_row(*map(escape, row))
     del table.columns[6 if out.width >= WIDEST else 5 if out.width >= WIDE else 4 :]
     for column in table.columns:
@@ -49,15 +49,18 @@ def list_presets() -> None:
     note("memory: the weights and 15 % more, for one picture at a time")
 
 
-def _shown_k(preset: Preset) -> str:
+def shown_k(preset: Preset) -> str:
+    """Return K, or its share of the layers L."""
     fraction = preset.sira.k_fraction or 0.5
     return str(preset.sira.k or ("L/2" if fraction == 0.5 else f"{fraction:g} L"))
 
 
 def _sizes(preset: Preset) -> tuple[str, str]:
     """Return the download and the memory needed; weights are loaded in the precision that they are stored in."""
+    from sira_cli.models.presets import BUNDLED
+
     if preset.download_gb is None:
-        return ("none", "") if preset.model == "bundled" else ("", "")
+        return ("none", "") if preset.model == BUNDLED else ("", "")
     return f"{preset.download_gb:.1f} GB", f"{math.ceil(1.15 * preset.download_gb)} GB"
 
 

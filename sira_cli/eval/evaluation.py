@@ -25,7 +25,6 @@ from sira_cli.methods import check_beams
 from sira_cli.methods.base import Method
 from sira_cli.models.preset import Preset
 from sira_cli.pictures.find import Shard, check_images
-from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.ledger import Ledger
@@ -66,6 +65,7 @@ class Evaluation:
     """A benchmark, asked of one loaded model under several methods.
 
     Attributes:
+        pictures: all of them, each once.
         not_run: methods whose answers are another's, from which they cannot differ.
         answers: every method's, in the order of the methods, once the events are over; those of a shard are not all.
     """
@@ -104,7 +104,9 @@ class Evaluation:
         for preset, method in methods.values():
             check_beams(method, preset.generation.num_beams)
         images = Path(images)
-        check_images(images, list(dict.fromkeys(ask.picture for part in benchmark.parts for ask in part.asks)))
+        names = list(dict.fromkeys(ask.picture for part in benchmark.parts for ask in part.asks))
+        check_images(images, names)
+        self.pictures = [located(str(images / name)) for name in names]
         self._benchmark, self._images, self._methods = benchmark, images, dict(methods)
         self._output, self._overwrite = None if output is None else Path(output), overwrite
         self._retry_errors = retry_errors
@@ -123,12 +125,6 @@ class Evaluation:
     def preset(self) -> Preset:
         """The first method's preset."""
         return self.first[0]
-
-    @property
-    def pictures(self) -> list[Picture]:
-        """All pictures, each once."""
-        names = dict.fromkeys(ask.picture for part in self._benchmark.parts for ask in part.asks)
-        return [located(str(self._images / name)) for name in names]
 
     def files(self, folder: Path) -> dict[tuple[str, str], Path]:
         """Return the file of answers of each method and part in a folder."""

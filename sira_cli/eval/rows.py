@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError
-from sira_cli.pictures.names import one_line
+from sira_cli.pictures.names import is_utf8, one_line
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -91,7 +91,7 @@ def text_of(where: str, row: dict[str, Any], *names: str) -> str:
         if name in row:
             if not isinstance(row[name], str):
                 raise DataError(f"{where}: {name} is no text: {brief(row[name])}")
-            if any("\ud800" <= char <= "\udfff" for char in row[name]):
+            if not is_utf8(row[name]):
                 raise DataError(f"{where}: {name} holds half a character (a lone surrogate): {brief(row[name])}")
             return str(row[name])
     raise DataError(f"{where}: expected {' or '.join(names)}, found {some(row) or 'nothing'}")

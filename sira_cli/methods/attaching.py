@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from sira_cli.core import fork
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import SettingsError
@@ -14,7 +17,6 @@ from sira_cli.methods.base import Ability, Method, TwoPasses
 
 if TYPE_CHECKING:
     from PIL import Image
-    from torch import Tensor
 
 
 @contextmanager
@@ -67,7 +69,8 @@ def attach(
         branch = decoder.branch_inputs(maker, [], [], inputs, seeds)
         context = decoder.attach(model, config, inputs["input_ids"], branch)
     else:
-        context = decoder.attach(model, config, inputs["input_ids"] if inputs else _nothing(), {})
+        prompts = torch.empty(0) if inputs is None else inputs["input_ids"]
+        context = decoder.attach(model, config, prompts, {})
     with context as decoding:
         yield decoding
 
@@ -86,9 +89,3 @@ class _ModelAlone:
         raise SettingsError(
             "this method words the prompt anew, which needs the processor: use `load` instead of `attach`"
         )
-
-
-def _nothing() -> Tensor:
-    import torch
-
-    return torch.empty(0)

@@ -168,9 +168,9 @@ class DecodingModel:
             images, prompts: B of each.
             image_hashes: what tells the pictures apart, for methods that draw noise; None: their samples do.
         """
-        if image_hashes is None:
+        if image_hashes is None and self.decoder.uses_seed:
             image_hashes = [hashlib.sha256(image.tobytes()).hexdigest() for image in images]
-        seeds = self.picture_seeds(image_hashes)
+        seeds = self.picture_seeds(image_hashes or [""] * len(images))
         with self.vocabulary.lock:
             inputs: Any = self.chat_inputs(images, prompts)
             for name, value in self.decoder.branch_inputs(self, images, prompts, inputs, seeds).items():

@@ -17,6 +17,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import find as find_method
 from sira_cli.methods.base import Method
 from sira_cli.models.texts import TextSettings
+from sira_cli.pictures.names import is_utf8
 
 # Names in `Preset.decisive` that are there only where they are set: keys and files of records stay those of versions
 # that did not have them.
@@ -230,7 +231,7 @@ def check_text(what: str, text: str) -> None:
     Raises:
         SettingsError: it holds bytes that are not UTF-8, or half a character.
     """
-    if any("\ud800" <= char <= "\udfff" for char in text):
+    if not is_utf8(text):
         raise SettingsError(f"{what}: {text!r:.200} holds bytes that are not UTF-8: write it in UTF-8")
 
 

@@ -16,6 +16,11 @@ def one_line(name: str) -> str:
     return name if name.isprintable() else ascii(name)
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can hold a text: it has no half characters, which stand for bytes that are no text, too."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def as_text(file_name: str) -> str:
     """Return a name for a record: the name itself, but bytes that are not UTF-8 become `\\xff`.
 

@@ -47,8 +47,10 @@ def suspicious(image: Image.Image) -> tuple[str, ...]:
     if getattr(image, "is_animated", False) and image.format != "MPO":
         found.append("has several frames or pages: the first one was taken")
     image.load()
-    if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema() != (255, 255):
-        found.append("is transparent in parts: they were taken as white")
+    if image.has_transparency_data:
+        with_alpha = image if "A" in image.getbands() else image.convert("RGBA")
+        if with_alpha.getchannel("A").getextrema() != (255, 255):
+            found.append("is transparent in parts: they were taken as white")
     if min(image.size) < SMALL:
         found.append(f"is tiny: {image.width} x {image.height} pixels")
     return tuple(found)
