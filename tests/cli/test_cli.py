@@ -185,10 +185,12 @@ def test_version_and_help(sira):
         assert out.startswith(f"Usage: {' '.join(['sira', *command])} ")
 
 
-HEAVY = {"torch", "transformers", "numpy", "PIL", "huggingface_hub", "rich", "yaml"}
+HEAVY = {"torch", "transformers", "numpy", "PIL", "huggingface_hub", "rich", "yaml", "filelock"}
 
 
-@pytest.mark.parametrize("args", [["--help"], ["caption", "--help"], ["nope"], ["caption", "x.jpg", "--k", "three"]])
+@pytest.mark.parametrize(
+    "args", [["--help"], ["caption", "--help"], ["nope"], ["caption"], ["caption", "x.jpg", "--k", "three"]]
+)
 def test_help_and_usage_errors_import_nothing_heavy(args):
     """That keeps them instant on any machine; a clock in a test would not."""
     script = (

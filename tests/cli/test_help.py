@@ -78,18 +78,3 @@ def test_the_shell_completes_commands_options_presets_and_methods():
     assert completed("caption", "--method", "greedy") == [name for name in METHODS if name.startswith("greedy")]
     assert set(completed("caption", "-p", "llava")) == {name for name in presets.available() if name[:5] == "llava"}
     assert completed("caption", "--engine", "r") == ["ray"]
-
-
-HEAVY = {"torch", "transformers", "numpy", "PIL", "yaml", "rich", "filelock"}
-
-
-@pytest.mark.parametrize("typed", [("caption",), ("caption", "--help"), ("caption", "--k", "x", "a.png"), ("--help",)])
-def test_help_and_usage_errors_load_nothing_heavy(typed):
-    script = (
-        "import sys; from sira_cli.cli import main\n"
-        f"sys.argv = {['sira', *typed]!r}\n"
-        "try: main()\n"
-        f"finally: print(sorted({HEAVY!r} & sys.modules.keys()), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == "[]"

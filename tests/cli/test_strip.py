@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pty
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from sira_cli.cli.options import ColorBy
 from sira_cli.cli.strip import DELTA, DOUBT, PALE, print_words, word_style
-from tests.support.helpers import SIRA
+from tests.support.helpers import on_terminal
 
 EXAMPLE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
 TEXT = "There is a laptop and a dog."
@@ -25,19 +21,10 @@ WORDS = [
 ]
 
 
-def on_terminal(home: Path, *arguments: object) -> str:
+def shown_on_terminal(home: Path, *arguments: object) -> str:
     """What a command prints on a terminal, both streams together, without the codes of colours."""
-    controller, terminal = pty.openpty()
-    environment = {**os.environ, "SIRA_HOME": str(home), "COLUMNS": "160", "TERM": "xterm-256color"}
-    command = [SIRA, *map(str, arguments)]
-    with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=environment):
-        os.close(terminal)
-        shown = b""
-        with contextlib.suppress(OSError):  # the terminal is gone when the command has ended
-            while piece := os.read(controller, 100_000):
-                shown += piece
-    os.close(controller)
-    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.decode()).replace("\r\n", "\n")
+    pieces = on_terminal(*arguments, both=True, SIRA_HOME=home, COLUMNS=160, TERM="xterm-256color")
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", b"".join(pieces).decode()).replace("\r\n", "\n")
 
 
 def test_an_absent_thing_of_a_large_delta_is_doubted():
@@ -64,7 +51,7 @@ def test_words_to_doubt_are_listed_below_the_text(capsys):
 
 def test_a_trace_on_a_terminal_holds_no_bars_of_weights(home):
     """With -v too, which adds the candidates of each token."""
-    shown = on_terminal(home, "trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "-v")
+    shown = shown_on_terminal(home, "trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "-v")
     assert "Loading weights" not in shown
     text, table = shown.split(" step", 1)
     assert f"{EXAMPLE.name}:\n" in text
@@ -73,7 +60,9 @@ def test_a_trace_on_a_terminal_holds_no_bars_of_weights(home):
 
 
 def test_words_of_captions_are_coloured_too(home):
-    shown = on_terminal(home, "caption", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--words", "-q")
+    shown = shown_on_terminal(home, "caption", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--words", "-q")
     assert "grounding, the word's probability under the contrast" in shown
-    shown = on_terminal(home, "trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--color-by", "delta", "--quiet")
+    shown = shown_on_terminal(
+        home, "trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--color-by", "delta", "--quiet"
+    )
     assert "Δ = full - CF logits" in shown
