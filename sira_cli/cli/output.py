@@ -8,10 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sira_cli.cli.console import verbosity
+from sira_cli.cli.console import note, verbosity
+from sira_cli.cli.options import check_file
+from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from sira_cli.models.preset import Preset
 
 
 def table_console() -> Console:
@@ -33,3 +37,34 @@ def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Pat
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its font cache
     with replacing(path) as file:
         draw(report, file, path.suffix)
+
+
+def check_preset_file(path: Path | None, overwrite: bool) -> None:
+    """Check the file of --write-preset, before anything is measured.
+
+    Raises:
+        SettingsError: it exists, or its name has another ending.
+    """
+    check_file("--write-preset", path, overwrite)
+    if path is not None and path.suffix not in (".yaml", ".yml"):
+        raise SettingsError(f"--write-preset {path}: expected a name that ends in .yaml")
+
+
+def save_preset(preset: Preset, path: Path, description: str, holds: str) -> None:
+    """Write a preset, named after its file, that works from any folder, and say what it holds.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    from sira_cli.files import replacing
+    from sira_cli.models import presets
+
+    folder = Path(preset.model).expanduser()
+    changes = {
+        "name": path.stem,
+        "description": description,
+        "model": str(folder.resolve()) if folder.is_dir() else preset.model,
+    }
+    with replacing(path) as file:
+        file.write(presets.to_yaml(preset.model_copy(update=changes)).encode())
+    note(f"{path}: {holds}; use it with --preset {path}")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.choosing import choose_preset, load_model
-from sira_cli.cli.console import note, say, set_verbosity
+from sira_cli.cli.console import say, set_verbosity
 from sira_cli.cli.options import ModelOptions, Verbose, check_file, with_options
-from sira_cli.cli.output import save_plot
+from sira_cli.cli.output import check_preset_file, save_plot, save_preset
 from sira_cli.cli.progress import Progress
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.errors import SettingsError
@@ -194,14 +194,13 @@ def _check_targets(output: Path | None, plot: Path | None, write_preset: Path | 
     """Check the files to write, before anything is measured."""
     from sira_cli.analysis.plots import check_format
 
-    for option, file in (("--output", output), ("--plot", plot), ("--write-preset", write_preset)):
+    for option, file in (("--output", output), ("--plot", plot)):
         # A sweep goes on in its file, and its figure is drawn again.
         goes_on = option == "--output" or (option == "--plot" and output is not None)
         check_file(option, file, overwrite or goes_on)
     if plot is not None:
         check_format(plot)
-    if write_preset is not None and write_preset.suffix not in (".yaml", ".yml"):
-        raise SettingsError(f"--write-preset {write_preset}: expected a name that ends in .yaml")
+    check_preset_file(write_preset, overwrite)
 
 
 def _questions(
@@ -246,20 +245,9 @@ def _listen(sweep: Sweep) -> None:
 
 
 def _write_preset(report: SweepReport, preset: Preset, path: Path) -> None:
-    from sira_cli.files import replacing
-    from sira_cli.models import presets
-
-    folder = Path(preset.model).expanduser()
     how = f"by sira sweep: {report.by} on {report.pictures if report.captions else report.questions} "
     how += "scenes" if report.captions else "questions"
     if report.by_default:
         how = "of the paper: no setting of sira sweep fulfilled its rule"
-    changes = {
-        "name": path.stem,
-        "description": f"K and alpha {how}",
-        "model": str(folder.resolve()) if folder.is_dir() else preset.model,  # so that it works from anywhere
-    }
-    best = preset.with_settings(k=report.best.k, alpha=report.best.alpha).model_copy(update=changes)
-    with replacing(path) as file:
-        file.write(presets.to_yaml(best).encode())
-    note(f"{path}: K = {report.best.k}, alpha = {report.best.alpha:g}; use it with --preset {path}")
+    best = preset.with_settings(k=report.best.k, alpha=report.best.alpha)
+    save_preset(best, path, f"K and alpha {how}", f"K = {report.best.k}, alpha = {report.best.alpha:g}")

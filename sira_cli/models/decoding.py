@@ -18,6 +18,7 @@ from sira_cli.core.fork import Fork, Step
 from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
+from sira_cli.models.calibrations import calibrated
 from sira_cli.models.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.loops import RETRIED, RETRY_NGRAM, LoopGuard, find_loop, first_copy
@@ -65,7 +66,7 @@ class DecodingModel:
         self.model = model
         self.processor = processor
         self.preset = preset
-        self.decoder = method
+        self.decoder = method = calibrated(method, preset.model, revision)
         self.method = method.name
         self.revision = revision
         self.quantization = quantization

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sira_cli.methods.base import Method
+from sira_cli.models.calibrations import calibrated
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import hash_of
 
@@ -30,7 +31,11 @@ class Keys:
             preset, method: with the settings in force.
             revision: what pins the model's files (`Checkpoint.revision`).
             quantization: `4bit`, `8bit` or None.
+
+        Raises:
+            SettingsError: the method lacks its calibration of this model.
         """
+        method = calibrated(method, preset.model, revision)
         decisive = method.decisive(preset.decisive())
         settings = {"method": method.name, "revision": revision, "quantization": quantization, "preset": decisive}
         return cls(settings, preset.generation.temperature > 0 or method.uses_seed)

@@ -11,6 +11,7 @@ from sira_cli import methods
 from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
+from sira_cli.models.calibrations import calibrated
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.hub import Download, find_checkpoint
 from sira_cli.models.lvlm import Lvlm
@@ -77,6 +78,7 @@ def load(
         expected_gb=preset.download_gb,
         on_download=on_download,
     )
+    method = calibrated(method, preset.model, checkpoint.revision)  # before the weights are read
     attention = preset.load.attn_implementation
     try:
         processor = load_processor(

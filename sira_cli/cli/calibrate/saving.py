@@ -1,0 +1,54 @@
+"""Where the commands write: the calibration, and a preset that names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sira_cli.cli.console import note
+from sira_cli.cli.options import check_file
+from sira_cli.cli.output import check_preset_file, save_preset
+
+if TYPE_CHECKING:
+    from sira_cli.methods.calibrated import Calibration
+    from sira_cli.models.preset import Preset
+
+
+def check_targets(output: Path | None, write_preset: Path | None, overwrite: bool) -> None:
+    """Check the files to write, before anything is measured.
+
+    Raises:
+        SettingsError: one exists, or the preset's name has another ending.
+    """
+    check_file("--output", output, overwrite)
+    check_preset_file(write_preset, overwrite)
+
+
+def save(calibration: Calibration, preset: Preset, output: Path | None, write_preset: Path | None) -> None:
+    """Write a calibration where `load` finds it, or to `output`, and a preset that names it.
+
+    Args:
+        calibration: of the model of `preset`.
+        preset: with which it was made.
+        output, write_preset: files that the user asked for.
+
+    Raises:
+        SiraError: one cannot be written.
+    """
+    from sira_cli.models.calibrations import place
+
+    kind = calibration.origin.kind
+    path = output or place(kind, calibration.origin.model, calibration.origin.revision)
+    calibration.write(path)
+    if output is None:
+        note(f"{path}: --method {kind} finds it by the model")
+    else:
+        note(f"{path}: use it with --method {kind} --set calibration={path}")
+    if write_preset is not None:
+        own = {**preset.methods.get(kind, {}), "calibration": str(path.resolve())}
+        save_preset(
+            preset.model_copy(update={"methods": {**preset.methods, kind: own}}),
+            write_preset,
+            f"with a calibration for {kind}",
+            f"the calibration for {kind}",
+        )

@@ -1,0 +1,67 @@
+"""Where the calibrations of models are kept, and which one belongs to a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from sira_cli.errors import SettingsError
+from sira_cli.methods.base import Method
+from sira_cli.methods.calibrated import Calibrated
+from sira_cli.models import presets
+
+SHIPPED = Path(__file__).parents[1] / "demo" / "calibrations"  # of the bundled model
+
+
+def place(kind: str, model: str, revision: str) -> Path:
+    """Return where the calibration of a model is kept: `$SIRA_HOME/calibrations/ict/MODEL@REVISION.safetensors`.
+
+    Args:
+        kind: the method that it is for.
+        model: hub id or folder.
+        revision: what pins the model's files (`Checkpoint.revision`).
+    """
+    return presets.home() / "calibrations" / kind / f"{Path(model).name}@{_short(revision)}.safetensors"
+
+
+def find(kind: str, revision: str) -> Path | None:
+    """Return the calibration of a model, wherever its folder lies now; the user's own comes before a shipped one."""
+    for folder in (presets.home() / "calibrations", SHIPPED):
+        for path in sorted((folder / kind).glob(f"*@{_short(revision)}.safetensors")):
+            return path
+    return None
+
+
+def calibrated(method: Method, model: str, revision: str) -> Method:
+    """Return a method with the calibration of a model, if it needs one; a file that was given is checked.
+
+    Args:
+        method: with the settings in force.
+        model: as presets name it, for messages.
+        revision: what pins the model's files (`Checkpoint.revision`).
+
+    Raises:
+        SettingsError: there is none, or that which was given is of another model or for another method.
+        DataError: the file cannot be read.
+    """
+    if not isinstance(method, Calibrated):
+        return method
+    how = f"sira calibrate {method.name} -m {model}"
+    if method.calibration is None:
+        path = find(method.name, revision)
+        if path is None:
+            raise SettingsError(
+                f"method {method.name} needs a calibration of {model}, which is made once: see `{how} --help`"
+            )
+        method = replace(method, calibration=str(path))
+    origin = method.read().origin
+    if origin.revision != revision:
+        raise SettingsError(
+            f"{method.calibration}: made for {origin.model} ({origin.revision}), not for {model} ({revision}): "
+            f"make one with `{how}`"
+        )
+    return method
+
+
+def _short(revision: str) -> str:
+    return revision.removeprefix("folder-")[:12]
