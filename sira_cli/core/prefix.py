@@ -1,0 +1,122 @@
+"""A prompt's rows up to its last image row, computed once, and many texts that follow them.
+
+    [ text ... image ]   one pass, into a cache               p rows
+    [ tail 1         ]   each tail reads the same p rows,     one batch, a few rows each
+    [ tail 2 ...     ]   at the positions that follow them
+
+What stands behind the picture costs a few rows then, instead of another prompt. That is exact where rows see only what
+stands before them, which is so in every supported family but PaliGemma.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from sira_cli.core.families import POSITION_STATE
+
+# Families whose prompt rows see each other in both directions: what follows the picture changes the picture's rows.
+BIDIRECTIONAL = ("paligemma",)
+AT_ONCE = 8  # tails that share a pass; each holds a copy of the prefix's keys and values
+
+
+class ImagePrefix:
+    """The first rows of one prompt in a cache of their own.
+
+    Attributes:
+        length: p, number of rows.
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: Any, inputs: Mapping[str, Tensor], length: int) -> None:
+        """Compute the rows.
+
+        Args:
+            model: a Hugging Face LVLM.
+            inputs: what the processor makes of one picture and prompt, `input_ids [1, S]`, without padding, on the
+                model's device.
+            length: p, so many of the S rows, all image rows among them.
+        """
+        ids = inputs["input_ids"]
+        self.length = length
+        self._model = model
+        self._inputs = {
+            name: value[:, :length] if value.shape == ids.shape else value for name, value in inputs.items()
+        }
+        self._cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+        kept = _position_state(model)
+        try:
+            more = {} if self._positions(0) is None else {"position_ids": self._positions(0)}
+            model(**self._inputs, **more, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+        finally:
+            _put_back(kept)
+
+    @torch.no_grad()
+    def last_logits(self, tails: Sequence[Sequence[int]]) -> Tensor:
+        """Return the logits behind each tail, as if it followed the prefix alone: `[Q, V]` float32.
+
+        Args:
+            tails: Q lists of token ids, at least one each, with no image token among them.
+        """
+        parts = [self._pass(tails[first : first + AT_ONCE]) for first in range(0, len(tails), AT_ONCE)]
+        return torch.cat(parts)
+
+    def _pass(self, tails: Sequence[Sequence[int]]) -> Tensor:
+        device = self._inputs["input_ids"].device
+        longest = max(map(len, tails))
+        # Padded on the right: no row sees what stands behind it.
+        ids = torch.tensor([[*tail, *[0] * (longest - len(tail))] for tail in tails], device=device)  # [Q, T]
+        last = torch.tensor([len(tail) - 1 for tail in tails], device=device)
+        ends, place = torch.unique(last, return_inverse=True)
+        cache = copy.deepcopy(self._cache)
+        cache.batch_repeat_interleave(len(tails))
+        kept = _position_state(self._model)
+        try:
+            positions = self._positions(longest)
+            more = {}
+            if positions is not None:
+                own = positions[..., self.length :]
+                more["position_ids"] = own.expand(*own.shape[:-2], len(tails), longest)
+            logits = self._model(
+                input_ids=ids, **more, past_key_values=cache, use_cache=True, logits_to_keep=ends
+            ).logits  # [Q, number of different ends, V]
+        finally:
+            _put_back(kept)
+        found: Tensor = logits[torch.arange(len(tails), device=device), place].float()
+        return found
+
+    def _positions(self, more: int) -> Tensor | None:
+        """Return the positions of the prefix and so many rows behind it, or None if the model takes none."""
+        model = self._model
+        if "position_ids" not in inspect.signature(model.forward).parameters:
+            return None
+        ids = self._inputs["input_ids"]
+        grown = {
+            name: torch.cat([value, value.new_full((1, more), int(name == "attention_mask"))], dim=1)
+            if value.shape == ids.shape
+            else value
+            for name, value in self._inputs.items()
+        }
+        positions: Tensor = model._prepare_position_ids_for_generation(grown["input_ids"], grown)
+        return positions
+
+
+def _position_state(model: Any) -> list[tuple[Any, str, Any]]:
+    """Return what modules keep of the last prompt beside the cache (`POSITION_STATE`)."""
+    return [
+        (module, name, getattr(module, name))
+        for module in model.modules()
+        for name in POSITION_STATE
+        if hasattr(module, name)
+    ]
+
+
+def _put_back(kept: Sequence[tuple[Any, str, Any]]) -> None:
+    for module, name, value in kept:
+        setattr(module, name, value)
