@@ -107,9 +107,9 @@ def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
     assert run.stdout.split() == sorted(path.stem for path in (ROOT / "presets").iterdir())
     modules = {path.name for path in tmp_path.iterdir() if path.suffix != ".dist-info"}
     assert modules == {"sira_cli"}  # no tools, no tests
-    for name in ("py.typed", "eval/paper.yaml", "eval/chair/synonyms.txt"):
+    for name in ("py.typed", "eval/paper.yaml", "language/chair.txt"):
         assert (tmp_path / "sira_cli" / name).read_bytes() == (ROOT / "sira_cli" / name).read_bytes()
     (licences,) = tmp_path.glob("sira_cli-*.dist-info/licenses")
-    assert (licences / "sira_cli/eval/chair/synonyms.LICENSE").is_file()
+    assert (licences / "sira_cli/language/chair.LICENSE").is_file()
     shapes = [path.stem for path in (tmp_path / "sira_cli/analysis/bench/shapes").iterdir()]
     assert sorted(shapes) == shape_names()

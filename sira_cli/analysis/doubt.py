@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+
+from sira_cli.language import function_words
 
 STEPS = (0.8, 0.6, 0.4, 0.2)  # a grounding below each of them is one more degree of doubt
 DOUBTED = STEPS[2]  # below, an object word of the bundled model is absent more often than one on the whole
-_FUNCTION_WORDS = frozenset(Path(__file__).with_name("function_words.txt").read_text(encoding="utf-8").split())
 _EDGES = re.compile(r"^[\W_]+|[\W_]+$")
 
 
@@ -27,4 +27,4 @@ def bare(word: str) -> str:
 def says_something(word: str) -> bool:
     """Return whether a word can be true or false of a picture: English function words and bare punctuation cannot."""
     core = bare(word).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    return core != "" and core not in _FUNCTION_WORDS
+    return core != "" and core not in function_words()

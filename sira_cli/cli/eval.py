@@ -281,7 +281,7 @@ def amber(
     from sira_cli.eval.amber.benchmark import PARTS, Amber
     from sira_cli.eval.amber.data import read_numbers
     from sira_cli.eval.amber.similarity import find_similarity
-    from sira_cli.eval.language.language import find_language
+    from sira_cli.language.language import find_language
 
     captions = task in (Task.GENERATIVE, Task.ALL)  # questions need neither nouns nor vectors
     questions = task != Task.GENERATIVE

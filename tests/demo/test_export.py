@@ -124,7 +124,7 @@ def test_areas_are_the_pixels_that_are_seen(folder):
 
 
 def synonyms() -> str:
-    return (Path(__file__).parents[2] / "sira_cli/eval/chair/synonyms.txt").read_text(encoding="utf-8")
+    return (Path(__file__).parents[2] / "sira_cli/language/chair.txt").read_text(encoding="utf-8")
 
 
 def test_the_worlds_objects_have_the_categories_that_chair_reads_them_as():

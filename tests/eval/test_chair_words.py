@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from sira_cli.eval.chair.words import HEADS, MERGES, SYNONYMS, mentions
-from sira_cli.eval.language import fallback
+from sira_cli.eval.chair.words import HEADS, MERGES, mentions
+from sira_cli.language import CHAIR_WORDS, fallback
 from tests.support.eval.coco_data import CATEGORIES
 
 
@@ -95,7 +95,7 @@ def test_every_category_of_coco_is_a_head():
 def test_the_list_is_the_official_one():
     """By the hash of the file in CHAIR's repository."""
     official = "b685537b36fe21b791c87151b96a991ceb582edff19f3da204dcc7a7905502f2"
-    assert hashlib.sha256(SYNONYMS.read_bytes()).hexdigest() == official
+    assert hashlib.sha256(CHAIR_WORDS.read_bytes()).hexdigest() == official
 
 
 DOUBLE = """motor bike|motor cycle|air plane|traffic light|street light|traffic signal|stop light|fire hydrant|stop sign
@@ -142,7 +142,7 @@ def slow_rule(tokens: list[str], synonyms: str) -> tuple[list[str], list[str], l
 
 @pytest.mark.parametrize("model", ["instructblip-greedy", "llava-1.5-beam5", "minigpt4-ours", "shikra-greedy"])
 def test_the_rule_against_a_slow_one_on_real_captions(model, benchmarks):
-    synonyms = SYNONYMS.read_text()
+    synonyms = CHAIR_WORDS.read_text()
     mentioned = merged = 0
     for line in (benchmarks / "chair" / f"{model}.jsonl").read_text().splitlines():
         tokens = [fallback.singular(word) for word in fallback.tokens(json.loads(line)["caption"].lower())]
@@ -164,5 +164,5 @@ def test_the_rule_against_a_slow_one_on_all_pairs_of_its_words():
             tokens = f"{first} {second} seat baby {first}".split()
             found = mentions(tokens)
             assert (list(found.tokens), list(found.words), list(found.heads), list(found.places)) == (
-                slow_rule(tokens, SYNONYMS.read_text())
+                slow_rule(tokens, CHAIR_WORDS.read_text())
             )

@@ -12,9 +12,9 @@ from sira_cli.cli import eval as cli
 from sira_cli.eval.amber import benchmark as amber
 from sira_cli.eval.amber import figures as amber_figures
 from sira_cli.eval.chair import benchmark as chair
-from sira_cli.eval.language import language
 from sira_cli.eval.settings import SAME, EvalSettings
 from sira_cli.eval.stats import pope as pope_eval
+from sira_cli.language import language
 from tests.support.eval.helpers import SCENES
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-SYNONYMS = Path(__file__).with_name("synonyms.txt")
+from sira_cli.language import CHAIR_WORDS
 
 
 def read_synonyms(text: str) -> dict[str, str]:
@@ -22,7 +21,7 @@ def read_synonyms(text: str) -> dict[str, str]:
     return {word: line[0] for line in lines for word in line}
 
 
-HEADS = read_synonyms(SYNONYMS.read_text(encoding="utf-8"))
+HEADS = read_synonyms(CHAIR_WORDS.read_text(encoding="utf-8"))
 
 _ANIMALS = ("bird", "cat", "dog", "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe", "animal", "cub")
 _KEPT = (

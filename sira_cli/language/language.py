@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Any, Literal, Protocol
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.language import fallback
+from sira_cli.language import fallback
 
 Need = Literal["lemmas", "singulars", "nouns"]  # methods of a Language that will be called
 _TAGGED: tuple[Need, ...] = ("lemmas", "nouns")  # those that need the tagger and WordNet

@@ -12,8 +12,8 @@ import nltk
 import pytest
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.language import fallback, language
-from sira_cli.eval.language.language import Nltk, find_language
+from sira_cli.language import fallback, language
+from sira_cli.language.language import Nltk, find_language
 from tests.support.eval import language_data
 
 TAGGER = "averaged_perceptron_tagger_eng"

@@ -1,1 +1,0 @@
-"""How captions become words."""

@@ -1,0 +1,15 @@
+"""English words: their singulars, the objects that they name, and the lists that come along."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+CHAIR_WORDS = Path(__file__).with_name("chair.txt")  # a category of COCO a line, with its synonyms
+AMBER_WORDS = Path(__file__).with_name("amber.txt")  # a word a line
+
+
+@functools.cache
+def function_words() -> frozenset[str]:
+    """Return English words that neither name nor describe anything."""
+    return frozenset(Path(__file__).with_name("function_words.txt").read_text(encoding="utf-8").split())

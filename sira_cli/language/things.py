@@ -1,0 +1,168 @@
+"""Which things a text names: nouns of a word list, in singular and plural, compounds first.
+
+The list that comes along needs no download: CHAIR's synonyms for COCO's objects and AMBER's vocabulary, less what is no
+visible thing or reads as another kind of word. What the rules do not know they leave out: a thing that is not asked
+about is neither supported nor doubted.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from sira_cli.errors import DataError
+from sira_cli.language import AMBER_WORDS, CHAIR_WORDS, function_words
+from sira_cli.language.fallback import singular
+
+_WORD = re.compile(r"\w+(?:-\w+)*")
+_LONGEST = 3  # words of a compound
+
+
+@functools.cache
+def _known(kind: str) -> frozenset[str]:
+    """Return a list of things.yaml."""
+    text: str = yaml.safe_load(Path(__file__).with_name("things.yaml").read_text(encoding="utf-8"))[kind]
+    return frozenset(part.strip() for part in (text.split(",") if "," in text else text.split()))
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A kind of thing that a text names.
+
+    Attributes:
+        name: in the singular, lower case.
+        spans: start and end of every mention, in characters of the text.
+        group: the head of its synonyms in the list; the name itself where it has none.
+    """
+
+    name: str
+    spans: tuple[tuple[int, int], ...]
+    group: str
+
+
+class WordList:
+    """Words that name things.
+
+    Attributes:
+        name: which list it is, for the record.
+    """
+
+    def __init__(self, groups: Mapping[str, str], name: str, guarded: frozenset[str] = frozenset()) -> None:
+        """Take a list.
+
+        Args:
+            groups: every word in the singular and lower case, with the head of its synonyms.
+            name: which list it is.
+            guarded: words that count only where a noun is likely.
+        """
+        self.name = name
+        self._groups, self._guarded = groups, guarded
+        self._dull = _known("compounds_of_no_thing") - set(groups)
+
+    @classmethod
+    def of(cls, lines: Iterable[str], name: str) -> WordList:
+        """Read one's own list: a thing a line, with its synonyms behind commas; `#` begins a remark.
+
+        Raises:
+            DataError: it names nothing.
+        """
+        groups: dict[str, str] = {}
+        for line in lines:
+            words = [word.strip().lower() for word in line.partition("#")[0].split(",") if word.strip()]
+            groups |= dict.fromkeys(words, next(iter(words), ""))
+        if not groups:
+            raise DataError(f"{name}: names no things; expected a thing a line")
+        digest = hashlib.sha256("\n".join(f"{word}:{head}" for word, head in sorted(groups.items())).encode())
+        return cls(groups, f"{name} {digest.hexdigest()[:8]}")
+
+    def things(self, text: str) -> list[Thing]:
+        """Return the things that a text names, in the order of their first mentions."""
+        words = [(match[0].lower(), match.start(), match.end()) for match in _WORD.finditer(text)]
+        found: dict[str, list[tuple[int, int]]] = {}
+        place = 0
+        while place < len(words):
+            length, name = self._longest(words, place, text)
+            if name:
+                found.setdefault(name, []).append((words[place][1], words[place + length - 1][2]))
+            place += length
+        return [Thing(name, tuple(spans), self._groups.get(name, name)) for name, spans in found.items()]
+
+    def _longest(self, words: list[tuple[str, int, int]], place: int, text: str) -> tuple[int, str]:
+        """Return how many words from `place` on belong together, and the thing that they name, if any."""
+        for length in range(min(_LONGEST, len(words) - place), 0, -1):
+            part = words[place : place + length]
+            between = [text[one[2] : two[1]] for one, two in itertools.pairwise(part)]
+            if any(gap not in (" ", "-", "\n") for gap in between):
+                continue
+            plain = " ".join(word.replace("-", " ") for word, _, _ in part)
+            *first, last = plain.split()
+            name = " ".join([*first, last if plain in _known("pairs") else singular(last)])
+            for known in (name, plain):
+                if known in self._dull:
+                    return length, ""
+                if known in self._groups and (known not in self._guarded or _is_noun(words, place, text)):
+                    return length, known
+        return 1, ""
+
+
+def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
+    """Return whether a word that may be another part of speech is likely the head of a noun phrase.
+
+    An article or the like stands before it, perhaps with an adjective between, and no noun or adjective behind it.
+    """
+    before = [word for word, _, _ in words[max(0, place - 2) : place]]
+    if not before or not (
+        before[-1] in _known("before_nouns")
+        or (before[0] in _known("before_nouns") and before[-1] not in function_words())
+    ):
+        return False
+    if place + 1 == len(words) or text[words[place][2] : words[place + 1][1]] != " ":
+        return True
+    following = words[place + 1][0]
+    return following in function_words() or following.endswith(("ing", "ed"))
+
+
+@functools.cache
+def shipped() -> WordList:
+    """Return the list that comes along: CHAIR's and AMBER's words."""
+    groups: dict[str, str] = {}
+    for line in CHAIR_WORDS.read_text(encoding="utf-8").splitlines():
+        words = [word.strip().lower() for word in line.split(",")]
+        groups |= dict.fromkeys(words, words[0])
+    for word in AMBER_WORDS.read_text(encoding="utf-8").lower().split():
+        groups.setdefault(word, word)
+    for compound in _known("compounds"):
+        groups.setdefault(compound, compound)
+    kept = {word: head for word, head in groups.items() if word not in _known("no_things") | _known("places")}
+    return WordList(kept, "chair+amber/1", _known("other_words"))
+
+
+def read(path: Path) -> WordList:
+    """Read one's own list from a file (`WordList.of`).
+
+    Raises:
+        DataError: it cannot be read, or names nothing.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    return WordList.of(lines, path.name)
+
+
+def with_article(name: str) -> str:
+    """Return a thing as a question names it: `a dog`, `an umbrella`, `grass`, `a pair of scissors`."""
+    last = name.split()[-1]
+    if last in _known("pairs"):
+        return f"a pair of {name}"
+    if last in _known("uncountable"):
+        return name
+    sounds_open = name[0] in "aeiou" and not name.startswith(("uni", "use", "uku", "euro", "one"))
+    return f"{'an' if sounds_open or name.startswith(('hour', 'suv')) else 'a'} {name}"
