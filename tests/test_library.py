@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -49,6 +50,12 @@ def test_every_section_has_one_example_but_the_errors():
 def test_one_picture(run):
     (line,) = run("One picture")
     assert re.fullmatch(r"\S.* stop \w+", line)
+
+
+def test_a_text_thing_by_thing(run):
+    (line,) = run("A text, thing by thing")
+    assert [thing for thing, _ in ast.literal_eval(line)] == ["dog", "tree"]
+    assert all(0 < support < 1 for _, support in ast.literal_eval(line))
 
 
 def test_ones_own_model(llava, capsys):

@@ -18,10 +18,12 @@ from sira_cli.cli.options import (
     with_options,
 )
 from sira_cli.cli.pictures import run_pictures
+from sira_cli.cli.verifying import VerifyOptions
 
 EXAMPLES = """
 sira caption photo.jpg
 sira caption photos/ -r -o photos/captions.jsonl -b 8
+sira caption photos/ -o captions.jsonl --verify flag
 """
 
 
@@ -29,6 +31,7 @@ sira caption photos/ -r -o photos/captions.jsonl -b 8
     model=ModelOptions,
     decoding=DecodingOptions,
     text=TextOptions,
+    verify=VerifyOptions,
     selection=SelectionOptions,
     engine=EngineOptions,
     output=OutputOptions,
@@ -39,6 +42,7 @@ def caption(
     model: ModelOptions,
     decoding: DecodingOptions,
     text: TextOptions,
+    verify: VerifyOptions,
     selection: SelectionOptions,
     engine: EngineOptions,
     output: OutputOptions,
@@ -46,4 +50,6 @@ def caption(
     words: Annotated[bool, typer.Option("--words", help="Score how well the picture supports each word.")] = False,
 ) -> None:
     """Describe pictures."""
-    run_pictures("caption", paths or [], prompt, model, decoding, text, selection, engine, output, words=words)
+    run_pictures(
+        "caption", paths or [], prompt, model, decoding, text, selection, engine, output, words=words, verify=verify
+    )

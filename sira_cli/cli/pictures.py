@@ -25,6 +25,7 @@ from sira_cli.cli.options import (
     TextOptions,
 )
 from sira_cli.cli.progress import Progress, in_words
+from sira_cli.cli.verifying import VerifyOptions, print_marked, unsupported, verdict
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def run_pictures(
     *,
     words: bool = False,
     choices: tuple[str, ...] = (),
+    verify: VerifyOptions | None = None,
 ) -> None:
     """Decode every picture, under one method or several. One bad picture is reported and the others go on.
 
@@ -60,6 +62,7 @@ def run_pictures(
         said: the prompt (caption; None: the preset's) or the question (ask).
         words: score the words of each text.
         choices: pick one of these answers.
+        verify: the second look.
 
     Raises:
         typer.Exit: with 3 if some pictures failed, 130 if interrupted.
@@ -72,7 +75,8 @@ def run_pictures(
     from sira_cli.runs.run import PictureRun, check_request
     from sira_cli.runs.targets import Targets, settings_of
 
-    asked = {"words": words, "choices": choices}
+    look = None if verify is None else verify.read()
+    asked = {"words": words, "choices": choices, "verify": look}
     jobs = []
     with ExitStack() as files:
         for name, (preset, method) in chosen.items():
@@ -80,6 +84,8 @@ def run_pictures(
             prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(said or "")
             settings = settings_of(task, prompt, preset, method, model.quantization)
             settings |= {"words": words, "choices": list(choices)}
+            if look is not None:
+                settings["verify"] = look.settings(preset)
             own = output if len(chosen) == 1 else _of_method(output, task, name)
             targets = files.enter_context(
                 Targets(
@@ -148,6 +154,7 @@ class _Terminal:
         self._method = method  # if there are several
         self._shown = False  # whether a part of the current text is on the terminal
         self._suspicious = 0  # pictures with warnings
+        self._unsupported = 0  # pictures whose texts name something that they do not support
         self._legend_shown = False
 
     @property
@@ -202,11 +209,14 @@ class _Terminal:
         elif not self._targets.any and not self._output.json and not failed:
             self._print_name(event.picture)
             self._print_text(record)
+            if record.objects is not None:
+                note(f"{event.picture.shown}: {verdict(record)}" if self._named else verdict(record))
         if self._output.json:
             print(record.to_json(), flush=True)
         if failed:
             say(record.error)
         self._suspicious += bool(record.warnings)
+        self._unsupported += bool(unsupported(record))
         if record.warnings and not self._targets.any and not self._output.json:
             note(f"{event.picture.shown}: {'; '.join(record.warnings)}")
 
@@ -219,6 +229,8 @@ class _Terminal:
 
             print_words(result.text, result.words, legend=not self._legend_shown)
             self._legend_shown = True
+        elif result.objects:
+            print_marked(result)
         else:
             print(result.text, flush=True)
 
@@ -247,6 +259,8 @@ class _Terminal:
             parts.append(f"{counts.ok_before} of {counts.total} pictures were done before")
         if self._suspicious:
             parts.append(f"{self._suspicious} with warnings in their records")
+        if self._unsupported:
+            parts.append(f"{self._unsupported} with things that the picture does not support")
         if counts.failed:
             again = " (--retry-errors tries them again)" if self._targets.output is not None else ""
             parts.append(f"{counts.failed} failed{again}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from sira_cli._version import __version__
 from sira_cli.errors import PictureError, SettingsError, SiraError
+from sira_cli.language.things import WordList
 from sira_cli.methods.base import Method
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.decoding import DecodingModel
@@ -17,6 +18,7 @@ from sira_cli.models.keys import Keys
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
+from sira_cli.models.second_look import Check, SecondLook
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture
@@ -56,6 +58,31 @@ class Lvlm(DecodingModel):
     def ask(self, picture: PictureSource, question: str, *, on_text: Callable[[str], None] | None = None) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
         return self.run("ask", picture, self.preset.prompts.asking(question), on_text)
+
+    def check(self, picture: PictureSource, text: str, *, words: WordList | None = None) -> Check:
+        """Ask about each thing that a text names whether it is in the picture. The decoder plays no part.
+
+        Args:
+            picture: as for `caption`.
+            text: a caption or an answer, from anywhere; in English, unless `words` are in another language.
+            words: the things to recognise (`sira_cli.language.things`); None: the list that comes along.
+
+        Returns:
+            The things with their support; none if nothing was recognised.
+
+        Raises:
+            PictureError: the picture cannot be opened or processed.
+            UnsupportedModelError: the tokenizer has no token for yes or no.
+        """
+        look = SecondLook(self, words)
+        source = as_picture(picture)
+        image = source.open().image
+        try:
+            return look.check(image, text)
+        except SiraError:
+            raise
+        except Exception as error:
+            raise refused(source.shown, error) from error
 
     def caption_many(
         self, pictures: Iterable[PictureSource], prompt: str | None = None, *, batch_size: int = 8
@@ -184,6 +211,8 @@ class Lvlm(DecodingModel):
             warnings=[*warnings, *answer.warnings] or None,
             words=answer.words,
             choices=answer.choices,
+            objects=answer.objects,
+            verify=answer.verify,
             **preset.later(),
         )
 

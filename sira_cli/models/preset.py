@@ -26,6 +26,7 @@ ONLY_IF_SET = (
     "system",
     *(f"generation.{name}" for name in _LATER_GENERATION),
     *(f"text.{name}" for name in TextSettings.model_fields),
+    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support")),
 )
 
 
@@ -51,11 +52,13 @@ class Prompts(_Strict):
     """What is said to the model; `ask` contains `{question}`.
 
     Attributes:
+        verify: asks whether a thing is in the picture; contains `{thing}`, which brings its article.
         system: the system's message, instead of the chat template's own; empty: the template's own, if it has one.
     """
 
     caption: str = Field(default="Please describe this image in detail.", min_length=1)
     ask: str = "{question}"
+    verify: str = "Is there {thing} in the image?"
     system: str = ""
 
     def asking(self, question: str) -> str:
@@ -72,6 +75,13 @@ class Prompts(_Strict):
     def _has_question(cls, value: str) -> str:
         if "{question}" not in value:
             raise ValueError("must contain {question}")
+        return value
+
+    @field_validator("verify")
+    @classmethod
+    def _has_thing(cls, value: str) -> str:
+        if "{thing}" not in value:
+            raise ValueError("must contain {thing}")
         return value
 
 
@@ -99,6 +109,16 @@ class Generation(_Strict):
         if value == 1:
             raise ValueError("must be 0 (off) or at least 2")
         return value
+
+
+class VerifySettings(_Strict):
+    """The second look at what a text names.
+
+    Attributes:
+        min_support: below it a thing is not supported. 0.5, where yes and no are as likely, is not measured.
+    """
+
+    min_support: float = Field(default=0.5, ge=0, le=1)
 
 
 class Load(_Strict):
@@ -136,6 +156,7 @@ class Preset(_Strict):
     load: Load = Load()
     image: ImageSettings = ImageSettings()
     text: TextSettings = TextSettings()
+    verify: VerifySettings = VerifySettings()
 
     @field_validator("methods")
     @classmethod
@@ -163,7 +184,7 @@ class Preset(_Strict):
 
     def decisive(self) -> dict[str, Any]:
         """Return what of the preset decides a text under SIRA, beside the prompt, as JSON holds it."""
-        left_out = {"name", "description", "download_gb", "prompts", "methods", "text"}
+        left_out = {"name", "description", "download_gb", "prompts", "methods", "text", "verify"}
         values = self.model_dump(mode="json", exclude=left_out)
         later = self.later()
         for name in _LATER_GENERATION:

@@ -21,7 +21,7 @@ class Answer:
             repeated itself), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         error: what went wrong.
-        words, choices: only if they were asked for.
+        words, choices, objects, verify: only if they were asked for.
         warnings: why to look at the text again.
     """
 
@@ -34,6 +34,8 @@ class Answer:
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
     warnings: tuple[str, ...] = ()
+    objects: list[dict[str, Any]] | None = None
+    verify: dict[str, Any] | None = None
 
 
 # Marks the fields that are equal in all records of a file: a file holds the texts of one configuration.
@@ -61,6 +63,9 @@ class Result:
         text_settings: what was done to the text; None, and not in the record, if nothing was.
         warnings: why to look at the picture and its text again; None, and not in the record, if there is no reason.
         words, choices: None, and not in the record, unless they were asked for (`Lvlm.answer`, `choose`).
+        objects: what the text names, each with its support (`second_look.Claim`); None, and not in the record, unless a
+            second look was asked for.
+        verify: how the second look was done; None as `objects`.
     """
 
     schema: str = field(metadata=SAME_IN_A_FILE)
@@ -96,6 +101,8 @@ class Result:
     on_loop: str | None = field(default=None, metadata=OFF_IF_ABSENT)
     text_settings: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     warnings: list[str] | None = None
+    objects: list[dict[str, Any]] | None = None
+    verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
 
     def to_record(self) -> dict[str, Any]:
         """Return the record, ready for JSON."""

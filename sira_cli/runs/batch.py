@@ -27,6 +27,7 @@ from sira_cli.models.choices import choose
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
+from sira_cli.models.second_look import SecondLook, Verify
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ahead import ahead
@@ -67,6 +68,7 @@ class BatchRun:
         batch_size: int = 1,
         words: bool = False,
         choices: Sequence[str] = (),
+        verify: Verify | None = None,
         done: Callable[[str], str] = lambda name: "",
         old_draws: bool = True,
         on_text: Callable[[Picture, str], None] | None = None,
@@ -81,6 +83,7 @@ class BatchRun:
                 whatever the other pictures are, and for methods without `Ability.BATCHES`.
             words: score the words of each text.
             choices: pick one of these answers, instead of decoding.
+            verify: ask about each thing that a text names whether it is in the picture.
             done: called with an item's id, returns the key of the work that an earlier run did on it; equal work is
                 skipped.
             old_draws: whether sampled texts of sira 0.1, where every picture had the same random numbers, count as
@@ -93,7 +96,9 @@ class BatchRun:
         lvlm.check_prompt(prompt)
         self._lvlm, self._task, self._prompt, self._done = lvlm, task, prompt, done
         self.batch_size = batch_size if lvlm.batches else 1
-        as_decoded = self.batch_size == 1 and not words and lvlm.preset.streams
+        as_decoded = self.batch_size == 1 and not words and verify is None and lvlm.preset.streams
+        self._verify = verify
+        self._look = None if verify is None else SecondLook(lvlm, verify.words)
         self._on_text = on_text if as_decoded else None
         self._words, self._choices, self._old_draws = words, choices, old_draws
         self._halvings: deque[Halved] = deque()
@@ -103,7 +108,14 @@ class BatchRun:
         return self._lvlm.result(self._task, "", "", self._prompt, self._no_answer(""))
 
     def _no_answer(self, error: str) -> Answer:
-        return Answer(error=error, words=[] if self._words else None, choices=[] if self._choices else None)
+        looked = None if self._verify is None else self._verify.settings(self._lvlm.preset)
+        return Answer(
+            error=error,
+            words=[] if self._words else None,
+            choices=[] if self._choices else None,
+            objects=None if looked is None else [],
+            verify=looked,
+        )
 
     def facts(self) -> dict[str, Any]:
         """Return the model as loaded, where it runs, and the memory that it took so far, for the run's report."""
@@ -281,7 +293,10 @@ class BatchRun:
         stream = None if on_text is None else lambda text: on_text(batch.items[0].picture, text)
         seeds = self._lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
         answers = self._lvlm.answer(batch.inputs, stream, seeds=seeds, words=self._words, task=self._task)
-        return [self._lvlm.preset.text.finished(answer) for answer in answers]
+        finished = [self._lvlm.preset.text.finished(answer) for answer in answers]
+        if self._look is None or self._verify is None:
+            return finished
+        return self._look.flagged(batch.images, finished, self._verify)
 
     def _fail(self, item: Item, error: Exception) -> None:
         name, message = item.picture.shown, str(error)

@@ -28,6 +28,7 @@ from sira_cli.errors import SettingsError, SiraError
 from sira_cli.models.loading import load
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Result
+from sira_cli.models.second_look import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch import WINDOW, BatchRun
 from sira_cli.runs.events import Failed, Finished, Halved, PictureEvent, Skipped
@@ -43,7 +44,7 @@ class Work:
 
     Attributes:
         preset, loading: the arguments of `load`.
-        task, prompt, batch_size, words, choices: those of `BatchRun`.
+        task, prompt, batch_size, words, choices, verify: those of `BatchRun`.
         folder: the current folder, which relative paths start from.
     """
 
@@ -55,6 +56,7 @@ class Work:
     folder: str
     words: bool = False
     choices: tuple[str, ...] = ()
+    verify: Verify | None = None
 
 
 class RayRun:
@@ -202,6 +204,7 @@ class Captioner:
                 batch_size=work.batch_size,
                 words=work.words,
                 choices=work.choices,
+                verify=work.verify,
                 done=lambda name: self._keys[name],
             )
         except SiraError as error:  # if it were raised here, Ray would start workers again and again

@@ -25,6 +25,7 @@ from sira_cli.runs.targets import Targets, settings_of
 
 if TYPE_CHECKING:
     from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.second_look import Verify
 
 
 class Engine(Protocol):
@@ -194,6 +195,7 @@ def run_pictures(
     batch_size: int = 1,
     words: bool = False,
     choices: Sequence[str] = (),
+    verify: Verify | None = None,
     fail_fast: bool = False,
     on_text: Callable[[Picture, str], None] | None = None,
     output: str | Path | None = None,
@@ -207,7 +209,7 @@ def run_pictures(
         recursive, shard, limit: as for `find_pictures`.
         task: `caption` or `ask`; an `ask` needs a `prompt`, the question.
         prompt: instead of the preset's.
-        batch_size, words, choices, on_text: as for `BatchRun`.
+        batch_size, words, choices, verify, on_text: as for `BatchRun`.
         fail_fast: stop at the first picture that fails.
         output: the file of records; None: events only.
         **targets: of `Targets`: sidecar, output_dir, overwrite, retry_errors, ...
@@ -231,6 +233,8 @@ def run_pictures(
     pictures = find_pictures([str(place) for place in places], recursive=recursive, shard=shard, limit=limit)
     settings = settings_of(task, text, lvlm.preset, lvlm.decoder, lvlm.quantization)
     settings |= {"words": words, "choices": list(choices)}
+    if verify is not None:
+        settings["verify"] = verify.settings(lvlm.preset)
     with Targets(pictures, task=task, output=None if output is None else Path(output), **targets) as kept:
         kept.check(settings)
         from sira_cli.runs.batch import BatchRun  # with torch, which a run without a model does not wait for
@@ -242,6 +246,7 @@ def run_pictures(
             batch_size=batch_size,
             words=words,
             choices=choices,
+            verify=verify,
             done=kept.done,
             on_text=on_text,
         )

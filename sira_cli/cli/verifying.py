@@ -1,0 +1,94 @@
+"""The second look on the command line: its options, and what is shown of it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.models.records import Result
+    from sira_cli.models.second_look import Verify
+
+UNSUPPORTED = "bold red"
+
+
+class VerifyMode(StrEnum):
+    """What a second look does."""
+
+    FLAG = "flag"
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """A second look at what each text names."""
+
+    title: ClassVar[str] = "Second look"
+
+    verify: Annotated[
+        VerifyMode | None,
+        typer.Option(help="Ask the model about each thing that a text names, and mark what it does not see."),
+    ] = None
+    min_support: Annotated[
+        float | None,
+        typer.Option(metavar="X", min=0, max=1, help="Mark things with less support (default: the preset's)."),
+    ] = None
+    objects: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Look for these things: one a line, synonyms behind commas (default: common objects)."
+        ),
+    ] = None
+
+    def read(self) -> Verify | None:
+        """Return the second look that they ask for.
+
+        Raises:
+            SettingsError: there is something to set of a second look, but none.
+            DataError: the file of things cannot be read.
+        """
+        if self.verify is None:
+            if self.min_support is not None or self.objects is not None:
+                raise SettingsError("--min-support and --objects are about a second look: give --verify flag, too")
+            return None
+        from sira_cli.language.things import read
+        from sira_cli.models.second_look import Verify
+
+        return Verify(self.min_support, None if self.objects is None else read(self.objects))
+
+
+def unsupported(result: Result) -> list[dict[str, Any]]:
+    """Return the things of a text that the picture does not support."""
+    line = (result.verify or {}).get("min_support", 0.0)
+    return [claim for claim in result.objects or () if claim["support"] < line]
+
+
+def print_marked(result: Result) -> None:
+    """Print a text; on a terminal with what is not supported in brackets, and red."""
+    if not sys.stdout.isatty():
+        print(result.text, flush=True)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    marked, end = Text(), 0
+    for first, last in sorted(tuple(span) for claim in unsupported(result) for span in claim["spans"]):
+        marked.append(result.text[end:first]).append(f"[{result.text[first:last]}]", style=UNSUPPORTED)
+        end = last
+    Console(highlight=False).print(marked.append(result.text[end:]))
+
+
+def verdict(result: Result) -> str:
+    """Return what the second look says of a text, in a line."""
+    if doubted := unsupported(result):
+        return "not supported: " + ", ".join(f"{claim['thing']} ({claim['support']:.2f})" for claim in doubted)
+    if not result.objects:
+        return "second look: nothing was recognised (--objects FILE: your own words)"
+    count = len(result.objects)
+    return f"second look: supported, {f'all {count} things' if count > 1 else 'the one thing'} that the text names"

@@ -1,0 +1,233 @@
+"""A second look: is each thing that a text names in the picture? The model is asked about every one of them.
+
+    the picture and the prompt's rows before it    computed once (`core.prefix`)
+    "Is there a dog in the image?"                 a few rows each, all questions of a picture together
+    support = P(yes) / (P(yes) + P(no))            over all spellings of yes and no, of the first token
+
+Who answers is the model as it is (the full stream at temperature 0), whatever decoder wrote the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
+from sira_cli.errors import UnsupportedModelError
+from sira_cli.language import things
+from sira_cli.language.things import Thing, WordList
+from sira_cli.models.decoding import DecodingModel
+from sira_cli.models.preset import Preset
+from sira_cli.models.records import Answer
+
+YES = ("Yes", "yes", "YES")
+NO = ("No", "no", "NO", "Not", "not")
+BATCH = 8  # whole prompts decoded together, where the prefix cannot be shared
+_PROBE = 64  # side of the picture that questions are worded with, in pixels
+
+
+@dataclass(frozen=True)
+class Verify:
+    """A second look at every text of a run.
+
+    Attributes:
+        min_support: things below it are not supported; None: the preset's.
+        words: the things to recognise; None: the list that comes along.
+    """
+
+    min_support: float | None = None
+    words: WordList | None = None
+
+    def settings(self, preset: Preset) -> dict[str, Any]:
+        """Return how the look is done, as records hold it."""
+        return {
+            "mode": "flag",
+            "words": (self.words or things.shipped()).name,
+            "question": preset.prompts.verify,
+            "min_support": preset.verify.min_support if self.min_support is None else self.min_support,
+        }
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A thing that a text names, and what the picture says to it.
+
+    Attributes:
+        thing: in the singular.
+        spans: start and end of every mention, in characters of the text.
+        support: probability of yes against no, 0 to 1.
+        neither: probability of an answer that is neither.
+    """
+
+    thing: str
+    spans: tuple[tuple[int, int], ...]
+    support: float
+    neither: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
+        return {**asdict(self), "spans": [list(span) for span in self.spans]}
+
+
+@dataclass(frozen=True)
+class Check:
+    """A text, thing by thing.
+
+    Attributes:
+        text: what was looked at.
+        objects: the things that it names, in order; none: nothing was recognised.
+        words: the list that things were recognised by.
+    """
+
+    text: str
+    objects: tuple[Claim, ...]
+    words: str
+
+    @property
+    def support(self) -> float:
+        """That of the least supported thing; 1 where there is none."""
+        return min((claim.support for claim in self.objects), default=1.0)
+
+    def below(self, line: float) -> list[Claim]:
+        """Return the things whose support is below a line."""
+        return [claim for claim in self.objects if claim.support < line]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
+        return {**asdict(self), "objects": [claim.to_json() for claim in self.objects]}
+
+
+class SecondLook:
+    """Asks a loaded model about the things that texts name."""
+
+    def __init__(self, lvlm: DecodingModel, words: WordList | None = None) -> None:
+        """Prepare to ask.
+
+        Args:
+            lvlm: the model; its preset has the question (`prompts.verify`).
+            words: the things to recognise; None: the list that comes along.
+
+        Raises:
+            UnsupportedModelError: the tokenizer has no token for yes or no.
+        """
+        self._lvlm = lvlm
+        self.words = words or things.shipped()
+        self._yes, self._no = self._spellings(YES), self._spellings(NO)
+
+    def check(self, image: Image.Image, text: str) -> Check:
+        """Ask about each thing that a text names.
+
+        Args:
+            image: the picture, RGB.
+            text: what was said about it.
+        """
+        named = self.words.things(text)
+        return Check(text, tuple(self._claims(image, named)), self.words.name)
+
+    def flagged(self, images: Sequence[Image.Image], answers: Sequence[Answer], how: Verify) -> list[Answer]:
+        """Return answers with what they name, and how far each picture supports it.
+
+        Args:
+            images: B pictures, RGB.
+            answers: B of them, as their texts will be written.
+            how: for their records.
+        """
+        settings = how.settings(self._lvlm.preset)
+        return [
+            replace(answer, objects=self.check(image, answer.text).to_json()["objects"], verify=settings)
+            for image, answer in zip(images, answers, strict=True)
+        ]
+
+    def questions(self, named: Sequence[Thing]) -> list[str]:
+        """Return the question about each thing."""
+        wording = self._lvlm.preset.prompts.verify
+        return [wording.replace("{thing}", things.with_article(thing.name)) for thing in named]
+
+    @torch.no_grad()
+    def last_logits(self, image: Image.Image, questions: Sequence[str]) -> Tensor:
+        """Return what the model thinks of the first token of each answer: `[Q, V]` float32.
+
+        Args:
+            image: the picture, RGB.
+            questions: Q of them, as the model is to read them.
+        """
+        lvlm = self._lvlm
+        tails = self._tails(questions) if lvlm.model.config.model_type not in BIDIRECTIONAL else None
+        if tails is not None:
+            with lvlm.vocabulary.lock:
+                inputs = lvlm.to_device(lvlm.chat_inputs([image], questions[:1]))
+            length = _prefix_length(lvlm, inputs["input_ids"])[0]
+            if inputs["input_ids"][0, length:].tolist() == tails[0]:
+                return ImagePrefix(lvlm.model, inputs, length).last_logits(tails)
+        return self._whole(image, questions)
+
+    def _claims(self, image: Image.Image, named: Sequence[Thing]) -> list[Claim]:
+        if not named:
+            return []
+        probabilities = self.last_logits(image, self.questions(named)).softmax(dim=-1)  # [Q, V]
+        yes, no = (probabilities[:, ids].sum(dim=1) for ids in (self._yes, self._no))  # [Q]
+        return [
+            Claim(thing.name, thing.spans, y / (y + n) if y + n else 0.5, max(0.0, 1 - y - n))
+            for thing, y, n in zip(named, yes.tolist(), no.tolist(), strict=True)
+        ]
+
+    def _tails(self, questions: Sequence[str]) -> list[list[int]] | None:
+        """Return what follows the picture in each prompt, or None if something before it differs.
+
+        The prompts are worded with a small picture: what stands behind a picture does not depend on it.
+        """
+        lvlm = self._lvlm
+        probe = Image.new("RGB", (_PROBE, _PROBE))
+        with lvlm.vocabulary.lock:
+            inputs = lvlm.chat_inputs([probe] * len(questions), questions)
+        rows = [row[seen.bool()] for row, seen in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)]
+        lengths = [_prefix_length(lvlm, row[None])[0] for row in rows]
+        first = rows[0][: lengths[0]]
+        if any(not torch.equal(row[:length], first) for row, length in zip(rows, lengths, strict=True)):
+            return None
+        return [row[length:].tolist() for row, length in zip(rows, lengths, strict=True)]
+
+    def _whole(self, image: Image.Image, questions: Sequence[str]) -> Tensor:
+        """Ask each question as a prompt of its own."""
+        lvlm = self._lvlm
+        parts = []
+        for start in range(0, len(questions), BATCH):
+            batch = questions[start : start + BATCH]
+            with lvlm.vocabulary.lock:
+                inputs = lvlm.to_device(lvlm.chat_inputs([image] * len(batch), batch))
+            parts.append(_first_logits(lvlm.model, inputs))
+        return torch.cat(parts)
+
+    def _spellings(self, words: Sequence[str]) -> list[int]:
+        """Return the tokens that begin an answer and are a whole word of these.
+
+        Raises:
+            UnsupportedModelError: there is none.
+        """
+        vocabulary = self._lvlm.vocabulary
+        found = {ids[0] for word in words for text in (word, f" {word}") if len(ids := vocabulary.encode(text)) == 1}
+        if not found:
+            raise UnsupportedModelError(f"the tokenizer has no token for {words[0]!r}: things cannot be asked about")
+        return sorted(found)
+
+
+def _prefix_length(lvlm: DecodingModel, ids: Tensor) -> list[int]:
+    """Return how many rows of each prompt `[B, S]` there are up to the last image row."""
+    image = lvlm.find_image(ids)
+    return [int(row.nonzero().max()) + 1 for row in image]
+
+
+def _first_logits(model: Any, inputs: Any) -> Tensor:
+    """Return the logits of the first token behind B prompts, `[B, V]` float32."""
+    taken: list[Tensor] = []
+    handle = model.register_forward_hook(lambda module, args, output: taken.append(output.logits[:, -1].float()))
+    try:
+        model.generate(**inputs, max_new_tokens=1, do_sample=False)  # with generate's own masks and positions
+    finally:
+        handle.remove()
+    return taken[0]

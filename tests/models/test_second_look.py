@@ -1,0 +1,143 @@
+"""A second look: the answers are those of `sira ask`, in every family, at the price of a few rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from PIL import Image
+from skimage import data
+
+from sira_cli import load
+from sira_cli.core.prefix import ImagePrefix
+from sira_cli.demo.questions import held_out
+from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
+from sira_cli.language.things import WordList
+from sira_cli.models import presets, second_look
+from sira_cli.models.second_look import SecondLook
+from tests.support.checkpoints import write_llava
+from tests.support.checkpoints_other import WRITERS
+
+# PaliGemma's processor hands torch tensors to numpy's array().
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+QUESTIONS = ["Is there a cat on the table?", "Is there snow in the image?", "Is there a very small old wooden boat?"]
+CHELSEA = Image.fromarray(data.chelsea())
+
+
+@pytest.fixture(params=["LLaVA-1.5", *WRITERS], scope="module")
+def greedy(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoints") / "checkpoint"
+    (write_llava if request.param == "LLaVA-1.5" else WRITERS[request.param])(folder)
+    return load(folder, method="greedy", dtype="float32", max_new_tokens=1)
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load("demo", method="greedy")
+
+
+def asked(lvlm, image, question):
+    """The logits of the first token of `lvlm.ask`, taken from the model itself: `[V]`."""
+    seen = []
+    handle = lvlm.model.register_forward_hook(lambda model, args, output: seen.append(output.logits[0, -1].float()))
+    try:
+        lvlm.ask(image, question)
+    finally:
+        handle.remove()
+    return seen[0]
+
+
+def test_answers_are_those_of_ask_in_every_family(greedy, monkeypatch):
+    passes = []
+    monkeypatch.setattr(second_look, "ImagePrefix", lambda *args: passes.append(args) or ImagePrefix(*args))
+    look = SecondLook.__new__(SecondLook)  # tiny tokenizers may have no token for yes
+    look._lvlm = greedy
+    for image in (CHELSEA, CHELSEA.crop((0, 0, 300, 300)).resize((700, 200))):
+        found = look.last_logits(image, QUESTIONS)
+        for row, question in enumerate(QUESTIONS):
+            torch.testing.assert_close(found[row], asked(greedy, image, question), atol=1e-4, rtol=1e-4)
+        assert not torch.allclose(found[0], found[1], atol=1e-3)
+    assert len(passes) == (0 if greedy.model.config.model_type == "paligemma" else 2)
+
+
+def test_the_picture_is_encoded_once(demo, monkeypatch):
+    encoded = []
+    handle = demo.model.get_encoder(modality="image").register_forward_hook(lambda *args: encoded.append(1))
+    try:
+        check = demo.check(
+            render(held_out(VALIDATION_SEEDS[0]))[0],
+            "A dog, a cat, a tree, a car, a boat, a bus, a cup, a bed, a book.",
+        )
+    finally:
+        handle.remove()
+    assert len(check.objects) == 9
+    assert len(encoded) == 1
+
+
+def test_what_is_there_is_supported_and_what_is_not_is_not(demo):
+    """With truth from the drawn scenes: nearly every pair of a thing there and one that is not is ordered right."""
+    there, absent = [], []
+    for seed in VALIDATION_SEEDS[:12]:
+        scene = held_out(seed)
+        check = demo.check(
+            render(scene)[0], "A dog, a cat, a tree, a car, a boat, a person, a cup, a bed, a book, a kite."
+        )
+        for claim in check.objects:
+            (there if claim.thing in scene.objects else absent).append(claim.support)
+    right = sum(yes > no for yes in there for no in absent) / (len(there) * len(absent))
+    assert right > 0.95
+    assert len(there) > 10
+
+
+def test_support_is_the_share_of_yes_over_all_spellings(demo):
+    image = render(held_out(VALIDATION_SEEDS[1]))[0]
+    (claim,) = demo.check(image, "A horse.").objects
+    logits = asked(
+        demo.under(demo.decoder, demo.preset.with_settings(max_new_tokens=1)), image, "Is there a horse in the image?"
+    )
+    words = demo.processor.tokenizer.convert_ids_to_tokens(range(len(logits)))
+    shares = {"yes": 0.0, "no": 0.0}
+    for word, probability in zip(words, logits.softmax(0).tolist(), strict=False):
+        plain = str(word).replace("\u0120", "").replace("▁", "").lower()
+        if plain in ("yes", "no", "not"):
+            shares["yes" if plain == "yes" else "no"] += probability
+    assert claim.support == pytest.approx(shares["yes"] / sum(shares.values()), abs=1e-5)
+    assert claim.neither == pytest.approx(1 - sum(shares.values()), abs=1e-5)
+
+
+def test_the_decoder_plays_no_part(demo):
+    image, text = render(held_out(VALIDATION_SEEDS[2]))[0], "A bed and a lamp, a dog."
+    one, two = demo.check(image, text), load("demo", method="sira").check(image, text)
+    assert [claim.support for claim in one.objects] == pytest.approx([claim.support for claim in two.objects], abs=1e-6)
+
+
+def test_the_preset_words_the_question(demo):
+    preset = demo.preset.model_copy(update={"prompts": demo.preset.prompts.model_copy(update={"verify": "{thing}?"})})
+    look = SecondLook(demo.under(demo.decoder, preset))
+    assert look.questions(look.words.things("Scissors on a desk.")) == ["a pair of scissors?", "a desk?"]
+    with pytest.raises(SettingsError, match=r"`prompts\.verify`: must contain \{thing\}"):
+        presets.validate({"model": "x", "prompts": {"verify": "Is it there?"}}, "test")
+
+
+def test_nothing_recognised(demo):
+    check = demo.check(CHELSEA, "Eine Katze.")
+    assert (check.objects, check.support, check.below(0.5)) == ((), 1.0, [])
+
+
+def test_ones_own_words(demo):
+    check = demo.check(CHELSEA, "Eine Katze.", words=WordList.of(["Katze"], "deutsch"))
+    assert [claim.thing for claim in check.objects] == ["katze"]
+    assert check.words.startswith("deutsch ")
+    assert check.to_json()["objects"][0]["spans"] == [[5, 10]]
+
+
+def test_a_picture_that_cannot_be_opened(demo, tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"no picture")
+    with pytest.raises(PictureError, match=r"a\.jpg"):
+        demo.check(tmp_path / "a.jpg", "A dog.")
+
+
+def test_a_tokenizer_without_yes_is_refused(demo, monkeypatch):
+    monkeypatch.setattr(second_look, "YES", ("affirmative indeed",))
+    with pytest.raises(UnsupportedModelError, match="no token for 'affirmative indeed'"):
+        SecondLook(demo)
