@@ -45,5 +45,9 @@ class PictureError(SiraError):
     """One picture cannot be opened."""
 
 
+class PictureSettingsError(SettingsError, PictureError):
+    """A setting does not fit one picture; the other pictures of a run go on."""
+
+
 class UntestedModelWarning(UserWarning):
     """The model has the right structure, but its family is not among those that pass the conformance test."""

@@ -99,7 +99,7 @@ def run_pictures(
                     retry_errors=own.retry_errors,
                 )
             )
-            targets.check(settings)
+            targets.check(settings, method)
             jobs.append(Job(preset, method, prompt, settings, targets))
         note_idle(decoding, jobs[0].preset)
         if engine.engine == Engine.RAY and (not jobs[0].targets.any or "-" in paths):

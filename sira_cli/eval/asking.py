@@ -41,6 +41,7 @@ def check_ledger(lvlm: Lvlm, part: Part, asks: Sequence[Ask], ledger: Ledger) ->
     Raises:
         SettingsError: it holds others.
     """
+    ledger.forget(lvlm.decoder)
     now = BatchRun(lvlm, part.task, "").blank().configuration() | asdict(EvalSettings.of(lvlm))
     del now["prompt"]
     prompts = {ask.unit: _prompt(lvlm, part, ask) for ask in asks}

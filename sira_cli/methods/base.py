@@ -88,15 +88,27 @@ class Method:
         """Return whether a setting of that name is for the method, be it to refuse it, and not for the preset."""
         return (name in FORK_SETTINGS or name in self.own_settings()) and name not in self.from_preset
 
-    def decisive(self, preset: Mapping[str, Any]) -> dict[str, Any]:
+    def decisive(self, preset: Mapping[str, Any], task: str = "caption") -> dict[str, Any]:
         """Return what decides a text beside the prompt, as JSON holds it.
 
         Args:
             preset: what of the preset decides a text (`Preset.decisive`).
+            task: `caption` or `ask`.
         """
         if self.from_preset:
             return dict(preset)
-        return {name: value for name, value in preset.items() if name != "sira"} | {self.name: self.settings()}
+        return {name: value for name, value in preset.items() if name != "sira"} | {self.name: self.keyed(task)}
+
+    def keyed(self, task: str) -> dict[str, Any]:
+        """Return its settings as keys of records of a task hold them."""
+        return self.settings()
+
+    def outdated(self, record: Mapping[str, Any]) -> bool:
+        """Return whether the text in a record of an earlier version is not the one that this version gives.
+
+        Only asked of records whose key is right; a method that changed without its key says so here.
+        """
+        return False
 
     def strength(self, config: SiraConfig) -> float:
         """Return the contrast strength alpha; 0 for a method without one."""
@@ -136,8 +148,16 @@ class Method:
             has = ", ".join(self.all_settings()) or "none"
             raise SettingsError(f"method {self.name!r} has no setting {name!r} (its settings: {has})")
 
-    def for_task(self, task: str) -> Self:
+    def for_task(self, task: str) -> Method:
         """Return the same method with what it does differently for `caption` or `ask`."""
+        return self
+
+    def for_picture(self, image_tokens: int) -> Method:
+        """Return the same method, after `for_task`, with what it does differently for a picture of so many tokens.
+
+        Raises:
+            PictureSettingsError: its settings do not fit such a picture.
+        """
         return self
 
     def branch_inputs(

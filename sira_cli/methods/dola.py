@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import plausible
@@ -24,18 +24,33 @@ BUCKETS = ("low", "high")
 class Dola(Method):
     """log P - log Q, then a cut-off. Q comes from the layer whose distribution differs most from P.
 
-    Q is the output head applied to a layer's input h_l. As in the version that came with transformers, there is no
-    final norm before the head (the paper has it). The layer is chosen for each row of a batch by itself. A repetition
-    penalty of 1.2 is advised.
+    Q is the output head applied to a layer's input h_l, without the final norm: so it is in the authors' code and in
+    the version that came with transformers; the paper's text has the norm. The layer is chosen for each row of a batch
+    by itself. A repetition penalty of 1.2 is advised: it is a setting of generation, and off unless it is set.
 
     Args:
-        bucket: `low` picks among early layers (long texts), `high` among later ones (short answers).
+        bucket: `low` picks among early layers (long texts), `high` among later ones (short answers); None: low for
+            captions, high for questions, as the authors advise.
         relative_top: tokens with log P < max log P + ln relative_top are never chosen.
     """
 
     name = "dola"
-    bucket: str = setting("low", "layers to pick from: low for long texts, high for short answers", choices=BUCKETS)
+    bucket: str | None = setting(
+        None,
+        "layers to pick from: low for long texts, high for short answers (none: low, for questions high)",
+        kind=str,
+        choices=BUCKETS,
+        optional=True,
+    )
     relative_top: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
+
+    def for_task(self, task: str) -> Self:
+        """Fill in the bucket that the authors advise for such texts."""
+        return self if self.bucket is not None else replace(self, bucket="low" if task == "caption" else "high")
+
+    def keyed(self, task: str) -> dict[str, Any]:
+        """Return the settings with the bucket in force."""
+        return self.for_task(task).settings()
 
     @contextmanager
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
@@ -66,7 +81,7 @@ class Dola(Method):
             yield
 
     def candidates(self, layers: int, tied: bool) -> list[int]:
-        """Return the layers whose inputs are candidates.
+        """Return the layers whose inputs are candidates, as transformers chooses them.
 
         Args:
             layers: L.
@@ -75,14 +90,15 @@ class Dola(Method):
         Raises:
             SettingsError: the model has too few layers.
         """
-        start, middle = 2 * tied, layers // 2  # under a tied head h_0 predicts its own token
-        if layers > 40:
-            found = range(start, 20, 2) if self.bucket == "low" else range(layers - 20, layers, 2)
-        else:
-            found = range(start, middle, 2) if self.bucket == "low" else range(middle, layers, 2)
+        start, middle = min(2, layers - 1) * tied, layers // 2  # under a tied head h_0 predicts its own token
+        if self.for_task("caption").bucket == "high":
+            return list(range(layers - 20 if layers > 40 else middle, layers, 2))
+        if start == middle:  # so few layers that one is left
+            return [start]
+        found = list(range(start, 20 if layers > 40 else middle, 2))
         if not found:
-            raise SettingsError(f"method dola: {layers} layers are too few for the bucket {self.bucket!r}: take high")
-        return list(found)
+            raise SettingsError(f"method dola: {layers} layers are too few for the bucket 'low': take high")
+        return found
 
     def rule(self, log_p: Tensor, log_q: Tensor) -> Tensor:
         """Contrast with the candidate of the largest Jensen-Shannon divergence: `[B, V]`, `[C, B, V]` -> `[B, V]`."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
+from sira_cli.errors import PictureSettingsError
 from sira_cli.methods.base import Method
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+AUTHORS = {"caption": 50, "ask": 100}  # visible image tokens, of the 576 that a picture has in LLaVA-1.5
+AUTHORS_ALL = 576
 
 
 @dataclass(frozen=True)
@@ -22,20 +26,48 @@ class Sid(Method):
     Args:
         alpha: contrast strength.
         beta: plausibility cut-off.
-        visible: how many image tokens the contrast stream sees; None: 50 for captions, 100 for questions, as its
-            authors have it.
+        visible: how many image tokens the contrast stream sees, fewer than the picture has; None: 50 for captions,
+            100 for questions, as its authors have it, and of a picture that has no more than these the authors' share:
+            50 or 100 of 576, rounded, at least one.
     """
 
     name = "sid"
     alpha: float = setting(0.5, "contrast strength", low=0)
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
     visible: int | None = setting(
-        None, "image tokens that the contrast stream sees (none: 50, for questions 100)", kind=int, low=0, optional=True
+        None,
+        "image tokens that the contrast stream sees (none: 50, for questions 100, or their share of 576)",
+        kind=int,
+        low=0,
+        optional=True,
     )
 
-    def for_task(self, task: str) -> Self:
+    def for_task(self, task: str) -> Sid:
         """Fill in how many image tokens the authors leave visible for such texts."""
-        return self if self.visible is not None else replace(self, visible=50 if task == "caption" else 100)
+        return self if self.visible is not None else SidAsPublished(self.alpha, self.beta, AUTHORS[task])
+
+    def for_picture(self, image_tokens: int) -> Sid:
+        """Fill in how many tokens of such a picture are visible."""
+        return Sid(self.alpha, self.beta, self.visible_of(image_tokens))
+
+    def visible_of(self, image_tokens: int) -> int:
+        """Return how many of a picture's tokens the contrast stream sees.
+
+        Raises:
+            PictureSettingsError: it would see all of them, so that nothing would be contrasted.
+        """
+        visible = self.visible or 0
+        if visible >= image_tokens:
+            raise PictureSettingsError(
+                f"method sid leaves {visible} image tokens visible, but this picture has {image_tokens}: a stream that "
+                f"sees them all contrasts nothing. Set visible below {image_tokens}, or leave it out"
+            )
+        return visible
+
+    def outdated(self, record: Mapping[str, Any]) -> bool:
+        """Return whether the record is of a version that contrasted nothing where all image tokens were visible."""
+        visible = self.for_task(record["schema"].removeprefix("sira.").partition("/")[0]).visible or 0
+        return 0 < record["image_tokens"] <= visible and not record.get("picture_settings")
 
     def attach(
         self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
@@ -43,5 +75,16 @@ class Sid(Method):
         """Fork at layer 2 (`sira_cli.methods.sid_fork`)."""
         from sira_cli.methods.sid_fork import attach_sid
 
-        visible = self.for_task("caption").visible
-        return attach_sid(model, config.image_tokens, alpha=self.alpha, beta=self.beta, visible=visible or 0)
+        visible = self.for_task("caption").visible_of
+        return attach_sid(model, config.image_tokens, alpha=self.alpha, beta=self.beta, visible=visible)
+
+
+@dataclass(frozen=True)
+class SidAsPublished(Sid):
+    """SID with the authors' `visible`, which nobody has set: a picture with few tokens shows their share of it."""
+
+    def visible_of(self, image_tokens: int) -> int:
+        """Return `visible`, or the same share of the picture's tokens as it is of LLaVA-1.5's."""
+        visible = self.visible or 0
+        share = max(1, round(image_tokens * visible / AUTHORS_ALL))
+        return visible if visible < image_tokens else min(share, image_tokens - 1)

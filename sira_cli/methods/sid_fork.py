@@ -11,7 +11,7 @@ changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,7 +38,7 @@ def attach_sid(
     *,
     alpha: float,
     beta: float,
-    visible: int,
+    visible: Callable[[int], int],
     on_step: OnStep | None = None,
 ) -> Iterator[Fork]:
     """Decode `model` with SID inside this context; otherwise as `sira_cli.attach`.
@@ -47,9 +47,10 @@ def attach_sid(
         model, on_step: as for `attach`.
         image_tokens: which positions belong to the image.
         alpha, beta: contrast strength and plausibility cut-off.
-        visible: how many image tokens the contrast stream sees.
+        visible: returns how many image tokens the contrast stream sees of a picture with so many.
 
     Raises:
+        PictureSettingsError: from `visible`.
         UnsupportedModelError: as `attach`, or the model's first layers do not allow the ranking or the fork.
     """
     config = SiraConfig(alpha=alpha, beta=beta, image_tokens=image_tokens)
@@ -60,14 +61,15 @@ def attach_sid(
 class _SidFork(Fork):
     """A fork at layer 2 whose contrast stream has image rows, most of which it may not see."""
 
-    def __init__(self, model: Any, config: SiraConfig, visible: int, on_step: OnStep | None) -> None:
+    def __init__(self, model: Any, config: SiraConfig, visible: Callable[[int], int], on_step: OnStep | None) -> None:
         backbone = find_backbone(model)
         layers = len(backbone.decoder_layers)
         _check_first_layers(model, layers, backbone.first_boundary)
         super().__init__(
             model, SiraConfig(layers - BOUNDARY, None, config.alpha, config.beta, config.image_tokens), on_step
         )
-        self._visible = visible
+        self._visible_of = visible
+        self._visible = torch.empty(0)  # [B]
         self._ranking: Any = backbone.decoder_layers[BOUNDARY - 1].self_attn
         self._chosen = torch.empty(0)  # [B, kv] bool, image positions that the newest rows may see
         self._live = torch.empty(0)  # [B, T] bool, rows of the prompt that are no fillers
@@ -79,7 +81,8 @@ class _SidFork(Fork):
         yield self._ranking.register_forward_hook(self._rank, with_kwargs=True)
 
     def choose_cf_rows(self, image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose every row but padding."""
+        """Choose every row but padding; say how many of the image's are visible."""
+        self._visible = torch.tensor([self._visible_of(tokens) for tokens in image.sum(dim=1).tolist()])
         rows, self._live = text_rows(torch.zeros_like(image), valid)
         return rows, self._live
 
@@ -128,8 +131,9 @@ class _SidFork(Fork):
         attended = weights.float().mean(dim=1)[:, 0]  # [B, kv]
         assert self.image is not None
         image = F.pad(self.image, (0, attended.shape[1] - self.image.shape[1])).to(attended.device)  # text follows
-        order = attended.masked_fill(~image, torch.inf).argsort(dim=1, stable=True)  # least attended first
-        self._chosen = torch.zeros_like(image).scatter(1, order[:, : self._visible], True) & image
+        order = attended.masked_fill(~image, torch.inf).argsort(dim=1, stable=True)  # [B, kv], least attended first
+        least = torch.arange(order.shape[1]) < self._visible[:, None]  # [B, kv]
+        self._chosen = torch.zeros_like(image).scatter(1, order, least.to(order.device)) & image
 
     def _eager_weights(self, attention: Any, kwargs: dict[str, Any]) -> Tensor:
         """Compute the attention weights of one row eagerly: sdpa does not return them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,13 @@ class Keys:
     """What decides the texts of a run, beside the pictures and the prompts.
 
     Attributes:
-        settings: as JSON holds them.
+        method, preset: with the settings in force.
+        settings: what else decides, as JSON holds it.
         draws: whether random numbers take part.
     """
 
+    method: Method
+    preset: Preset
     settings: dict[str, Any]
     draws: bool = False
 
@@ -36,9 +40,8 @@ class Keys:
             SettingsError: the method lacks its calibration of this model.
         """
         method = calibrated(method, preset.model, revision)
-        decisive = method.decisive(preset.decisive())
-        settings = {"method": method.name, "revision": revision, "quantization": quantization, "preset": decisive}
-        return cls(settings, preset.generation.temperature > 0 or method.uses_seed)
+        settings = {"method": method.name, "revision": revision, "quantization": quantization}
+        return cls(method, preset, settings, preset.generation.temperature > 0 or method.uses_seed)
 
     def key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
         """Return a hash over everything that decides a picture's text."""
@@ -60,4 +63,9 @@ class Keys:
 
     def _hash(self, task: str, file_name: str, image_sha256: str, prompt: str, **more: str) -> str:
         work = {"task": task, "file_name": file_name, "image_sha256": image_sha256, "prompt": prompt}
-        return hash_of(**work, **self.settings, **more)
+        return hash_of(**work, **self.settings, preset=self._decisive[task], **more)
+
+    @functools.cached_property
+    def _decisive(self) -> dict[str, dict[str, Any]]:
+        """What decides texts of each task."""
+        return {task: self.method.decisive(self.preset.decisive(), task) for task in ("caption", "ask")}

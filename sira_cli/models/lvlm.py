@@ -208,6 +208,7 @@ class Lvlm(DecodingModel):
             sira_version=__version__,
             method_settings=self._other_settings(task),
             text_settings=preset.text.given() or None,
+            picture_settings=self._picture_settings(task, answer.image_tokens),
             warnings=[*warnings, *answer.warnings] or None,
             words=answer.words,
             choices=answer.choices,
@@ -222,3 +223,11 @@ class Lvlm(DecodingModel):
         if "beta" in self.decoder.deciding and self.sira.beta is not None:
             settings["beta"] = self.sira.beta
         return {name: value for name, value in settings.items() if name != "alpha"} or None
+
+    def _picture_settings(self, task: str, image_tokens: int) -> dict[str, Any] | None:
+        """Return settings of the method that are others for a picture of so many tokens; 0: it failed."""
+        usual = self.decoder.for_task(task)
+        if not image_tokens:
+            return None
+        settings = usual.for_picture(image_tokens).settings()
+        return {name: value for name, value in settings.items() if value != usual.settings()[name]} or None

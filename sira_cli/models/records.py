@@ -61,6 +61,8 @@ class Result:
             are none.
         system, repetition_penalty, no_repeat_ngram_size, on_loop: None, and not in the record, where they are off.
         text_settings: what was done to the text; None, and not in the record, if nothing was.
+        picture_settings: settings of the method that were others for this picture than in `method_settings`; None, and
+            not in the record, if there are none.
         warnings: why to look at the picture and its text again; None, and not in the record, if there is no reason.
         words, choices: None, and not in the record, unless they were asked for (`Lvlm.answer`, `choose`).
         objects: what the text names, each with its support (`second_look.Claim`); None, and not in the record, unless a
@@ -100,6 +102,7 @@ class Result:
     no_repeat_ngram_size: int | None = field(default=None, metadata=OFF_IF_ABSENT)
     on_loop: str | None = field(default=None, metadata=OFF_IF_ABSENT)
     text_settings: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
+    picture_settings: dict[str, Any] | None = None
     warnings: list[str] | None = None
     objects: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from sira_cli.errors import PictureError, SiraError
+from sira_cli.errors import PictureError, PictureSettingsError, SiraError
 from sira_cli.models.choices import choose
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
@@ -259,9 +259,9 @@ class BatchRun:
         if len(batch.items) <= self.batch_size:
             try:
                 answers = self._answers(batch)
-            except SiraError:
-                raise
             except Exception as error:
+                if isinstance(error, SiraError) and not isinstance(error, PictureError):
+                    raise
                 failure = error
             else:
                 each = 1000 * (batch.seconds + time.perf_counter() - started) / len(batch.items)
@@ -300,7 +300,9 @@ class BatchRun:
 
     def _fail(self, item: Item, error: Exception) -> None:
         name, message = item.picture.shown, str(error)
-        if not isinstance(error, PictureError):
+        if isinstance(error, PictureSettingsError):
+            message = f"{name}: {message}"
+        elif not isinstance(error, PictureError):
             message = f"{name}: {type(error).__name__}: {(message.strip().splitlines() or [''])[0]}"
             _log.debug("%s failed", name, exc_info=error)
         self._settle(item, self._no_answer(message))

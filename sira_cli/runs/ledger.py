@@ -15,6 +15,7 @@ from filelock import lock_descriptor
 
 from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.files import cannot_write, replacing
+from sira_cli.methods.base import Method
 from sira_cli.models.records import CONFIGURATION, configuration_of
 from sira_cli.runs.lines import as_line, given, head_of
 from sira_cli.runs.repeated import Said, marked, wrongly_marked
@@ -97,6 +98,14 @@ class Ledger:
         """
         there = self.configuration if there is None else there
         check_same(self.path, now, there)
+
+    def forget(self, method: Method) -> None:
+        """Take records of earlier versions for undone where the method gives another text now."""
+        if type(method).outdated is Method.outdated:
+            return
+        for name, line in self._lines.items():
+            if method.outdated(self.record(name)):
+                self._lines[name] = line._replace(key="")
 
     def begin(self) -> None:
         """Get ready to append: drop a torn last line, or with `overwrite` everything."""

@@ -236,7 +236,7 @@ def run_pictures(
     if verify is not None:
         settings["verify"] = verify.settings(lvlm.preset)
     with Targets(pictures, task=task, output=None if output is None else Path(output), **targets) as kept:
-        kept.check(settings)
+        kept.check(settings, lvlm.decoder)
         from sira_cli.runs.batch import BatchRun  # with torch, which a run without a model does not wait for
 
         engine = BatchRun(

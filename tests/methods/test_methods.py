@@ -36,7 +36,7 @@ def expected_of(method: Method, case: Tiny, **settings: float) -> Texts:
     """The slow reference of a method with its defaults."""
     if isinstance(method, Dola):
         low = [2] if case.model.config.tie_word_embeddings else [0, 2]
-        return slow.dola(case, low if method.bucket == "low" else [3, 5])
+        return slow.dola(case, [3, 5] if method.bucket == "high" else low)
     if isinstance(method, GreedyApc):
         return slow.decode(case, None, lambda z, other, step: slow.cut(z, z, 0.1), **settings)
     if isinstance(method, TextOnly):
@@ -49,7 +49,7 @@ def expected_of(method: Method, case: Tiny, **settings: float) -> Texts:
 
 OTHERS = [method for name, method in METHODS.items() if name not in ("sira", "greedy", "sid")]
 each_method = pytest.mark.parametrize(
-    "method", [*OTHERS, Dola(bucket="high")], ids=lambda m: getattr(m, "bucket", m.name)
+    "method", [*OTHERS, Dola(bucket="high")], ids=lambda m: getattr(m, "bucket", None) or m.name
 )
 each_branch = pytest.mark.parametrize("method", [m for m in OTHERS if isinstance(m, TwoPasses)], ids=lambda m: m.name)
 
@@ -60,6 +60,16 @@ def test_equals_its_reference(method: Method, name: str):
     case = case_of(name)
     expected = expected_of(method, case)
     tokens, scores = decoded(method, case)
+    assert tokens[0].tolist() == expected.tokens
+    torch.testing.assert_close(scores[:, 0], expected.scores, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(tiny.FAMILIES))
+def test_text_only_equals_a_text_stack_that_never_met_an_image(name: str):
+    """m3id shares its branch; this one shares neither the branch nor the model's positions and masks."""
+    case = case_of(name)
+    expected = slow.without_eyes(case, 0.5)
+    tokens, scores = decoded(TextOnly(), case)
     assert tokens[0].tolist() == expected.tokens
     torch.testing.assert_close(scores[:, 0], expected.scores, atol=1e-4, rtol=1e-5)
 
@@ -252,8 +262,19 @@ def test_methods_without_a_branch_take_beams(method: Method):
 def test_candidates_of_dola(layers, tied, low, high):
     assert Dola().candidates(layers, tied) == list(low)
     assert Dola(bucket="high").candidates(layers, tied) == list(high)
-    with pytest.raises(SettingsError, match="too few"):
-        Dola().candidates(4, tied=True)
+
+
+@pytest.mark.parametrize(
+    ("layers", "tied", "only"), [(2, True, 1), (4, True, 2), (5, True, 2), (2, False, 0), (3, False, 0)]
+)
+def test_dola_of_few_layers_has_the_candidate_that_transformers_takes(layers, tied, only):
+    assert Dola().candidates(layers, tied) == [only]
+
+
+def test_dola_has_no_low_candidate_of_three_tied_layers():
+    with pytest.raises(SettingsError, match="3 layers are too few for the bucket 'low': take high"):
+        Dola().candidates(3, tied=True)
+    assert Dola(bucket="high").candidates(3, tied=True) == [1]
 
 
 def test_dola_picks_a_layer_for_each_row():

@@ -8,7 +8,7 @@ import torch
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods.greedy_apc import GreedyApc
-from sira_cli.methods.sid import Sid
+from sira_cli.methods.sid import Sid, SidAsPublished
 from sira_cli.methods.sid_fork import attach_sid
 from tests.support import reference_methods as slow
 from tests.support import tiny
@@ -19,6 +19,7 @@ from tests.support.tiny import Tiny
 
 FAMILIES = [name for name in tiny.FAMILIES if name not in ("Qwen3-VL", "Gemma 3")]
 SID = Sid(visible=5)
+PLAIN = {"do_sample": False, "max_new_tokens": 6, "eos_token_id": None}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -34,7 +35,11 @@ def test_equals_its_reference(name: str):
 @pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "PaliGemma"])
 def test_a_stream_that_sees_all_image_tokens_is_the_full_one(name: str):
     case = case_of(name)
-    tokens, scores = decoded(Sid(visible=1000), case)
+    with attach_sid(case.model, SiraConfig().image_tokens, alpha=0.5, beta=0.1, visible=lambda tokens: tokens):
+        output = case.model.generate(
+            **case.inputs, **PLAIN, suppress_tokens=tiny.SUPPRESS, return_dict_in_generate=True, output_logits=True
+        )
+    tokens, scores = output.sequences[:, case.inputs["input_ids"].shape[1] :], torch.stack(output.logits)
     plain, plain_scores = decoded(GreedyApc(), case)
     assert torch.equal(tokens, plain)
     torch.testing.assert_close(scores, plain_scores, atol=1e-4, rtol=1e-5)
@@ -51,10 +56,10 @@ def test_without_strength_it_is_greedy(name: str):
 )
 def test_each_row_of_a_left_padded_batch_has_its_own_choice(name: str, prompts):
     """The published code takes the first row's for all."""
-    model, singles = case_of(name).model, prompts()
-    tokens, scores = decoded(SID, Tiny(model, left_pad(singles)))
+    model, singles, method = case_of(name).model, prompts(), Sid(visible=3)
+    tokens, scores = decoded(method, Tiny(model, left_pad(singles)))
     for row, single in enumerate(singles):
-        alone, alone_scores = decoded(SID, Tiny(model, single))
+        alone, alone_scores = decoded(method, Tiny(model, single))
         assert tokens[row].tolist() == alone[0].tolist()
         torch.testing.assert_close(scores[:, row], alone_scores[:, 0], atol=2e-4, rtol=1e-5)
 
@@ -98,8 +103,24 @@ def test_families_that_it_cannot_follow(name: str, reason: str):
 
 
 def test_how_many_tokens_are_visible():
-    assert (Sid().for_task("caption").visible, Sid().for_task("ask").visible) == (50, 100)
+    captions, questions = Sid().for_task("caption"), Sid().for_task("ask")
+    assert (captions.visible, questions.visible) == (50, 100)
     assert Sid(visible=7).for_task("ask").visible == 7
+    # More than the authors' number: theirs. No more: 50 or 100 of 576, rounded, and never all.
+    expected = {
+        576: (50, 100),
+        101: (50, 100),
+        100: (50, 17),
+        64: (50, 11),
+        51: (50, 9),
+        50: (4, 9),
+        2: (1, 1),
+        1: (0, 0),
+    }
+    for tokens, visible in expected.items():
+        assert (captions.visible_of(tokens), questions.visible_of(tokens)) == visible
+        assert questions.for_picture(tokens) == Sid(visible=visible[1])
+    assert Sid(visible=64).visible_of(65) == 64
     with pytest.raises(SettingsError, match="visible of method sid"):
         Sid(visible=-1)
 
@@ -107,8 +128,31 @@ def test_how_many_tokens_are_visible():
 def test_steps_give_both_streams():
     case, steps = case_of("LLaVA-1.5"), []
     rule = SiraConfig().image_tokens
-    with attach_sid(case.model, rule, alpha=0.5, beta=0.1, visible=5, on_step=steps.append):
+    with attach_sid(case.model, rule, alpha=0.5, beta=0.1, visible=lambda tokens: 5, on_step=steps.append):
         generate(case.model, case.inputs)
     for step in steps:
         torch.testing.assert_close(step.contrast, 1.5 * step.full - 0.5 * step.cf)
         assert not torch.allclose(step.full, step.cf, atol=1e-2)
+
+
+def test_each_picture_of_a_batch_shows_a_share_of_its_own_tokens():
+    """As if the authors' number were 144, which these pictures do not have: a quarter of their tokens."""
+    method = SidAsPublished(visible=144)
+    case, singles = case_of("Qwen2.5-VL"), qwen_prompts()
+    model = case.model
+    counts = [int(Tiny(model, single).image.sum()) for single in singles]
+    assert len({round(count / 4) for count in counts}) > 1
+    tokens, scores = decoded(method, Tiny(model, left_pad(singles)))
+    for row, (single, count) in enumerate(zip(singles, counts, strict=True)):
+        expected, _ = slow.sid(Tiny(model, single, case.grown), round(count / 4))
+        assert tokens[row].tolist() == expected.tokens
+        torch.testing.assert_close(scores[:, row], expected.scores, atol=2e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("visible", [16, 1000])
+def test_a_stream_that_would_see_all_image_tokens_is_refused(visible: int):
+    case = case_of("LLaVA-1.5")
+    message = f"leaves {visible} image tokens visible, but this picture has 16: .* Set visible below 16"
+    with pytest.raises(SettingsError, match=message):
+        decoded(Sid(visible=visible), case)
+    assert decoded(Sid(visible=15), case)[0].shape == (1, 6)

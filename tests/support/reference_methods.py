@@ -61,6 +61,52 @@ def text_only(case: Tiny) -> Inputs:
     return branch
 
 
+@torch.no_grad()
+def without_eyes(case: Tiny, alpha: float, steps: int = 6) -> Texts:
+    """Greedy decoding by (1 + alpha) z - alpha z', where z' never meets the model around the text stack.
+
+    The text's embeddings go into the decoder by hand, at positions 0, 1, 2, ... and under masks written down here.
+    """
+    model, config = case.model, case.model.config.get_text_config(decoder=True)
+    decoder, ids = model.get_decoder(), case.inputs["input_ids"]
+    text, prompt = ids[ids != IMAGE][None], int((ids != IMAGE).sum())
+    inputs, tokens, scores = dict(case.inputs), [], []
+    for _ in range(steps):
+        length = text.shape[1]
+        row, column = torch.arange(length)[:, None], torch.arange(length)[None]
+        seen = column <= row
+        if case.grown.get("token_type_ids") == 1:  # PaliGemma: the prompt's rows see the whole prompt
+            seen = seen | ((row < prompt) & (column < prompt))
+        window = getattr(config, "sliding_window", None) or length
+        masks = {
+            "full_attention": seen,
+            # all but PaliGemma's prefix looks back so far only
+            "sliding_attention": seen & ((column > row - window) | ((row < prompt) & (column > row))),
+        }
+        masks = {
+            kind: torch.where(mask, 0.0, torch.finfo(torch.float32).min)[None, None] for kind, mask in masks.items()
+        }
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        positions = torch.arange(length)[None]
+        hidden = decoder(
+            inputs_embeds=model.get_input_embeddings()(text),
+            attention_mask=masks if len(kinds) > 1 else masks[kinds.pop()],
+            position_ids=positions.expand(3, 1, -1) if "Qwen" in type(model).__name__ else positions,
+            use_cache=False,
+        ).last_hidden_state[0, -1]
+        blind = model.get_output_embeddings()(hidden).float()
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            blind = cap * torch.tanh(blind / cap)
+        z = model(**inputs, use_cache=False).logits[0, -1].float()
+        scores.append(z + alpha * (z - blind))
+        chosen = scores[-1].clone()
+        chosen[SUPPRESS] = -torch.inf
+        tokens.append(int(chosen.argmax()))
+        inputs = extend(inputs, tokens[-1], case.grown)
+        text = torch.cat([text, torch.tensor([[tokens[-1]]])], dim=1)
+    return Texts(tokens, torch.stack(scores))
+
+
 def cut(scores: Tensor, z: Tensor, beta: float) -> Tensor:
     """APC for one row `[V]`."""
     return torch.tensor(

@@ -1,0 +1,148 @@
+"""Settings that follow from the task or the picture: what is in force, what the record says, which old texts count."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sira_cli import load
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.methods.dola import Dola
+
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
+QUESTION = "Is there a dog in the image?"
+ASK = ("ask", EXAMPLES[0], QUESTION, "-p", "demo")
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write(path: Path, records: list[dict]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def as_0_1_0(record: dict) -> dict:
+    return {key: value for key, value in record.items() if key not in ("method_settings", "picture_settings")}
+
+
+def test_a_record_says_how_many_tokens_of_its_picture_are_visible(sira):
+    """The bundled model's pictures have 64: more than the authors' 50 for captions, fewer than their 100."""
+    record = json.loads(sira(*ASK, "--method", "sid", "--json")[1])
+    assert record["method_settings"]["visible"] == 100
+    assert (record["image_tokens"], record["picture_settings"]) == (64, {"visible": 11})
+    caption = json.loads(sira("caption", EXAMPLES[0], "-p", "demo", "--method", "sid", "--json")[1])
+    assert caption["method_settings"]["visible"] == 50
+    assert "picture_settings" not in caption
+    set_by_hand = json.loads(sira(*ASK, "--method", "sid", "--set", "visible=11", "--json")[1])
+    assert set_by_hand["text"] == record["text"]
+    assert set_by_hand["method_settings"]["visible"] == 11
+    assert "picture_settings" not in set_by_hand
+
+
+@pytest.fixture
+def two_sizes(tmp_path) -> Path:
+    """Pictures of 16 and of more image tokens."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for name, size in (("a.png", 56), ("b.png", 28 * 8), ("c.png", 28 * 8)):
+        noise = np.random.default_rng(0).integers(0, 255, (size, size, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / name)
+    return folder
+
+
+def test_one_picture_with_too_few_tokens_does_not_end_the_run(sira, qwen_folder, two_sizes, tmp_path):
+    tokens = {record["file_name"][-5:]: record["image_tokens"] for record in _captions(sira, qwen_folder, two_sizes)}
+    few = tokens["a.png"]
+    assert few < tokens["b.png"]
+    output = tmp_path / "captions.jsonl"
+    command = ("caption", two_sizes, "-m", qwen_folder, "--method", "sid", "--set", f"visible={few}", "-b", 3)
+    code, _, err = sira(*command, "--max-new-tokens", 3, "-o", output)
+    assert code == 3
+    assert f"a.png: method sid leaves {few} image tokens visible, but this picture has {few}" in err
+    assert [record["status"] for record in read(output)] == ["error", "ok", "ok"]
+    assert f"Set visible below {few}" in read(output)[0]["error"]
+
+
+def _captions(sira, model: Path, pictures: Path) -> list[dict]:
+    code, out, err = sira("caption", pictures, "-m", model, "--method", "greedy", "--max-new-tokens", 1, "--json")
+    assert code == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_in_the_library_it_is_an_error_of_the_picture_and_of_a_setting():
+    lvlm = load("demo", method="sid", visible=64, max_new_tokens=2)
+    for kind in (PictureError, SettingsError):
+        with pytest.raises(kind, match="leaves 64 image tokens visible, but this picture has 64"):
+            lvlm.caption(EXAMPLES[0])
+    assert [result.status for result in lvlm.caption_many(EXAMPLES[:2])] == ["error", "error"]
+
+
+def test_an_old_answer_that_contrasted_nothing_is_asked_again(sira, tmp_path):
+    output = tmp_path / "answers.jsonl"
+    command = (*ASK, "--method", "sid", "-o", output)
+    assert sira(*command)[0] == 0
+    made = read(output)
+    assert "1 of 1 pictures were done before" in sira(*command)[2]
+    write(output, [as_0_1_0(made[0]) | {"text": "old"}])
+    assert sira(*command)[0] == 0
+    (again,) = read(output)
+    assert (again["text"], again["picture_settings"]) == (made[0]["text"], {"visible": 11})
+    old = as_0_1_0(made[0]) | {"text": "old", "image_tokens": 576}  # 100 of 576 were hidden in 0.1.0, too
+    write(output, [old])
+    assert "1 of 1 pictures were done before" in sira(*command)[2]
+    assert read(output) == [old]
+
+
+# --- dola
+
+
+def test_keys_of_dola_hold_the_bucket_in_force():
+    def key(task: str, **settings: str) -> str:
+        return load("demo", method=Dola(**settings)).key(task, "a", "b", "c")
+
+    assert key("caption") == key("caption", bucket="low") != key("caption", bucket="high")
+    assert key("ask") == key("ask", bucket="high") != key("ask", bucket="low")
+
+
+def test_dola_picks_the_bucket_by_the_task(sira):
+    caption = json.loads(sira("caption", EXAMPLES[0], "-p", "demo", "--method", "dola", "--json")[1])
+    answer, low, high = (
+        json.loads(sira(*ASK, "--method", "dola", *options, "--json")[1])
+        for options in ((), ("--set", "bucket=low"), ("--set", "bucket=high"))
+    )
+    buckets = [record["method_settings"]["bucket"] for record in (caption, answer, low, high)]
+    assert buckets == ["low", "high", "low", "high"]
+    assert answer | {"duration_ms": 0} == high | {"duration_ms": 0}
+
+
+def test_answers_of_dola_under_low_are_not_taken_for_those_under_high(sira, tmp_path):
+    output = tmp_path / "answers.jsonl"
+    assert sira(*ASK, "--method", "dola", "--set", "bucket=low", "-o", output)[0] == 0
+    code, _, err = sira(*ASK, "--method", "dola", "-o", output)
+    assert code == 2
+    assert "dola.bucket is 'low' there and 'high' now" in err
+    output.with_suffix(".run.json").unlink()
+    write(output, [as_0_1_0(record) for record in read(output)])
+    assert sira(*ASK, "--method", "dola", "-o", output)[0] == 0
+    assert [record["method_settings"]["bucket"] for record in read(output)] == ["high"]
+
+
+def test_a_benchmark_of_0_1_0_is_asked_again_where_dola_and_sid_answer_otherwise(sira, tmp_path):
+    questions = tmp_path / "random.json"
+    questions.write_text(json.dumps([{"question_id": 1, "image": EXAMPLES[0].name, "text": QUESTION, "label": "no"}]))
+    command = ("eval", "pope", "--questions", questions, "--images", EXAMPLES[0].parent, "-p", "demo", "--no-controls")
+    folder = tmp_path / "pope"
+    command = (*command, "--method", "dola,sid", "--max-new-tokens", 3, "-o", folder)
+    assert sira(*command, "--set", "bucket=low")[0] == 0
+    for path in folder.glob("*.jsonl"):
+        write(path, [as_0_1_0(record) | {"text": "old"} for record in read(path)])
+    assert sira(*command)[0] == 0
+    (dola,), (sid,) = (read(next(folder.glob(f"{name}-*.jsonl"))) for name in ("dola", "sid"))
+    assert "old" not in (dola["text"], sid["text"])
+    assert dola["method_settings"]["bucket"] == "high"
+    assert sid["picture_settings"] == {"visible": 11}
