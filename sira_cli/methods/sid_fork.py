@@ -27,6 +27,7 @@ from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.core.masks import text_rows
 from sira_cli.core.streams import Streams
 from sira_cli.errors import UnsupportedModelError
+from sira_cli.methods.attention_rows import attention_rows
 
 BOUNDARY = 2
 
@@ -73,7 +74,6 @@ class _SidFork(Fork):
         self._ranking: Any = backbone.decoder_layers[BOUNDARY - 1].self_attn
         self._chosen = torch.empty(0)  # [B, kv] bool, image positions that the newest rows may see
         self._live = torch.empty(0)  # [B, T] bool, rows of the prompt that are no fillers
-        self._ranks_again = False
 
     def hooks(self) -> Iterator[Removable]:
         """Rank image tokens, beside what a fork does."""
@@ -104,58 +104,14 @@ class _SidFork(Fork):
 
     def _rank(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """After layer b - 1's attention: choose the image tokens that its last row attends to least."""
-        if self._ranks_again:
-            return
         self.running()
-        cache, hidden = kwargs.get("past_key_values"), kwargs.get("hidden_states")
-        if cache is None or hidden is None:
-            raise UnsupportedModelError(
-                "method sid reads keys from the cache: leave out use_cache=False"
-                if cache is None
-                else f"method sid does not know how {type(attention).__name__} gets its hidden states"
-            )
-        stored = cache.layers[BOUNDARY - 1]
-        mask = kwargs.get("attention_mask")
-        if mask is not None:
-            mask = mask[:, :, -1:]  # [B or 1, 1, 1, kv]
-            if mask.dtype == torch.bool:
-                mask = torch.zeros_like(mask, dtype=hidden.dtype).masked_fill(~mask, torch.finfo(hidden.dtype).min)
-        last_row = {
-            **kwargs,
-            "hidden_states": hidden[:, -1:],  # [B, 1, d]
-            "position_embeddings": tuple(part[..., -1:, :] for part in kwargs["position_embeddings"]),
-            "attention_mask": mask,
-            "past_key_values": _Stored(stored.keys, stored.values),
-        }
-        weights = self._eager_weights(attention, last_row)  # [B, H, 1, kv]
-        attended = weights.float().mean(dim=1)[:, 0]  # [B, kv]
+        weights = attention_rows(attention, kwargs, 1, "sid")  # [B, H, 1, kv]
+        attended = weights.mean(dim=1)[:, 0]  # [B, kv]
         assert self.image is not None
         image = F.pad(self.image, (0, attended.shape[1] - self.image.shape[1])).to(attended.device)  # text follows
         order = attended.masked_fill(~image, torch.inf).argsort(dim=1, stable=True)  # [B, kv], least attended first
         least = torch.arange(order.shape[1]) < self._visible[:, None]  # [B, kv]
         self._chosen = torch.zeros_like(image).scatter(1, order, least.to(order.device)) & image
-
-    def _eager_weights(self, attention: Any, kwargs: dict[str, Any]) -> Tensor:
-        """Compute the attention weights of one row eagerly: sdpa does not return them."""
-        config, self._ranks_again = attention.config, True
-        implementation = config._attn_implementation
-        config._attn_implementation = "eager"
-        try:
-            weights: Tensor = attention(**kwargs)[1]
-        finally:
-            config._attn_implementation, self._ranks_again = implementation, False
-        return weights
-
-
-class _Stored:
-    """A cache of keys and values that already hold the row which is computed again."""
-
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        self._stored = keys, values
-
-    def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return them all, and add nothing."""
-        return self._stored
 
 
 def _check_first_layers(model: Any, layers: int, first_boundary: int) -> None:

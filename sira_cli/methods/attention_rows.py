@@ -1,0 +1,66 @@
+"""Attention weights of a pass's last rows, computed again: sdpa does not return them, and eager attention for a whole
+prompt would cost memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sira_cli.errors import UnsupportedModelError
+
+
+def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: str) -> Tensor:
+    """Return the weights of the last `rows` query rows, `[B, H, rows, kv]` float32, each row's sum 1.
+
+    To be called in a forward hook of the attention module: its keys are in the cache by then.
+
+    Args:
+        attention: the attention module of a Hugging Face decoder layer.
+        kwargs: what it was called with.
+        rows: how many rows.
+        method: who asks, for messages.
+
+    Raises:
+        UnsupportedModelError: there is no cache, or the module is called in another way.
+    """
+    cache, hidden = kwargs.get("past_key_values"), kwargs.get("hidden_states")
+    if cache is None or hidden is None:
+        raise UnsupportedModelError(
+            f"method {method} reads keys from the cache: leave out use_cache=False"
+            if cache is None
+            else f"method {method} does not know how {type(attention).__name__} gets its hidden states"
+        )
+    stored = cache.layers[attention.layer_idx]
+    mask = kwargs.get("attention_mask")
+    if mask is not None:
+        mask = mask[:, :, -rows:]  # [B or 1, 1, rows, kv]
+        if mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=hidden.dtype).masked_fill(~mask, torch.finfo(hidden.dtype).min)
+    last_rows = {
+        **kwargs,
+        "hidden_states": hidden[:, -rows:],  # [B, rows, d]
+        "position_embeddings": tuple(part[..., -rows:, :] for part in kwargs["position_embeddings"]),
+        "attention_mask": mask,
+        "past_key_values": _Stored(stored.keys, stored.values),
+    }
+    config = attention.config
+    implementation = config._attn_implementation
+    config._attn_implementation = "eager"
+    try:
+        weights: Tensor = attention.forward(**last_rows)[1]  # not called as a module, which would run the hooks again
+    finally:
+        config._attn_implementation = implementation
+    return weights.float()
+
+
+class _Stored:
+    """A cache of keys and values that already hold the rows which are computed again."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self._stored = keys, values
+
+    def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Return them all, and add nothing."""
+        return self._stored
