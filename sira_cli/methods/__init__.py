@@ -1,8 +1,8 @@
 """The decoders: SIRA, and those that one compares with it on the same model, prompt, picture and code path.
 
 A file per decoder; `base` says what a method is, `settings` how its settings are declared, `second_pass` runs a
-contrast stream with inputs of its own, `sid_fork` is SID's variant of the fork. Importing this package does not import
-torch: a method imports it when it is used.
+contrast stream with inputs of its own, `sid_fork` is SID's variant of the fork, `opera_search`, `opera_passes` and
+`opera_run` are OPERA's search. Importing this package does not import torch: a method imports it when it is used.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from sira_cli.methods.greedy import Greedy
 from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.icd import Icd
 from sira_cli.methods.m3id import M3id
+from sira_cli.methods.opera import Opera
 from sira_cli.methods.sid import Sid
 from sira_cli.methods.sira import Sira
 from sira_cli.methods.text_only import TextOnly
 from sira_cli.methods.vcd import Vcd
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (Sira(), Greedy(), GreedyApc(), TextOnly(), Vcd(), Icd(), M3id(), Sid(), Dola())
+    method.name: method
+    for method in (Sira(), Greedy(), GreedyApc(), TextOnly(), Vcd(), Icd(), M3id(), Sid(), Dola(), Opera())
 }
 
 
@@ -58,8 +60,10 @@ def check_beams(method: Method, num_beams: int) -> None:
     """Check that a method can decode with so many beams.
 
     Raises:
-        SettingsError: it follows one text per picture.
+        SettingsError: it follows one text per picture, or has a search of its own.
     """
+    if num_beams > 1 and method.own_search:
+        raise SettingsError(f"method {method.name} has a search of its own: leave out num_beams")
     if num_beams > 1 and Ability.BEAMS not in method.abilities:
         raise SettingsError(f"method {method.name} follows one text per picture: leave out num_beams")
 

@@ -55,6 +55,7 @@ class Method:
         from_preset: settings that it takes from the preset's `sira` part instead of having them itself.
         deciding: those of `from_preset` that change a text.
         uses_seed: whether the seed changes a text at temperature 0.
+        own_search: whether it has a search of its own (`generate`): what it has picked, it may take back.
     """
 
     name: ClassVar[str]
@@ -62,6 +63,7 @@ class Method:
     from_preset: ClassVar[tuple[str, ...]] = ()
     deciding: ClassVar[tuple[str, ...]] = ()
     uses_seed: ClassVar[bool] = False
+    own_search: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name, declared in self.own_settings().items():

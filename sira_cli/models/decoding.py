@@ -276,7 +276,7 @@ class DecodingModel:
 
         Args:
             inputs: what `prepare` makes of B pictures and prompts, on the model's device.
-            on_text: called with pieces of text as they are decoded (B = 1, not with beams).
+            on_text: called with pieces of text as they are decoded (B = 1, not with beams or a method's own search).
             on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
                 `on_text`. With `greedy` the CF stream is computed, too, and has no part in the choice.
             seeds: of each row, from `text_seeds`; None: those of rows without pictures and prompts.
@@ -297,7 +297,7 @@ class DecodingModel:
         if on_tokens is not None:
             self._check_watching()
             streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop(0)))  # on mps tokens come a step late
-        elif on_text is not None and settings.num_beams == 1:
+        elif on_text is not None and settings.num_beams == 1 and not self.decoder.own_search:
             streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
         with torch.random.fork_rng(cuda):
@@ -349,7 +349,7 @@ class DecodingModel:
             processors += sampler(seeds, settings.temperature, settings.top_p)
         elif settings.temperature > 0:
             how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
-        if settings.on_loop is not None and settings.num_beams == 1:
+        if settings.on_loop is not None and settings.num_beams == 1 and not self.decoder.own_search:
             how["stopping_criteria"] = StoppingCriteriaList([LoopGuard(len(attention_mask))])
         return how | ({"logits_processor": processors} if processors else {})
 

@@ -18,6 +18,7 @@ from sira_cli.analysis.bench.measure import Timing
 PAPER = {
     "greedy": {32: 1.0, 64: 1.0, 128: 1.0},
     "vcd": {32: 2.1, 64: 2.1, 128: 2.1},
+    "opera": {32: 5.3, 64: 5.8, 128: 5.9},
     "sira": {32: 1.4, 64: 1.5, 128: 1.5},
 }
 
@@ -76,7 +77,8 @@ class Row:
         batch: B.
         prompt_tokens, image_tokens: of all B prompts.
         prefill: from the image encoder to the first token; of a method with two passes, both.
-        step: between two tokens of a text; a run's figure is the median of its steps. None: there is one token only.
+        step: between two tokens of a text, or lengths of a search; a run's figure is the median of its steps. None:
+            there is one token only.
         requests: by number of new tokens, the whole request.
         tokens_per_second: of all B texts, while decoding.
         cache_bytes: keys and values of all streams at the end.

@@ -22,6 +22,7 @@ from transformers.generation.streamers import BaseStreamer
 from sira_cli.core.fork import Fork
 from sira_cli.core.static_cache import full_layer
 from sira_cli.errors import SiraError
+from sira_cli.methods.opera import Opera
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.decoding import BRANCH
 from sira_cli.models.lvlm import Lvlm
@@ -44,7 +45,8 @@ class Timing:
 
     Attributes:
         encoder: seconds until the (first) image encoder was done.
-        tokens: `[N]` seconds until each token was there, encoder included.
+        tokens: `[N]` seconds until each token was there, encoder included; with a search of its own, which may take
+            tokens back, until its texts had so many for the first time.
         cache_bytes: keys and values at the end, of all streams.
         peak_bytes: largest memory during the request, weights included; None where the system does not tell.
     """
@@ -133,13 +135,13 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
 
 
 def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], tokens: int) -> None:
-    """Check that each layer of each stream holds its prompt and every new token but the last.
+    """Check that each layer of each stream holds its prompt and every new token but the last, for every beam.
 
     Raises:
         SiraError: one does not.
     """
     new = tokens - 1
-    prompt = inputs["input_ids"].shape[1]
+    prompts, prompt = inputs["input_ids"].shape
     expected = [(prompt + new, 0)] * lvlm.layers  # rows of the full and of the CF stream
     if isinstance(decoding, Fork):
         kept = inputs["attention_mask"].bool()  # [B, S]
@@ -156,6 +158,9 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
             f"method {lvlm.method}: rows of (full, CF) per cache and layer are {found}, expected {wanted}: "
             "this is not the decoder that should be measured"
         )
+    beams = lvlm.decoder.beams if isinstance(lvlm.decoder, Opera) else 1
+    if beams > 1 and any(len(layer.keys) != prompts * beams for cache in caches for layer in cache.layers):
+        raise SiraError(f"method {lvlm.method}: its cache is not that of {prompts} x {beams} beams")
 
 
 def cache_bytes(cache: Any) -> int:
@@ -200,7 +205,11 @@ class _Clock(BaseStreamer):
             handle.remove()
 
     def put(self, value: Tensor) -> None:
-        """Note the time. `generate` calls this with the prompt, then with each step's tokens, on the CPU by then."""
+        """Note the time. `generate` calls this with the prompt, then with each step's tokens, on the CPU by then.
+
+        A search of its own calls it when its texts are longer than ever before. So the seconds of a shorter request are
+        those after which the search would have ended there.
+        """
         if not self._prompt:
             self.tokens.append(time.perf_counter() - self._start)
         self._prompt = False

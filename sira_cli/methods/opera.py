@@ -1,0 +1,99 @@
+"""`opera`: beams that shun over-trusted tokens and go back behind them (Huang et al. 2024, arXiv:2311.17911)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.errors import SettingsError
+from sira_cli.methods.base import Ability, Method
+from sira_cli.methods.settings import setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sira_cli.core.fork import OnStep
+
+
+@dataclass(frozen=True)
+class Opera(Method):
+    """Beam search with a penalty on tokens that lean on one earlier token of the text, and a way back behind that one.
+
+    `docs/methods.md` says what of the published code is followed, and what is not.
+
+    Args:
+        beams: beams per picture.
+        candidates: tokens per beam that are looked at, and among which the beam chooses.
+        scale: sigma, what attention weights are multiplied with before they are multiplied with each other.
+        penalty: lambda, weight of the gain by image attention (first ten tokens) and of the penalty (afterwards).
+        damping: factor on phi, which the paper does not have.
+        threshold: after more than so many steps over one column in every beam, go back behind it.
+        attempts: how often the search may go back to one place; 0: never.
+    """
+
+    name = "opera"
+    abilities = frozenset({Ability.BATCHES})
+    own_search = True
+    beams: int = setting(5, "beams per picture", low=1)
+    candidates: int = setting(5, "tokens that each beam chooses from", low=1)
+    scale: float = setting(50.0, "scale of attention weights", low=0, above_low=True)
+    penalty: float = setting(1.0, "weight of image attention and of the over-trust penalty", low=0)
+    damping: float = setting(1e-7, "factor on the over-trust score (the authors' code: 1e-07, the paper: 1)", low=0)
+    threshold: int = setting(15, "steps that trust one token, after which the search goes back", low=2)
+    attempts: int = setting(5, "how often the search goes back to one place", low=0)
+
+    def check_model(self, model: Any, config: SiraConfig) -> None:
+        """Check the model's structure.
+
+        Raises:
+            UnsupportedModelError: it has layers or an attention that cannot be followed.
+        """
+        from sira_cli.core.families import find_backbone
+
+        find_backbone(model)
+
+    def generate(
+        self,
+        model: Any,
+        inputs: Mapping[str, Tensor],
+        config: SiraConfig,
+        branch: Mapping[str, Tensor],
+        *,
+        on_step: OnStep | None = None,
+        on_attach: Callable[[Any], None] = lambda decoding: None,
+        streamer: Any = None,
+        **arguments: Any,
+    ) -> Tensor:
+        """Decode B prompts together; see `Method.generate`.
+
+        `generate` of transformers prepares everything and calls this search instead of one of its own. Logits
+        processors get B rows, one beam of each prompt at a time; stopping criteria get the continuations of one prompt.
+
+        Args:
+            model, inputs, config, branch, on_attach: as for `Method.generate`.
+            on_step: not supported.
+            streamer: gets B tokens each time the beams of all prompts are longer than ever before. These may be taken
+                back: it is a clock, not a text.
+            **arguments: of `generate`.
+
+        Raises:
+            SettingsError: sampling, `num_beams` or `on_step` is asked for.
+            UnsupportedModelError: the model or the cache cannot be followed.
+        """
+        from sira_cli.core.hooks import attached_hooks
+        from sira_cli.methods.opera_passes import Passes
+        from sira_cli.methods.opera_run import OperaRun
+
+        if on_step is not None:
+            raise SettingsError("method opera has no second stream to look at: leave out on_step")
+        image = config.image_tokens.resolve(model.config).find(inputs["input_ids"])  # [B, S]
+        passes = Passes(model, self.beams)
+        run = OperaRun(self, passes, image, streamer)
+        with attached_hooks(passes.norm) as handles:
+            for handle in passes.hooks():
+                handles.append(handle)
+            on_attach(run)
+            output: Tensor = model.generate(**inputs, custom_generate=run.decode, **arguments)
+        return output

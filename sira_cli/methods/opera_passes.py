@@ -1,0 +1,236 @@
+"""The passes of OPERA's search: several next tokens of every beam at once, beams that follow others, and a way back.
+
+    the prompt    one row per picture, then K equal ones
+    look ahead    C tokens of a beam in one pass. They share a position, and each sees its beam's tokens and itself
+    keep          a beam becomes one with a token more: what that token computed stays, its siblings go
+    go back       the beams' prompt is still in the cache; the tokens behind it run again
+
+Pictures may have texts of different lengths. All of them end at the cache's last column: a shorter one has a wider
+left padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+from sira_cli.core.families import find_backbone
+from sira_cli.core.hooks import Removable
+from sira_cli.errors import UnsupportedModelError
+from sira_cli.methods.attention_rows import attention_rows
+
+PER_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")  # [..., rows, tokens]
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a pass over C possible next tokens of each of R beams gave.
+
+    Attributes:
+        logits: `[R, C, V]` of the token after them.
+        attention: `[R, C, N + 1]` of the last layer, the largest of its heads, as shares of 1: the N columns of the
+            beam, then the token's own.
+        stored: keys and values of each layer, `[R, H, C, D]` each.
+    """
+
+    logits: Tensor
+    attention: Tensor
+    stored: list[tuple[Tensor, Tensor]]
+
+
+class Passes:
+    """The model, and the cache of R = B K beams.
+
+    Attributes:
+        norm: the model's final norm.
+        cache: keys and values of all beams, N columns.
+    """
+
+    def __init__(self, model: Any, beams: int) -> None:
+        """Check the model; no hook is put on yet.
+
+        Raises:
+            UnsupportedModelError: it has layers or an attention that cannot be followed.
+        """
+        backbone = find_backbone(model)
+        self.norm = backbone.norm
+        self.cache = DynamicCache()
+        self._model, self._layers, self._beams = model, backbone.decoder_layers, beams
+        self._siblings = 0  # tokens of a beam in a pass that looks ahead
+        self._weights = torch.empty(0)  # [R, H, C, N + C] of that pass
+
+    def hooks(self) -> Iterator[Removable]:
+        """Put the hooks on, one after the other, and yield what removes each."""
+        for layer in self._layers:
+            yield layer.register_forward_pre_hook(self._part_siblings, with_kwargs=True)
+        attention: Any = self._layers[-1].self_attn
+        yield attention.register_forward_hook(self._keep_weights, with_kwargs=True)
+
+    def prompt(self, input_ids: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        """Run B prompts `[B, S]`, and return the logits of the first token for K beams each, `[B K, V]` float32.
+
+        Args:
+            input_ids: left-padded.
+            kwargs: as `generate` prepares them; the cache among them is filled.
+
+        Raises:
+            UnsupportedModelError: the cache is not an empty one that grows.
+        """
+        cache = kwargs.get("past_key_values")
+        if type(cache) is not DynamicCache or cache.offloading or cache.get_seq_length():
+            raise UnsupportedModelError(
+                "method opera needs an empty cache that grows: leave out past_key_values, cache_implementation and "
+                "use_cache=False"
+            )
+        # Plain layers, also for a sliding window: what has left it may come back. Masks keep the window.
+        cache.layers = [DynamicLayer() for _ in self._layers]
+        self.cache = cache
+        first = self._model.prepare_inputs_for_generation(input_ids, is_first_iteration=True, **kwargs)
+        output = self._model(**first, return_dict=True)
+        cache.batch_repeat_interleave(self._beams)
+        if kwargs.get("attention_mask") is None:
+            kwargs = {**kwargs, "attention_mask": torch.ones_like(input_ids)}
+        self._prompt = input_ids.shape[1]  # S
+        self._per_token = {
+            name: kwargs[name].expand(*kwargs[name].shape[:-2], *input_ids.shape).repeat_interleave(self._beams, dim=-2)
+            for name in PER_TOKEN
+            if kwargs.get(name) is not None
+        }
+        return self._last(output, input_ids).repeat_interleave(self._beams, dim=0)
+
+    def look_ahead(self, tokens: Tensor) -> Ahead:
+        """Run C possible next tokens of each beam, `[R, C]`. The cache holds none of them afterwards."""
+        count, columns = tokens.shape[1], self.cache.get_seq_length()
+        one = self._longer(self._per_token)
+        several = {name: torch.cat([each, *[each[..., -1:]] * (count - 1)], dim=-1) for name, each in one.items()}
+        self._siblings = count
+        try:
+            output = self._run(tokens, several, self.cache, keep=count)
+        finally:
+            self._siblings = 0
+        stored = []
+        for layer in _filled(self.cache):
+            stored.append((layer.keys[:, :, columns:], layer.values[:, :, columns:]))
+            layer.keys, layer.values = layer.keys[:, :, :columns], layer.values[:, :, :columns]
+        weights = self._weights.amax(dim=1)  # [R, C, N + C]
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+        own = weights[:, :, columns:].diagonal(dim1=1, dim2=2)  # [R, C]
+        attention = torch.cat([weights[:, :, :columns], own[:, :, None]], dim=2)
+        return Ahead(output.logits[:, -count:].to(tokens.device), attention.to(tokens.device), stored)
+
+    def keep(self, ahead: Ahead, parents: Tensor, place: Tensor, length: int) -> None:
+        """Let beams follow others as in `follow`, with the token at `place [R']` of those that were looked ahead."""
+        for layer, new in zip(_filled(self.cache), ahead.stored, strict=True):
+            layer.keys, layer.values = (
+                torch.cat([*self._followed(stored, parents, length), _token(more, parents, place)], dim=2)
+                for stored, more in zip((layer.keys, layer.values), new, strict=True)
+            )
+        self._per_token = self._longer(self._followed_inputs(parents, length))
+
+    def follow(self, parents: Tensor, length: int) -> None:
+        """Let beams follow others: row i becomes what row `parents[i]` was, `[R']`.
+
+        Args:
+            parents: each of the row's own picture; a picture without rows is gone.
+            length: tokens of the longest text that is left; columns that none needs are dropped.
+        """
+        for layer in _filled(self.cache):
+            layer.keys, layer.values = (
+                torch.cat(self._followed(stored, parents, length), dim=2) for stored in (layer.keys, layer.values)
+            )
+        self._per_token = self._followed_inputs(parents, length)
+
+    def _followed(self, stored: Tensor, parents: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Return the columns up to the prompts' last one, which a picture's beams share, and those behind."""
+        parents, end = parents.to(stored.device), stored.shape[2] - length
+        shared = stored[:, :, end - self._prompt : end]  # [R, H, S, D]
+        return shared if len(parents) == len(stored) else shared[parents], stored[parents, :, end:]
+
+    def _followed_inputs(self, parents: Tensor, length: int) -> dict[str, Tensor]:
+        return {name: each[..., parents, -(self._prompt + length) :] for name, each in self._per_token.items()}
+
+    def go_back(self, rows: slice, length: int, tokens: Tensor, longest: int) -> Tensor:
+        """Let a picture's beams be others with fewer tokens, and return the logits of the next one, `[K, V]` float32.
+
+        Args:
+            rows: the picture's.
+            length: tokens that its beams have now.
+            tokens: `[K, p]` that they shall have.
+            longest: tokens of the longest text of any picture afterwards.
+        """
+        columns = self.cache.get_seq_length()
+        prompt = slice(columns - length - self._prompt, columns - length)
+        cache = DynamicCache()
+        for number, layer in enumerate(_filled(self.cache)):
+            cache.update(layer.keys[rows, :, prompt], layer.values[rows, :, prompt], number)
+        per_token = {name: each[..., rows, prompt] for name, each in self._per_token.items()}
+        for _ in range(tokens.shape[1]):
+            per_token = self._longer(per_token)  # one by one: some inputs of new tokens are not those of the prompt
+        output = self._run(tokens, per_token, cache, keep=1)
+        width = self._prompt + longest
+        for layer, own in zip(_filled(self.cache), _filled(cache), strict=True):
+            layer.keys = _replaced(layer.keys, own.keys, rows, (-4, -2), width)
+            layer.values = _replaced(layer.values, own.values, rows, (-4, -2), width)
+        self._per_token = {
+            name: _replaced(each, per_token[name], rows, (-2, -1), width) for name, each in self._per_token.items()
+        }
+        return self._last(output, tokens)
+
+    def _run(self, tokens: Tensor, per_token: Mapping[str, Tensor], cache: DynamicCache, keep: int) -> Any:
+        """Run new tokens `[R, q]` behind those of a cache; `per_token` covers both."""
+        kept = {"logits_to_keep": keep} if self._model._supports_logits_to_keep() else {}
+        inputs = self._model.prepare_inputs_for_generation(
+            tokens, next_sequence_length=tokens.shape[1], past_key_values=cache, use_cache=True, **per_token, **kept
+        )
+        return self._model(**inputs, return_dict=True)
+
+    def _longer(self, per_token: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return inputs that cover one generated token more, as the model's own `generate` makes them."""
+        longer: dict[str, Tensor] = self._model._update_model_kwargs_for_generation({}, dict(per_token))
+        return longer
+
+    def _last(self, output: Any, tokens: Tensor) -> Tensor:
+        last: Tensor = output.logits[:, -1].to(tokens.device, torch.float32)
+        return last
+
+    def _part_siblings(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Before each layer: no token sees its siblings, and each sees of the rest what the first one does."""
+        count = self._siblings
+        if count < 2:
+            return None
+        mask = kwargs.get("attention_mask")  # [R or 1, 1, C, N + C]
+        if mask is None:
+            raise UnsupportedModelError(f"method opera cannot part tokens in {type(layer).__name__}: it has no mask")
+        first, own = mask[:, :, :1], torch.eye(count, dtype=torch.bool, device=mask.device)
+        siblings = torch.where(own, first[..., -count : 1 - count], first[..., -1:])  # its own column, and the last's
+        rest = first[..., :-count].expand(-1, -1, count, -1)
+        return args, {**kwargs, "attention_mask": torch.cat([rest, siblings], dim=-1)}
+
+    def _keep_weights(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """After the last layer's attention: compute its weights."""
+        if self._siblings:
+            self._weights = attention_rows(attention, kwargs, self._siblings, "opera")
+
+
+def _filled(cache: DynamicCache) -> list[Any]:
+    """Return the layers, each with keys and values `[R, H, N, D]`."""
+    return list(cache.layers)
+
+
+def _token(new: Tensor, row: Tensor, place: Tensor) -> Tensor:
+    """Return the keys or values of one token a row, `[R, H, C, D]` -> `[R', H, 1, D]`."""
+    return new[row.to(new.device), :, place.to(new.device)][:, :, None]  # two indices around a slice: [R', H, D]
+
+
+def _replaced(stored: Tensor, new: Tensor, rows: slice, dims: tuple[int, int], width: int) -> Tensor:
+    """Replace some rows, with all of them as wide as `width`, padded or cut on the left."""
+    (row, column), size = dims, stored.shape[dims[0]]
+    parts = [stored.narrow(row, 0, rows.start), new, stored.narrow(row, rows.stop, size - rows.stop)]
+    behind = (0, 0) * (-1 - column)
+    return torch.cat([F.pad(part, (*behind, width - part.shape[column], 0)) for part in parts], dim=row)

@@ -1,0 +1,186 @@
+"""OPERA's searches for B pictures, side by side: one pass serves them all, each decides for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+from sira_cli.errors import SettingsError
+from sira_cli.methods.opera_passes import Ahead, Passes
+from sira_cli.methods.opera_search import Ending, Search
+
+if TYPE_CHECKING:
+    from sira_cli.methods.opera import Opera
+
+
+class OperaRun:
+    """B searches under way.
+
+    Attributes:
+        passes: the model, and the cache of all beams.
+        rollbacks: how often any search went back.
+    """
+
+    def __init__(self, settings: Opera, passes: Passes, image: Tensor, streamer: BaseStreamer | None) -> None:
+        """Prepare.
+
+        Args:
+            settings: of the method.
+            passes: with its hooks on the model.
+            image: `[B, S]` bool, image tokens of the prompts.
+            streamer: as for `Opera.generate`.
+        """
+        self.passes = passes
+        self.rollbacks = 0
+        self._settings, self._image, self._streamer = settings, image, streamer
+        self._streamed = 0
+
+    def decode(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Decode B prompts `[B, S]`; `generate` calls this with what it prepared, and returns what it returns.
+
+        Raises:
+            SettingsError: sampling, beams or several texts per prompt are asked for.
+            UnsupportedModelError: as `Passes`.
+        """
+        config: Any = generation_config  # its attributes are not declared
+        if config.do_sample or len(input_ids) != len(self._image):
+            raise SettingsError(
+                "method opera has beams of its own: leave out sampling, num_beams, num_return_sequences"
+            )
+        if self._streamer is not None:
+            self._streamer.put(input_ids.cpu())
+        ends, pad = config._eos_token_tensor, config._pad_token_tensor
+        ending = Ending(
+            criteria=lambda ids: stopping_criteria(ids, None),
+            kept=max(2, 1 + (0 if ends is None else len(ends))) * self._settings.beams,
+            length_penalty=config.length_penalty,
+            early_stopping=config.early_stopping,
+            longest=config.max_length - input_ids.shape[1],
+        )
+        prompts = zip(input_ids, self._image, strict=True)
+        searches = [Search(self._settings, prompt, image, ending) for prompt, image in prompts]
+        filler = int(pad if pad is not None else ends[0] if ends is not None else 0)
+        self._processors, self._prompts, self._filler = logits_processor, input_ids, filler
+        self._search(searches, self.passes.prompt(input_ids, kwargs))
+        if self._streamer is not None:
+            self._streamer.end()
+        texts = [search.text() for search in searches]
+        padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=filler)  # [B, T]
+        return torch.cat([input_ids, padded], dim=1)
+
+    def _search(self, searches: list[Search], logits: Tensor) -> None:
+        """Search until all are done, from the logits of the first token on, `[B K, V]`."""
+        running = dict(enumerate(searches))  # by row of the prompts; R = K of them each
+        while True:
+            candidates = logits.topk(min(self._settings.candidates, logits.shape[1])).indices  # [R, C]
+            ahead = self.passes.look_ahead(candidates)
+            log_probs = torch.empty_like(logits)
+            for rows, search in self._rows(running):
+                attention = ahead.attention[rows, :, -(self._prompts.shape[1] + search.length + 1) :]
+                log_probs[rows] = search.weigh(logits[rows], candidates[rows], attention)
+            for rows, search in self._rows(running):
+                length = search.length
+                if (shorter := search.way_back()) is not None:
+                    self.rollbacks += 1
+                    search.go_back(shorter)
+                    longest = max(each.length for each in running.values())
+                    logits[rows] = self.passes.go_back(rows, length, search.beams.tokens, longest)
+                    log_probs[rows] = search.choose_again(logits[rows])
+                    candidates[rows] = -1  # none was looked ahead
+            log_probs = self._processed(running, log_probs, logits)
+            parents, tokens = [], []
+            for rows, search in self._rows(running):
+                parent, token = search.step(log_probs[rows])
+                if not search.done:
+                    parents.append(parent + rows.start)
+                    tokens.append(token)
+            self._stream(searches)
+            running = {number: search for number, search in running.items() if not search.done}
+            if not running:
+                return
+            logits = self._take(running, ahead, candidates, torch.cat(parents), torch.cat(tokens))
+
+    def _take(
+        self, running: dict[int, Search], ahead: Ahead, candidates: Tensor, parents: Tensor, tokens: Tensor
+    ) -> Tensor:
+        """Let the model's beams be those of the searches, and return the logits of the next token, `[R, V]`.
+
+        If all tokens are candidates, the pass that looked at them has the logits; else they need a pass of their own.
+
+        Args:
+            running: the searches that go on.
+            ahead, candidates: what was looked ahead, and at which tokens, `[R before, C]`.
+            parents, tokens: `[R]`, which beam each one follows, and its new token.
+        """
+        length = max(search.length for search in running.values()) - 1
+        hits = candidates[parents] == tokens[:, None]  # [R, C]
+        at = parents, hits.int().argmax(dim=1)
+        if not bool(hits.any(dim=1).all()):
+            self.passes.follow(parents, length)
+            ahead = self.passes.look_ahead(tokens[:, None])
+            at = torch.arange(len(tokens), device=tokens.device), torch.zeros_like(tokens)
+        self.passes.keep(ahead, *at, length)
+        attention = ahead.attention[at]  # [R, N + 1]
+        for rows, search in self._rows(running):
+            search.settle(attention[rows, -(self._prompts.shape[1] + search.length) :])
+        return ahead.logits[at].float()
+
+    def _rows(self, running: dict[int, Search]) -> Iterator[tuple[slice, Search]]:
+        """Yield each search with its rows in the model."""
+        beams = self._settings.beams
+        for number, search in enumerate(running.values()):
+            yield slice(number * beams, (number + 1) * beams), search
+
+    def _processed(self, running: dict[int, Search], log_probs: Tensor, logits: Tensor) -> Tensor:
+        """Apply the logits processors; where they leave no candidate, a beam chooses from all tokens. `[R, V]` each."""
+        processed = self._process(running, log_probs)
+        nothing_left = (processed == -torch.inf).all(dim=-1, keepdim=True)  # [R, 1]
+        if not bool(nothing_left.any()):
+            return processed
+        return torch.where(nothing_left, self._process(running, logits.log_softmax(dim=-1)), processed)
+
+    def _process(self, running: dict[int, Search], log_probs: Tensor) -> Tensor:
+        """Apply the processors to one beam of each picture at a time, and to pictures of one length together.
+
+        They were made for B rows, and may know each row's padding. So rows of other pictures are there, too, with
+        anything behind their prompts.
+        """
+        if not self._processors:
+            return log_probs
+        processed = torch.empty_like(log_probs)
+        for length in {search.length for search in running.values()}:
+            ids = F.pad(self._prompts, (0, length), value=self._filler)  # [B, S + t]
+            scores = log_probs.new_zeros((len(ids), log_probs.shape[1]))  # [B, V]
+            now = {number: rows.start for number, (rows, _) in zip(running, self._rows(running), strict=True)}
+            now = {number: row for number, row in now.items() if running[number].length == length}
+            pictures, first = list(now), torch.tensor(list(now.values()), device=ids.device)
+            for beam in range(self._settings.beams):
+                ids[pictures, self._prompts.shape[1] :] = torch.stack(
+                    [running[number].beams.tokens[beam] for number in pictures]
+                )
+                scores[pictures] = log_probs[first + beam]
+                processed[first + beam] = self._processors(ids, scores)[pictures]  # type: ignore[arg-type] # LongTensor
+        return processed
+
+    def _stream(self, searches: list[Search]) -> None:
+        """Tell the streamer of each length that all texts have reached for the first time."""
+        reached = min((search.longest for search in searches if not search.done), default=None)
+        if reached is None:
+            reached = max(search.longest for search in searches)
+        while self._streamer is not None and self._streamed < reached:
+            self._streamed += 1
+            self._streamer.put(torch.stack([search.beams.tokens[0, -1] for search in searches]).cpu())

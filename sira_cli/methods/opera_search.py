@@ -1,0 +1,202 @@
+"""OPERA's rule for one picture: the penalty, the beams, and the way back.
+
+t tokens so far, K beams, C candidates a beam; r = t + 1 counts the candidate
+W [r, r]          attention of the last layer among the text's rows, scaled
+log phi_j         sum of log W_ij over rows i >= j: one row more at each step, so only the sums are kept
+c = argmax phi    the column that a candidate trusts most
+r <= 10           a candidate's logit gains penalty * (its attention on image tokens)
+afterwards        it loses penalty * damping * phi_c
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import multimode
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from sira_cli.methods.opera import Opera
+
+EARLY = 10  # tokens that gain by image attention, and columns behind which the search never goes back
+ENDED = -1e9  # added to the score of a beam that has ended, and the score of beams that do not exist yet
+LARGEST = math.log(torch.finfo(torch.float32).max)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """When texts end, as transformers' beam search has it.
+
+    Attributes:
+        criteria: `[N, S + t]` ids -> `[N]` bool, whether each has ended.
+        kept: continuations that are ranked at each step: (end tokens + 1) K, so that K of them go on.
+        length_penalty, early_stopping: of the generation config.
+        longest: new tokens at most.
+    """
+
+    criteria: Callable[[Tensor], Tensor]
+    kept: int
+    length_penalty: float
+    early_stopping: bool | str
+    longest: int
+
+
+@dataclass(frozen=True)
+class Beams:
+    """A picture's beams with t tokens each.
+
+    Attributes:
+        tokens: `[K, t]`.
+        scores: `[K]` sums of log-probabilities.
+        log_phi: `[K, t]` log phi of each column; between `step` and `settle` without the newest.
+        finished: scores and tokens of at most K texts that have ended, the best first.
+        open: whether a running beam may still beat these.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    log_phi: Tensor
+    finished: tuple[tuple[float, Tensor], ...] = ()
+    open: bool = True
+
+
+class Search:
+    """The search for one picture's text.
+
+    Attributes:
+        beams: as they are now.
+        done: whether nothing can be better than the best text that has ended.
+        longest: tokens that the beams had at most so far.
+    """
+
+    def __init__(self, settings: Opera, prompt: Tensor, image: Tensor, ending: Ending) -> None:
+        """Begin with an empty text.
+
+        Args:
+            settings: of the method.
+            prompt: `[S]` ids, left-padded.
+            image: `[S]` bool, its image tokens.
+            ending: when texts end.
+        """
+        self.beams = Beams(
+            tokens=prompt.new_zeros((settings.beams, 0)),
+            scores=torch.tensor([0.0] + [ENDED] * (settings.beams - 1), device=prompt.device),
+            log_phi=torch.zeros((settings.beams, 0), device=prompt.device),
+        )
+        self.done, self.longest = False, 0
+        self._settings, self._prompt, self._image, self._ending = settings, prompt, image, ending
+        # Of each step since the beginning of the text; a way back shortens them.
+        self._before: list[Beams] = []
+        self._trusted: list[list[int]] = []  # by beam, the column that most of its candidates trust most
+        self._chosen: list[Tensor] = []  # [K] parent * V + token
+        self._refused: dict[int, Tensor] = {}  # by length, all that was chosen there before
+        self._attempts: Counter[int] = Counter()
+
+    @property
+    def length(self) -> int:
+        """Tokens of each beam, t."""
+        return self.beams.tokens.shape[1]
+
+    def log_phi(self, attention: Tensor) -> Tensor:
+        """Return log phi of each column with the next row: `attention [K, C, S + t + 1]` -> `[K, C, t + 1]`."""
+        row = attention[:, :, len(self._prompt) :] * self._settings.scale  # [K, C, t + 1]
+        return F.pad(self.beams.log_phi, (0, 1))[:, None] + row.log()
+
+    def weigh(self, logits: Tensor, candidates: Tensor, attention: Tensor) -> Tensor:
+        """Return the log-probabilities of the candidates under the penalty; of all other tokens -inf.
+
+        Args:
+            logits: `[K, V]` of the next token.
+            candidates: `[K, C]` tokens.
+            attention: `[K, C, S + t + 1]` of each candidate's row, a share of 1.
+
+        Returns:
+            `[K, V]`.
+        """
+        largest, column = self.log_phi(attention).max(dim=-1)  # [K, C], phi_c and c
+        self._trusted = [*self._trusted[: self.length], [min(multimode(row)) for row in column.tolist()]]
+        if self.length < EARLY:
+            gain = attention[:, :, : len(self._prompt)][:, :, self._image].sum(dim=-1)  # [K, C]
+        else:
+            gain = -self._settings.damping * largest.clamp(max=LARGEST).exp()
+        weighed = logits.gather(1, candidates) + self._settings.penalty * gain
+        return torch.full_like(logits, -torch.inf).scatter(1, candidates, weighed).log_softmax(dim=-1)
+
+    def way_back(self) -> int | None:
+        """Return the length to go back to, if every beam has trusted one column for too long; else None."""
+        trusted = min(multimode(self._trusted[-1]))
+        counts = [[column == trusted for column in beam].count(True) for beam in zip(*self._trusted, strict=True)]
+        if trusted < EARLY or min(counts) <= self._settings.threshold:
+            return None
+        for length in (trusted + 1, trusted):
+            if self._attempts[length] < self._settings.attempts:
+                self._attempts[length] += 1
+                return length
+        return None
+
+    def go_back(self, length: int) -> None:
+        """Be again what the search was with `length` tokens; what was chosen there is refused from now on."""
+        chosen = self._chosen[length]
+        self.beams = self._before[length]
+        del self._before[length:], self._chosen[length:], self._trusted[length + 1 :]
+        # What was refused behind this length was refused to beams that are gone.
+        self._refused = {place: refused for place, refused in self._refused.items() if place <= length}
+        self._refused[length] = torch.cat([self._refused.get(length, chosen[:0]), chosen])
+
+    def choose_again(self, logits: Tensor) -> Tensor:
+        """Return log-probabilities `[K, V]` of all tokens but the refused ones, without a penalty."""
+        refused = self._refused[self.length]
+        return logits.flatten().index_fill(0, refused, -torch.inf).view_as(logits).log_softmax(dim=-1)
+
+    def step(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
+        """Take the next token of every beam, as transformers' beam search does.
+
+        Args:
+            log_probs: `[K, V]`, processed.
+
+        Returns:
+            parents, tokens: `[K]` each. `settle` must follow, unless the search is done.
+        """
+        now, ending, beams = self.beams, self._ending, self._settings.beams
+        totals = (log_probs + now.scores[:, None]).flatten()  # [K V]
+        scores, flat = totals.topk(min(ending.kept, len(totals)))  # [N]
+        parents, tokens = flat // log_probs.shape[1], flat % log_probs.shape[1]
+        longer = torch.cat([now.tokens[parents], tokens[:, None]], dim=1)  # [N, t + 1]
+        ended = ending.criteria(torch.cat([self._prompt.expand(len(flat), -1), longer], dim=1))  # [N]
+        running, best = (scores + ended * ENDED).topk(beams)  # [K]
+        self._before.append(now)
+        self._chosen.append(flat[best])
+        followed = now.log_phi[parents[best]]
+        self.beams = replace(now, tokens=longer[best], scores=running, log_phi=followed)
+        self._finish(scores[:beams], longer[:beams], ended[:beams])
+        self.longest = max(self.longest, self.length)
+        full = len(self.beams.finished) == beams
+        self.done = not self.beams.open or (full and ending.early_stopping is True) or bool(ended.all())
+        return parents[best], tokens[best]
+
+    def _finish(self, scores: Tensor, tokens: Tensor, ended: Tensor) -> None:
+        """Keep the best texts that have ended: `[K]`, `[K, t]`, `[K]` of the best continuations."""
+        now, ending, beams = self.beams, self._ending, self._settings.beams
+        finished = list(now.finished)
+        if now.open and not (len(finished) == beams and ending.early_stopping is True):
+            final = (scores / self.length**ending.length_penalty).tolist()
+            finished += [(final[row], tokens[row]) for row in ended.nonzero().flatten().tolist()]
+        finished = sorted(finished, key=lambda text: -text[0])[:beams]
+        hoped = ending.longest if ending.early_stopping == "never" and ending.length_penalty > 0 else self.length
+        best = float(now.scores[0] / hoped**ending.length_penalty)
+        worst = finished[-1][0] if len(finished) == beams else ENDED
+        self.beams = replace(now, finished=tuple(finished), open=now.open and best > worst)
+
+    def settle(self, attention: Tensor) -> None:
+        """Take in the attention of the beams' newest tokens, `[K, S + t]`."""
+        self.beams = replace(self.beams, log_phi=self.log_phi(attention[:, None])[:, 0])
+
+    def text(self) -> Tensor:
+        """Return the tokens of the best text, `[T]`."""
+        return self.beams.finished[0][1] if self.beams.finished else self.beams.tokens[0]

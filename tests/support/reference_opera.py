@@ -1,0 +1,157 @@
+"""OPERA by the letter, slow and plain: no cache, every attention matrix of the last layer, beams as Python lists.
+
+One unpadded prompt. Every step runs the whole text of every beam with each of its candidates, eagerly, and multiplies
+whole columns. Going back is a list of states that gets shorter. It shares no code with the package.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tests.support.reference import extend
+from tests.support.tiny import SUPPRESS, Tiny
+
+NEVER = -1e9
+
+
+@dataclass
+class Beam:
+    tokens: list[int]
+    score: float
+
+
+@dataclass
+class State:
+    """Beams before a step; `said` are those (score, tokens) that have ended."""
+
+    beams: list[Beam]
+    said: list[tuple[float, list[int]]]
+    trusted: list[int] | None = None  # one column per beam
+    chosen: list[tuple[int, int]] = field(default_factory=list)  # (beam, token)
+
+
+@dataclass(frozen=True)
+class Text:
+    """`tokens` of the best text, the lengths that the search went back to, and `phi`: the largest phi of each step."""
+
+    tokens: list[int]
+    back: list[int]
+    phi: list[float]
+
+
+class SlowOpera:
+    def __init__(self, case: Tiny, settings: dict[str, float], ends: tuple[int, ...] = (), suppress=tuple(SUPPRESS)):
+        self.case, self.ends, self.suppress = case, ends, list(suppress)
+        self.model = copy.deepcopy(case.model)
+        self.model.set_attn_implementation("eager")
+        self.beams, self.candidates = int(settings["beams"]), int(settings["candidates"])
+        self.scale, self.strength, self.damping = settings["scale"], settings["penalty"], settings["damping"]
+        self.threshold, self.attempts = settings["threshold"], settings["attempts"]
+        self.prompt = case.inputs["input_ids"].shape[1]
+
+    @torch.no_grad()
+    def run(self, texts: list[list[int]]) -> tuple[Tensor, Tensor]:
+        """Logits `[N, V]` behind texts of one length, and A `[N, n, n]`: the largest head, each row with sum 1."""
+        rows = []
+        for text in texts:
+            inputs = dict(self.case.inputs)
+            for token in text:
+                inputs = extend(inputs, token, self.case.grown)
+            rows.append(inputs)
+        batch = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+        output = self.model(**batch, use_cache=False, output_attentions=True)
+        largest = output.attentions[-1].float().max(dim=1).values
+        return output.logits[:, -1].float(), largest / largest.sum(dim=-1, keepdim=True)
+
+    def decode(self, steps: int) -> Text:
+        states = [State([Beam([], 0.0 if n == 0 else NEVER) for n in range(self.beams)], [])]
+        attempts: dict[int, int] = {}
+        refused: dict[int, list[tuple[int, int]]] = {}
+        back, phis = [], []
+        while True:
+            now = states[-1]
+            z, _ = self.run([beam.tokens for beam in now.beams])
+            scores, phi = self.penalised(now, z)
+            phis.append(phi)
+            target = self.target([state.trusted for state in states], attempts)
+            if target is not None:
+                back.append(target)
+                attempts[target] = attempts.get(target, 0) + 1
+                refused = {place: pairs for place, pairs in refused.items() if place <= target}
+                refused.setdefault(target, []).extend(states[target].chosen)
+                del states[target + 1 :]
+                now = states[-1]
+                z, _ = self.run([beam.tokens for beam in now.beams])
+                for beam, token in refused[target]:
+                    z[beam, token] = -math.inf
+                scores = z.log_softmax(-1).tolist()
+            if self.step(states, scores, steps):
+                best = max(states[-1].said, key=lambda text: text[0])
+                return Text(best[1], back, phis)
+
+    def penalised(self, now: State, z: Tensor) -> tuple[list[list[float]], float]:
+        """Log-probabilities `[K][V]` of the candidates, and the largest phi; notes each beam's column."""
+        r = len(now.beams[0].tokens) + 1
+        best = [sorted(range(len(row)), key=lambda v: -row[v])[: self.candidates] for row in z.tolist()]
+        pairs = [(number, token) for number in range(self.beams) for token in best[number]]
+        _, attention = self.run([[*now.beams[number].tokens, token] for number, token in pairs])
+        scores = [[-math.inf] * z.shape[1] for _ in range(self.beams)]
+        columns: list[list[int]] = [[] for _ in range(self.beams)]
+        largest = 0.0
+        for (number, token), matrix in zip(pairs, attention, strict=True):
+            w = (self.scale * matrix[self.prompt :, self.prompt :].double()).tolist()
+            phi = [math.prod(w[i][j] for i in range(j, r)) for j in range(r)]
+            c = phi.index(max(phi))
+            columns[number].append(c)
+            largest = max(largest, phi[c])
+            on_image = float(matrix[-1, : self.prompt][self.case.image[0]].sum())
+            gain = on_image if r <= 10 else -self.damping * phi[c]
+            scores[number][token] = float(z[number, token]) + self.strength * gain
+        now.trusted = [mode(row) for row in columns]
+        return torch.tensor(scores).log_softmax(-1).tolist(), largest
+
+    def target(self, trusted: list[list[int]], attempts: dict[int, int]) -> int | None:
+        s = mode(trusted[-1])
+        if s < 10:
+            return None
+        for number in range(self.beams):
+            if [row[number] for row in trusted].count(s) <= self.threshold:
+                return None
+        for place in (s + 1, s):
+            if attempts.get(place, 0) < self.attempts:
+                return place
+        return None
+
+    def step(self, states: list[State], scores: list[list[float]], steps: int) -> bool:
+        """One step of beam search with length penalty 1; True: it has ended."""
+        now = states[-1]
+        totals = []
+        for number, row in enumerate(scores):
+            for token, score in enumerate(row):
+                if token not in self.suppress:
+                    totals.append((now.beams[number].score + score, number, token))
+        totals.sort(key=lambda total: -total[0])
+        length = len(now.beams[0].tokens) + 1
+        said = list(now.said)
+        going: list[tuple[float, int, int]] = []
+        for rank, (score, number, token) in enumerate(totals[: max(2, 1 + len(self.ends)) * self.beams]):
+            if token in self.ends or length == steps:
+                if rank < self.beams:
+                    said.append((score / length, [*now.beams[number].tokens, token]))
+            elif len(going) < self.beams:
+                going.append((score, number, token))
+        said = sorted(said, key=lambda text: -text[0])[: self.beams]
+        now.chosen = [(number, token) for _, number, token in going]
+        states.append(State([Beam([*now.beams[n].tokens, token], score) for score, n, token in going], said))
+        if length == steps:
+            return True
+        return len(said) == self.beams and going[0][0] / length <= said[-1][0]
+
+
+def mode(values: list[int]) -> int:
+    return max(sorted(set(values)), key=values.count)
