@@ -11,7 +11,7 @@ import typer
 
 from sira_cli import interrupts
 from sira_cli._version import __version__
-from sira_cli.cli import ask, bench, caption, compare, demo, drift, presets, report, sweep, trace
+from sira_cli.cli import ask, bench, calibrate, caption, compare, demo, drift, presets, report, sweep, trace
 from sira_cli.cli import eval as evaluation
 from sira_cli.cli.console import say, verbosity
 from sira_cli.cli.help import Command
@@ -41,6 +41,7 @@ COMMANDS = {
 for name, (module, short_help) in COMMANDS.items():
     app.command(name, cls=Command, epilog=module.EXAMPLES, short_help=short_help)(getattr(module, name))
 app.add_typer(evaluation.app, name="eval")
+app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(presets.app, name="presets")
 
 

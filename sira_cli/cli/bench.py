@@ -141,6 +141,8 @@ def print_report(report: BenchReport) -> None:
         f"SIRA: K = {report.k} of {report.layers} layers, alpha = {report.alpha:g}; "
         f"{report.runs} round{'s' * (report.runs > 1)}, methods in turn"
     )
+    if report.stand_ins:
+        out.print(f"with calibrations of random values: {', '.join(report.stand_ins)}")
     for batch in dict.fromkeys(row.batch for row in report.rows):
         rows = [row for row in report.rows if row.batch == batch]
         each = "" if batch == 1 else " in all, of mixed sizes"

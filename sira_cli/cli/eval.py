@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.eval_options import EvalOptions, find_answers
 from sira_cli.cli.eval_run import evaluate
-from sira_cli.cli.help import Command
+from sira_cli.cli.help import Variadic
 from sira_cli.cli.options import DecodingOptions, ModelOptions, with_options
 from sira_cli.errors import DataError, SettingsError
 
@@ -42,26 +42,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
-class Variadic(Command):
-    """A command whose repeatable options take all values that follow: `--questions a.json b.json`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Repeat the option before each of its values."""
-        names = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
-        expanded: list[str] = []
-        current = ""
-        for number, arg in enumerate(args):
-            if arg.startswith("-") and arg != "-":
-                name = arg.partition("=")[0]
-                current = name if name in names else ""
-                expanded.append(arg)
-                continue
-            if current and args[number - 1] != current:
-                expanded.append(current)
-            expanded.append(arg)
-        return super().parse_args(ctx, expanded)
 
 
 class Rule(StrEnum):

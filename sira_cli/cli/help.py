@@ -1,4 +1,4 @@
-"""How help is laid out: options in groups, short names for their values, examples at the end."""
+"""How commands take options, and lay out their help: options in groups, examples at the end."""
 
 from __future__ import annotations
 
@@ -34,3 +34,23 @@ class Command(TyperCommand):
             with formatter.section("Examples"):
                 for example in self.epilog.strip().splitlines():
                     formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+
+class Variadic(Command):
+    """A command whose repeatable options take all values that follow: `--questions a.json b.json`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the option before each of its values."""
+        names = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
+        expanded: list[str] = []
+        current = ""
+        for number, arg in enumerate(args):
+            if arg.startswith("-") and arg != "-":
+                name = arg.partition("=")[0]
+                current = name if name in names else ""
+                expanded.append(arg)
+                continue
+            if current and args[number - 1] != current:
+                expanded.append(current)
+            expanded.append(arg)
+        return super().parse_args(ctx, expanded)

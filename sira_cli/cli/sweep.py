@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,14 +13,13 @@ from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import say, set_verbosity
 from sira_cli.cli.options import ModelOptions, Verbose, check_file, with_options
 from sira_cli.cli.output import check_preset_file, save_plot, save_preset
-from sira_cli.cli.progress import Progress
+from sira_cli.cli.stages import show_stages
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.sweep.outcome import SweepReport
     from sira_cli.analysis.sweep.questions import QuestionSet
-    from sira_cli.analysis.sweep.run import Sweep
     from sira_cli.models.preset import Preset
 
 SCENE_BATCH = 32
@@ -164,7 +162,7 @@ def sweep(
             batch_size=batch_size or (SCENE_BATCH if drawn else 1),
             units=units,
         )
-        _listen(sweep)
+        show_stages(sweep.events())
         report = sweep.report(by.value)
     except KeyboardInterrupt:
         if output is None:
@@ -224,24 +222,6 @@ def _questions(
     found = from_files(paths, images, limit, ONE_WORD if suffix is None else suffix)
     check_images(images, found.pictures)
     return found
-
-
-def _listen(sweep: Sweep) -> None:
-    """Show how far it is; a picture that fails is said once."""
-    from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
-    from sira_cli.analysis.sweep.run import StageStarted
-
-    with ExitStack() as bars, closing(sweep.events()) as events:
-        progress = Progress("", 0, silent=True)
-        for event in events:
-            if isinstance(event, StageStarted):
-                bars.close()
-                progress = bars.enter_context(Progress.shown(event.stage, event.total))
-            elif isinstance(event, FailedPicture):
-                say(event.error)
-                progress.advance(0, error=True)
-            elif isinstance(event, Advanced):
-                progress.advance(event.count, worked=event.worked)
 
 
 def _write_preset(report: SweepReport, preset: Preset, path: Path) -> None:

@@ -128,6 +128,18 @@ def find_backbone(model: Any) -> Backbone:
     return Backbone(layers, norm, max(1, len(deepstack)), tested)
 
 
+def output_projections(model: Any) -> list[nn.Module]:
+    """Return what projects the heads of each decoder layer's attention back to the width of the model, `o_proj`.
+
+    Raises:
+        UnsupportedModelError: a layer calls it something else, or `find_backbone` refuses the model.
+    """
+    found = [getattr(layer.self_attn, "o_proj", None) for layer in find_backbone(model).decoder_layers]
+    if None in found:
+        raise _refusal(type(model).__name__, "its attention has no `o_proj` to hook")
+    return [projection for projection in found if projection is not None]
+
+
 def check_static_cache(model: Any) -> None:
     """Check that transformers can decode `model` with a static cache.
 

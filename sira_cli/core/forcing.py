@@ -50,7 +50,7 @@ def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Seq
     with attached(Fork(model, config, steps.append, last_rows=longest)) as fork:
         keep_rows = fork.norm.register_forward_hook(lambda norm, args, output: rows.append(output))
         try:
-            model(**_followed(model, inputs, texts), use_cache=False, logits_to_keep=1)
+            model(**followed(model, inputs, [text[:-1] for text in texts]), use_cache=False, logits_to_keep=1)
         finally:
             keep_rows.remove()
     (normed,), (last,) = rows, steps  # [2B, N, d]
@@ -62,23 +62,23 @@ def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Seq
             yield Step(z_full[:, row], z_cf[:, row], z_cd[:, row])
 
 
-def _followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """Append to each prompt its text without the last token, as one left-padded batch."""
+def followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """Append to each prompt the tokens of a text, as one left-padded batch."""
     ids: Tensor = inputs["input_ids"]  # [B, S]
-    longest = max(map(len, texts))
+    longest = max(map(len, texts))  # N
     extended: dict[str, Tensor] = {**inputs, "attention_mask": inputs.get("attention_mask", torch.ones_like(ids))}
-    for _ in range(longest - 1):  # by the model's own rule, token by token: families differ in token types
+    for _ in range(longest):  # by the model's own rule, token by token: families differ in token types
         extended = model._update_model_kwargs_for_generation(ModelOutput(), extended)
     per_token = [name for name, value in inputs.items() if value.shape == ids.shape]
-    extended["input_ids"] = torch.cat([ids, ids.new_zeros(len(ids), longest - 1)], dim=1)  # [B, S + N - 1]
+    extended["input_ids"] = torch.cat([ids, ids.new_zeros(len(ids), longest)], dim=1)  # [B, S + N]
     for name in {*per_token, "attention_mask"}:
         tensor = extended[name].clone()
         for row, text in enumerate(texts):
             missing = longest - len(text)
             tensor[row] = tensor[row].roll(missing)
             tensor[row, :missing] = 0  # padding
-            if name == "input_ids" and len(text) > 1:
-                tensor[row, -(len(text) - 1) :] = tensor.new_tensor(text[:-1])
+            if name == "input_ids" and text:
+                tensor[row, -len(text) :] = tensor.new_tensor(text)
         extended[name] = tensor
     return extended
 

@@ -112,7 +112,7 @@ class Method:
         """
         return False
 
-    def strength(self, config: SiraConfig) -> float:
+    def contrast_strength(self, config: SiraConfig) -> float:
         """Return the contrast strength alpha; 0 for a method without one."""
         return float(getattr(self, "alpha", 0.0))
 

@@ -102,6 +102,10 @@ class Calibrated(Method):
         own = super().settings()
         return own if self.calibration is None else own | {"calibration": digest(self.calibration)}
 
+    def stand_in(self, model: Any) -> dict[str, Tensor]:
+        """Return tensors of the right shapes and random values: what the method costs does not depend on them."""
+        raise NotImplementedError
+
     def read(self) -> Calibration:
         """Return the calibration.
 

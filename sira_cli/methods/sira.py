@@ -23,7 +23,7 @@ class Sira(Method):
     from_preset = ("k", "k_fraction", "alpha", "beta")
     deciding = from_preset
 
-    def strength(self, config: SiraConfig) -> float:
+    def contrast_strength(self, config: SiraConfig) -> float:
         """Return the preset's alpha."""
         return config.alpha
 

@@ -75,7 +75,7 @@ class DecodingModel:
         self.sira = dataclasses.replace(preset.sira_config, image_tokens=image_tokens)
         fork = Fork(model, self.sira)  # refuses a model that cannot be forked now, not at the first picture
         self.k, self.layers = fork.k if "k" in method.from_preset else 0, fork.layers
-        self.alpha = method.strength(self.sira)
+        self.alpha = method.contrast_strength(self.sira)
         method.check_model(model, self.sira)
         self.compiled = compiled
         self.check_prompt(preset.prompts.system)

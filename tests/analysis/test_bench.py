@@ -26,6 +26,7 @@ from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models import presets
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import load_processor
+from tests.support.calibrations import calibrated_for
 from tests.support.helpers import hooks
 
 SMALL_TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
@@ -59,6 +60,7 @@ def qwen(tmp_path_factory) -> Lvlm:
 def under(lvlm: Lvlm, method: str) -> Lvlm:
     # With four layers and shared embeddings DoLa has no early ones to choose from.
     found = methods.find(method).with_settings(**({"bucket": "high"} if method == "dola" else {}))
+    found = calibrated_for(found, lvlm.model, lvlm.revision)
     return Lvlm(lvlm.model, lvlm.processor, lvlm.preset, found, lvlm.revision, None)
 
 
@@ -271,6 +273,14 @@ def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypa
         ("sira", True, "greedy"),
         ("sira", True, "compiled greedy"),
     ]
+
+
+def test_random_weights_get_a_calibration_of_random_values(qwen: Lvlm):
+    report = bench(qwen, ["ict"], lengths=[2], batches=[1], runs=1, image_tokens=20)
+    assert [row.method for row in report.rows] == ["greedy", "ict"]
+    assert report.stand_ins == ("ict",)
+    assert BenchReport.from_json(report.to_json()) == report
+    assert "stand_ins" not in json.loads(bench(qwen, [], lengths=[2], batches=[1], runs=1, image_tokens=20).to_json())
 
 
 # --- the command

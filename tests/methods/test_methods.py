@@ -18,11 +18,13 @@ from sira_cli.methods.base import Method, TwoPasses
 from sira_cli.methods.dola import Dola
 from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.icd import Icd
+from sira_cli.methods.ict import Ict
 from sira_cli.methods.m3id import M3id
 from sira_cli.methods.text_only import TextOnly
 from sira_cli.methods.vcd import Vcd
 from tests.support import reference_methods as slow
 from tests.support import tiny
+from tests.support.calibrations import strong
 from tests.support.decoding import attached, branch_of, case_of, decoded, with_role
 from tests.support.helpers import generate, hooks, left_pad
 from tests.support.prompts import gemma_prompts, llava_prompts, qwen_prompts
@@ -37,6 +39,9 @@ def expected_of(method: Method, case: Tiny, **settings: float) -> Texts:
     if isinstance(method, Dola):
         low = [2] if case.model.config.tie_word_embeddings else [0, 2]
         return slow.dola(case, [3, 5] if method.bucket == "high" else low)
+    if isinstance(method, Ict):
+        vectors = slow.ict_vectors(strong(method, case.model), tiny.LAYERS, 8.0, 1, ("image", "object"))
+        return slow.ict(case, vectors)
     if isinstance(method, GreedyApc):
         return slow.decode(case, None, lambda z, other, step: slow.cut(z, z, 0.1), **settings)
     if isinstance(method, TextOnly):
@@ -93,7 +98,9 @@ def test_methods_travel_to_other_processes():
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("method", [TextOnly(0.0), Vcd(0.0), Icd(0.0), M3id(0.0), GreedyApc()], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [TextOnly(0.0), Vcd(0.0), Icd(0.0), M3id(0.0), GreedyApc(), Ict(strength=0.0)], ids=lambda m: m.name
+)
 def test_without_strength_it_is_greedy(method: Method, name: str):
     case = case_of(name)
     assert torch.equal(decoded(method, case)[0], generate(case.model, case.inputs))
@@ -161,7 +168,7 @@ def test_a_left_padded_batch_equals_its_single_runs(method: Method, name: str, p
 
 
 @pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL"])
-@pytest.mark.parametrize("method", [m for m in OTHERS if not isinstance(m, Dola)], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [m for m in OTHERS if not isinstance(m, Dola | Ict)], ids=lambda m: m.name)
 def test_logits_processors_get_what_the_rule_gave(method: Method, name: str):
     case = case_of(name)
     expected = expected_of(method, case, penalty=1.7)
@@ -244,7 +251,7 @@ def test_another_prompt_and_another_cache_are_refused():
             case.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
 
 
-@pytest.mark.parametrize("method", [Dola(), GreedyApc()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [Dola(), GreedyApc(), Ict()], ids=lambda m: m.name)
 def test_methods_without_a_branch_take_beams(method: Method):
     case = case_of("Gemma 3")
     tokens, _ = decoded(method, case, num_beams=3)

@@ -13,6 +13,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.methods.base import Method
 from sira_cli.methods.icd import Icd
 from tests.support import tiny
+from tests.support.calibrations import calibrated_for
 from tests.support.tiny import Tiny
 
 ROLE = torch.tensor([[33, 44, 55]])  # what stands for icd's role in front of a prompt
@@ -54,6 +55,7 @@ def with_role(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def attached(method: Method, case: Tiny, inputs: dict | None = None, branch: dict | None = None):
     inputs = case.inputs if inputs is None else inputs
     branch = branch_of(method, case) if branch is None else branch
+    method = calibrated_for(method, case.model)
     with method.attach(case.model, SiraConfig(k=3), inputs["input_ids"], branch) as run:
         yield run
 

@@ -205,3 +205,55 @@ def blocked_pass(model: Any, inputs: Inputs, blocked: Tensor) -> Tensor:
         for handle in handles:
             handle.remove()
     return logits[0, -1].float()
+
+
+def ict_vectors(
+    tensors: Inputs, layers: int, strength: float, slices: int, levels: tuple[str, ...]
+) -> list[list[float]]:
+    """What ICT adds in each layer, number by number."""
+    width = tensors[f"{levels[0]}.direction"].shape[1] * 32
+    added = [[0.0] * width for _ in range(layers)]
+    for level in levels:
+        direction, spread, accuracy = (
+            tensors[f"{level}.{name}"].tolist() for name in ("direction", "spread", "accuracy")
+        )
+        places = [(layer, number) for layer in range(layers) for number in range(width // 32)]
+        for layer, number in sorted(places, key=lambda place: -accuracy[place[0]][place[1]])[:slices]:
+            for i in range(32):
+                added[layer][number * 32 + i] += strength * spread[layer][number] * direction[layer][number][i]
+    return added
+
+
+@torch.no_grad()
+def ict(case: Tiny, vectors: list[list[float]], steps: int = 6, penalty: float = 1.0) -> Texts:
+    """ICT without a cache: the vectors are added behind o_proj at each position that was the last one in its step."""
+    inputs, tokens, scores = dict(case.inputs), [], []
+    prompt = case.inputs["input_ids"].shape[1]
+
+    def adding(vector: list[float]) -> Callable[..., Tensor]:
+        def add(module: Any, args: Any, output: Tensor) -> Tensor:
+            changed = output.clone()
+            for position in range(prompt - 1, output.shape[1]):
+                changed[0, position] = output[0, position] + torch.tensor(vector)
+            return changed
+
+        return add
+
+    layers = case.model.get_decoder().layers
+    handles = [
+        layer.self_attn.o_proj.register_forward_hook(adding(vector))
+        for layer, vector in zip(layers, vectors, strict=True)
+    ]
+    try:
+        for _ in range(steps):
+            scores.append(case.model(**inputs, use_cache=False).logits[0, -1].float())
+            chosen = scores[-1].clone()
+            seen = inputs["input_ids"][0].unique()
+            chosen[seen] = torch.where(chosen[seen] < 0, chosen[seen] * penalty, chosen[seen] / penalty)
+            chosen[SUPPRESS] = -torch.inf
+            tokens.append(int(chosen.argmax()))
+            inputs = extend(inputs, tokens[-1], case.grown)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Texts(tokens, torch.stack(scores))

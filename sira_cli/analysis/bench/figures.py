@@ -150,6 +150,7 @@ class BenchReport:
         k, layers, alpha: of SIRA.
         runs: measured rounds, after one that only warms up.
         rows: by batch size; greedy's come first.
+        stand_ins: methods whose calibration had random values.
     """
 
     model: str
@@ -166,10 +167,14 @@ class BenchReport:
     lengths: tuple[int, ...]
     runs: int
     rows: tuple[Row, ...]
+    stand_ins: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
-        return json.dumps({"schema": "sira.bench/1", **asdict(self), "sira_version": __version__}, allow_nan=False)
+        record = asdict(self)
+        if not self.stand_ins:
+            del record["stand_ins"]
+        return json.dumps({"schema": "sira.bench/1", **record, "sira_version": __version__}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> BenchReport:

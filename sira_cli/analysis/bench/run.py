@@ -9,6 +9,7 @@ import transformers
 
 from sira_cli.analysis.bench.figures import BenchReport, Decoder, Row
 from sira_cli.analysis.bench.measure import Timing, device_name, measure, pictures, prompts
+from sira_cli.analysis.bench.stand_ins import RANDOM, with_stand_ins
 from sira_cli.methods import find
 from sira_cli.methods.base import Ability
 from sira_cli.models.compiled import CompiledSteps
@@ -49,41 +50,47 @@ def bench(
     """
     compared = decoders(methods, compile)
     rows: list[Row] = []
-    for batch in batches:
-        if compile:
-            torch.compiler.reset()  # else what is compiled for one batch size decides how it is for the next
-        # They share the model: only hooks differ, which are on it while a request runs.
-        lvlms = {
-            decoder: lvlm.under(find(decoder.method), compiled=CompiledSteps(lvlm.model) if decoder.compiled else None)
-            for decoder in compared
-        }
-        images = pictures(lvlm.processor, image_tokens, batch)
-        asked = prompts(lvlm.preset.prompts.caption, batch)
-        inputs = {
-            decoder: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
-            for decoder, one in lvlms.items()
-        }
-        seen: dict[Decoder, list[Timing]] = {decoder: [] for decoder in compared}
-        for number in range(runs + 1):
-            for decoder, one in lvlms.items():
-                tokens = max(lengths) if number else min(WARM_UP, max(lengths))
-                timing = measure(one, inputs[decoder], tokens, room=max(lengths))
-                if number:
-                    seen[decoder].append(timing)
-                on_request()
-        image, prompt = map(sum, lvlm.lengths(inputs[GREEDY]))
-        pairs = [(decoder, GREEDY) for decoder in compared]
-        pairs += [(one, Decoder("greedy", True)) for one in compared if one.compiled and one.method != "greedy"]
-        rows += [Row.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
-        report = _report(lvlm, lengths, runs, rows)
-        on_rows(report)
+    with with_stand_ins(dict.fromkeys(decoder.method for decoder in compared), lvlm) as stand_ins:
+        for batch in batches:
+            if compile:
+                torch.compiler.reset()  # else what is compiled for one batch size decides how it is for the next
+            # They share the model: only hooks differ, which are on it while a request runs.
+            lvlms = {
+                decoder: lvlm.under(
+                    stand_ins.get(decoder.method, find(decoder.method)),
+                    compiled=CompiledSteps(lvlm.model) if decoder.compiled else None,
+                )
+                for decoder in compared
+            }
+            images = pictures(lvlm.processor, image_tokens, batch)
+            asked = prompts(lvlm.preset.prompts.caption, batch)
+            inputs = {
+                decoder: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
+                for decoder, one in lvlms.items()
+            }
+            seen: dict[Decoder, list[Timing]] = {decoder: [] for decoder in compared}
+            for number in range(runs + 1):
+                for decoder, one in lvlms.items():
+                    tokens = max(lengths) if number else min(WARM_UP, max(lengths))
+                    timing = measure(one, inputs[decoder], tokens, room=max(lengths))
+                    if number:
+                        seen[decoder].append(timing)
+                    on_request()
+            image, prompt = map(sum, lvlm.lengths(inputs[GREEDY]))
+            pairs = [(decoder, GREEDY) for decoder in compared]
+            pairs += [(one, Decoder("greedy", True)) for one in compared if one.compiled and one.method != "greedy"]
+            rows += [Row.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
+            report = _report(lvlm, lengths, runs, rows, tuple(stand_ins))
+            on_rows(report)
     return report
 
 
-def _report(lvlm: Lvlm, lengths: Sequence[int], runs: int, rows: Sequence[Row]) -> BenchReport:
+def _report(
+    lvlm: Lvlm, lengths: Sequence[int], runs: int, rows: Sequence[Row], stand_ins: tuple[str, ...]
+) -> BenchReport:
     return BenchReport(
         model=lvlm.preset.name or lvlm.preset.model,
-        weights="random" if lvlm.revision == "random" else "its own",
+        weights="random" if lvlm.revision == RANDOM else "its own",
         parameters=sum(parameter.numel() for parameter in lvlm.model.parameters()),
         dtype=lvlm.dtype,
         attention=lvlm.model.config._attn_implementation,
@@ -96,6 +103,7 @@ def _report(lvlm: Lvlm, lengths: Sequence[int], runs: int, rows: Sequence[Row]) 
         lengths=tuple(lengths),
         runs=runs,
         rows=tuple(rows),
+        stand_ins=stand_ins,
     )
 
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import typer
 
+from sira_cli.cli.calibrate import ict
+from sira_cli.cli.help import Variadic
+
 app = typer.Typer(
     help="Make once what a method has to know about a model.", no_args_is_help=True, rich_markup_mode=None
+)
+app.command("ict", cls=Variadic, epilog=ict.EXAMPLES, short_help="Directions of method ict, from yes/no questions.")(
+    ict.ict
 )

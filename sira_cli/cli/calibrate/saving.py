@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from sira_cli.cli.console import note
 from sira_cli.cli.options import check_file
 from sira_cli.cli.output import check_preset_file, save_preset
+from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.methods.calibrated import Calibration
+    from sira_cli.models.lvlm import Lvlm
     from sira_cli.models.preset import Preset
 
 
@@ -22,6 +24,19 @@ def check_targets(output: Path | None, write_preset: Path | None, overwrite: boo
     """
     check_file("--output", output, overwrite)
     check_preset_file(write_preset, overwrite)
+
+
+def check_place(kind: str, lvlm: Lvlm, output: Path | None, overwrite: bool) -> None:
+    """Check that the model has no calibration of the user's own yet, if it is to be kept among these.
+
+    Raises:
+        SettingsError: it has one, which is not to be replaced.
+    """
+    from sira_cli.models.calibrations import place
+
+    path = place(kind, lvlm.preset.model, lvlm.revision)
+    if output is None and path.exists() and not overwrite:
+        raise SettingsError(f"{path}: exists: replace it with --overwrite, or give another file with --output")
 
 
 def save(calibration: Calibration, preset: Preset, output: Path | None, write_preset: Path | None) -> None:

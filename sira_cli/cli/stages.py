@@ -1,0 +1,28 @@
+"""How far something is that goes through stages: a bar per stage, and what fails, once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack, closing
+from typing import Any
+
+from sira_cli.cli.console import say
+from sira_cli.cli.progress import Progress
+
+
+def show_stages(events: Generator[Any, None, None]) -> None:
+    """Run to the end what yields `StageStarted`, `Advanced` and `FailedPicture`."""
+    from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
+    from sira_cli.analysis.sweep.run import StageStarted
+
+    with ExitStack() as bars, closing(events):
+        progress = Progress("", 0, silent=True)
+        for event in events:
+            if isinstance(event, StageStarted):
+                bars.close()
+                progress = bars.enter_context(Progress.shown(event.stage, event.total))
+            elif isinstance(event, FailedPicture):
+                say(event.error)
+                progress.advance(0, error=True)
+            elif isinstance(event, Advanced):
+                progress.advance(event.count, worked=event.worked)

@@ -1,0 +1,450 @@
+"""`sira calibrate ict`: directions recomputed by hand, the probe, the questions, the command, and what ships."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw, ImageFilter
+from torch.nn import functional as F
+
+from sira_cli.analysis.calibration.ict import IctTraining
+from sira_cli.analysis.calibration.probe import fit, two_fold_accuracy
+from sira_cli.analysis.calibration.questions import LabelledQuestion, LabelledQuestions, from_files
+from sira_cli.analysis.calibration.regions import Regions, black_out
+from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.methods.calibrated import Calibration
+from sira_cli.models import calibrations, presets
+from sira_cli.models.hub import find_checkpoint
+from sira_cli.models.loading import load
+from sira_cli.pictures.sources import open_picture
+from tests.support.helpers import installed
+
+BOX = (20, 30, 200, 180)
+
+
+# --- the probe
+
+
+def classes(sets: int, rows: int, width: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two classes that overlap, in features of very different sizes."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.rand(rows, generator=generator) < 0.4
+    features = torch.randn(sets, rows, width, generator=generator, dtype=torch.float64)
+    features[..., 0] += 1.5 * labels
+    return features * torch.logspace(-3, 2, sets, dtype=torch.float64)[:, None, None], labels
+
+
+@pytest.mark.parametrize("width", [1, 5])
+def test_the_probe_is_at_the_minimum_of_scikit_learns_objective(width: int):
+    """Its slope there is zero, by automatic differentiation of what scikit-learn's documentation states, C = 1."""
+    features, labels = classes(6, 80, width)
+    weights = fit(features, labels).requires_grad_()
+    for each, own in zip(features, weights, strict=True):
+        signs = torch.where(labels, 1.0, -1.0).double()
+        losses = torch.log1p(torch.exp(-signs * (each @ own[:-1] + own[-1])))
+        objective = 0.5 * (own[:-1] ** 2).sum() + losses.sum()
+        (slope,) = torch.autograd.grad(objective, weights)
+        assert float(slope.abs().max()) < 1e-6
+
+
+def test_classes_that_are_apart_end_the_search():
+    labels = torch.arange(40) % 2 == 0
+    features = torch.where(labels, 1e3, -1e3).double()[None, :, None].repeat(1, 1, 4)
+    assert fit(features, labels).isfinite().all()
+    assert two_fold_accuracy(features, labels).tolist() == [1.0]
+
+
+def test_accuracy_is_the_mean_over_both_halves():
+    """The rule learnt in the second half is right in 3 of the 4 first rows; that of the first in 1 of the others."""
+    values = torch.tensor([-1, -1, 1, -1, -1, -1, 1, 1], dtype=torch.float64)
+    labels = torch.tensor([False, False, True, True, True, True, False, True])
+    expected = []
+    for tested, fitted in ((slice(0, 4), slice(4, 8)), (slice(4, 8), slice(0, 4))):
+        weight, bias = fit(values[None, fitted, None], labels[fitted])[0].tolist()
+        said = [weight * value + bias > 0 for value in values[tested].tolist()]
+        expected.append(sum(one == other for one, other in zip(said, labels[tested].tolist(), strict=True)) / 4)
+    assert expected[0] != expected[1]
+    assert two_fold_accuracy(values[None, :, None], labels).tolist() == [statistics.mean(expected)]
+
+
+# --- directions by hand
+
+
+def black_box(question: LabelledQuestion, image: Image.Image) -> Image.Image | None:
+    """Places are known for all but the last picture."""
+    return None if question.picture == "rocket" else black_out(image, [(20, 30, 200, 30, 200, 180, 20, 180)])
+
+
+@pytest.fixture
+def questions(photos) -> LabelledQuestions:
+    asked = [
+        ("coffee", "Is there a cup in the image?", True),
+        ("coffee", "Is there a dog?", False),
+        ("tall", "Is there a tree in the image?", True),
+        ("tall", "Is there a boat in this image?", False),
+        ("rocket", "Is there a bird?", True),
+    ]
+    return LabelledQuestions(
+        tuple(LabelledQuestion(*each) for each in asked),
+        lambda name: open_picture(str(photos[name])).image,
+        black_box,
+        {"files": ["by hand"]},
+    )
+
+
+@torch.no_grad()
+def by_hand(lvlm, image: Image.Image, question: str, answer: str) -> list[torch.Tensor]:
+    """What o_proj gives at the last token of a prompt that ends in an answer, layer by layer `[d]`."""
+    content = [{"type": "image"}, {"type": "text", "text": question}]
+    text = lvlm.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    text += answer if text[-1].isspace() else f" {answer}"
+    inputs = lvlm.processor(images=image, text=text, return_tensors="pt")
+    found: list[torch.Tensor] = []
+    handles = [
+        layer.self_attn.o_proj.register_forward_hook(lambda module, args, output: found.append(output[0, -1]))
+        for layer in lvlm.model.get_decoder().layers
+    ]
+    lvlm.model(**inputs, use_cache=False)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def degraded(image: Image.Image, question: LabelledQuestion, level: str) -> tuple[Image.Image, str] | None:
+    """Picture and answer of a degraded run, as METHODS.md and the published code have them."""
+    blurred = image.filter(ImageFilter.GaussianBlur(radius=5))
+    if level == "image":
+        return (blurred, "yes") if question.expected else (image, "yes")
+    if not question.expected:
+        return blurred, "no"
+    if question.picture == "rocket":
+        return None
+    hidden = image.copy()
+    ImageDraw.Draw(hidden).rectangle(BOX, fill=(0, 0, 0))
+    return hidden, "yes"
+
+
+@pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_directions_spreads_and_accuracies_are_those_worked_out_by_hand(checkpoint, batch_size, request, questions):
+    lvlm = load(request.getfixturevalue(checkpoint), method="greedy", dtype="float32")
+    training = IctTraining(questions, lvlm, batch_size=batch_size, seed=3)
+    events = [*training.events()]
+    assert sum(event.count for event in events if isinstance(event, Advanced)) == 5 + 2 * lvlm.layers
+    made = training.calibration()
+    assert made.origin.made_from["questions"] == {"image": 5, "object": 4}
+    assert not any(layer.self_attn.o_proj._forward_hooks for layer in lvlm.model.get_decoder().layers)
+
+    for level in ("image", "object"):
+        clean, other = [], []
+        for question in questions.questions:
+            image = questions.open(question.picture)
+            if (pair := degraded(image, question, level)) is not None:
+                clean.append(by_hand(lvlm, image, question.text, "yes" if question.expected else "no"))
+                other.append(by_hand(lvlm, pair[0], question.text, pair[1]))
+        count = len(clean)
+        order = torch.randperm(2 * count, generator=torch.Generator().manual_seed(3)).tolist()
+        for layer in (0, 3, lvlm.layers - 1):
+            rows = [each[layer].tolist() for each in clean + other]
+            for number in (0, len(rows[0]) // 32 - 1):
+                cut = [row[32 * number : 32 * number + 32] for row in rows]
+                shift = [
+                    statistics.fmean(row[i] for row in cut[:count]) - statistics.fmean(row[i] for row in cut[count:])
+                    for i in range(32)
+                ]
+                length = sum(value**2 for value in shift) ** 0.5
+                direction = [value / length for value in shift]
+                along = [sum(a * b for a, b in zip(row, direction, strict=True)) for row in cut]
+                told = made.tensors[f"{level}.direction"][layer, number].tolist()
+                assert told == pytest.approx(direction, abs=2e-3)
+                spread = float(made.tensors[f"{level}.spread"][layer, number])
+                assert spread == pytest.approx(statistics.pstdev(along), rel=2e-3)
+                accuracy = float(made.tensors[f"{level}.accuracy"][layer, number])
+                shuffled = [cut[row] for row in order]
+                labels = [row >= count for row in order]
+                assert accuracy == pytest.approx(slow_accuracy(shuffled, labels), abs=1e-6)
+
+
+def slow_accuracy(rows: list[list[float]], labels: list[bool]) -> float:
+    """Two folds of a logistic regression that goes down its slope by L-BFGS."""
+    x, y = torch.tensor(rows, dtype=torch.float64), torch.tensor(labels).double()
+    middle = len(rows) // 2
+    shares = []
+    for tested, fitted in ((slice(0, middle), slice(middle, None)), (slice(middle, None), slice(0, middle))):
+        weights, bias = torch.zeros(32, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        parameters = [weights.requires_grad_(), bias.requires_grad_()]
+        search = torch.optim.LBFGS(parameters, max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+
+        def loss(
+            fitted: slice = fitted, weights: torch.Tensor = weights, bias: torch.Tensor = bias, search=search
+        ) -> torch.Tensor:
+            search.zero_grad()
+            fits = F.binary_cross_entropy_with_logits(x[fitted] @ weights + bias, y[fitted], reduction="sum")
+            value = fits + 0.5 * (weights**2).sum()
+            value.backward()
+            return value
+
+        search.step(loss)
+        said = (x[tested] @ weights + bias) > 0
+        shares.append(float((said == y[tested].bool()).double().mean()))
+    return statistics.fmean(shares)
+
+
+def test_equal_input_makes_equal_bytes(questions, llava_folder, tmp_path):
+    lvlm = load(llava_folder, method="greedy", dtype="float32")
+    for name in ("a", "b"):
+        training = IctTraining(questions, lvlm, batch_size=2)
+        [*training.events()]
+        training.calibration().write(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_picture_that_fails_is_said_once_and_left_out(questions, llava_folder):
+    def opened(name: str) -> Image.Image:
+        return Image.new("RGB", (1, 1)) if name == "coffee" else questions.open(name)
+
+    lvlm = load(llava_folder, method="greedy", dtype="float32")
+    broken = LabelledQuestions(questions.questions, opened, None, {})
+    chat = lvlm.chat_inputs
+
+    def refusing(images, prompts, **options):
+        if any(image.size == (1, 1) for image in images):
+            raise ValueError("too small")
+        return chat(images, prompts, **options)
+
+    lvlm.chat_inputs = refusing
+    training = IctTraining(broken, lvlm, batch_size=4)
+    failed = [event for event in training.events() if isinstance(event, FailedPicture)]
+    assert [(each.picture, each.error) for each in failed] == [("coffee", "coffee: ValueError: too small")]
+    assert training.calibration().origin.made_from["questions"] == {"image": 3}
+    assert not any(name.startswith("object") for name in training.calibration().tensors)
+
+
+# --- questions and places
+
+
+COCO = {
+    "images": [{"id": 1, "file_name": "COCO_val2014_000000000001.jpg"}],
+    "categories": [{"id": 1, "name": "dog"}, {"id": 2, "name": "hot dog"}, {"id": 3, "name": "couch"}],
+    "annotations": [
+        {"image_id": 1, "category_id": 1, "bbox": [2, 3, 4, 5], "segmentation": [[0, 0, 1, 0, 1, 1]]},
+        {"image_id": 1, "category_id": 1, "bbox": [10, 3, 1, 1]},
+        {"image_id": 1, "category_id": 2, "segmentation": [[0, 0, 9, 0, 0, 9], [20, 20, 30, 20, 20, 30]]},
+        {"image_id": 1, "category_id": 3, "bbox": [0, 0, 8, 8]},
+        {"image_id": 2, "category_id": 3, "bbox": [0, 0, 1, 1]},
+    ],
+}
+PICTURE = "COCO_val2014_000000000001.jpg"
+
+
+def pope_file(path: Path, *rows: tuple[str, str], image: str = PICTURE) -> Path:
+    told = [{"question_id": n, "image": image, "text": text, "label": label} for n, (text, label) in enumerate(rows)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in told))
+    return path
+
+
+def test_a_region_is_that_of_the_object_in_the_question(tmp_path):
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations" / "instances_val2014.json").write_text(json.dumps(COCO))
+    regions = Regions.read(tmp_path, {PICTURE})
+    assert regions.files == ["instances_val2014.json"]
+    dog = [(2.0, 3.0, 6.0, 3.0, 6.0, 8.0, 2.0, 8.0), (10.0, 3.0, 11.0, 3.0, 11.0, 4.0, 10.0, 4.0)]
+    assert regions.about(PICTURE, "Is there a dog in the image?") == dog
+    hot_dog = [(0.0, 0.0, 9.0, 0.0, 0.0, 9.0), (20.0, 20.0, 30.0, 20.0, 20.0, 30.0)]
+    assert regions.about(PICTURE, "Is there a hot dog in the image?") == hot_dog
+    sofa = regions.about(PICTURE, "Is there a sofa in the image?")  # another word for a couch
+    assert sofa == [(0.0, 0.0, 8.0, 0.0, 8.0, 8.0, 0.0, 8.0)]
+    assert regions.about(PICTURE, "Is there a doghouse in the image?") == ()
+    assert regions.about("other.jpg", "Is there a dog in the image?") == ()
+
+
+def test_regions_are_black_and_the_rest_is_as_it_was():
+    image = Image.new("RGB", (12, 12), (200, 100, 50))
+    pixels = np.asarray(black_out(image, [(2, 3, 6, 3, 6, 8, 2, 8)]))
+    assert not pixels[3:9, 2:7].any()
+    assert (pixels.any(axis=2)).sum() == 12 * 12 - 6 * 5
+    assert np.asarray(image).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"categories": []}, "expected a list 'annotations'"),
+        ([], "expected a list 'categories'"),
+        (COCO | {"annotations": [{"image_id": 1}]}, r"annotations\[0\]: expected image_id, category_id"),
+        (COCO | {"annotations": [{"image_id": 1, "category_id": 1}]}, "neither a box nor polygons"),
+        (COCO | {"annotations": COCO["annotations"][-1:]}, "has no objects of the pictures"),
+    ],
+)
+def test_files_that_are_not_as_cocos_are_named(tmp_path, content, message):
+    file = tmp_path / "instances.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=f"instances.json.*{message}"):
+        Regions.read(file, {PICTURE})
+    with pytest.raises(DataError, match="expected COCO's instances"):
+        Regions.read(tmp_path / "nowhere", {PICTURE})
+
+
+def test_questions_of_several_files_are_asked_once(tmp_path):
+    one = pope_file(tmp_path / "a.json", ("Is there a dog?", "yes"), ("Is there a cup?", "no"))
+    two = pope_file(tmp_path / "b.json", ("Is there a dog?", "yes"), ("Is there a car?", "no"))
+    found = from_files([one, two], tmp_path)
+    assert [(each.text[11:], each.expected) for each in found.questions] == [
+        ("dog?", True),
+        ("cup?", False),
+        ("car?", False),
+    ]
+    assert len(from_files([one, two], tmp_path, 2).questions) == 2
+    assert found.hide is None
+    three = pope_file(tmp_path / "c.json", ("Is there a cup?", "yes"))
+    with pytest.raises(DataError, match=r"c\.json: 'Is there a cup\?' .* has another label in an earlier row"):
+        from_files([one, three], tmp_path)
+
+
+# --- the command
+
+
+@pytest.fixture
+def data(tmp_path, photos) -> Path:
+    """Two questions about a photograph, and where its objects are."""
+    pope_file(tmp_path / "pope.json", ("Is there a dog?", "yes"), ("Is there a cup?", "no"), ("A couch?", "yes"))
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / PICTURE).write_bytes(photos["coffee"].read_bytes())
+    (tmp_path / "instances.json").write_text(json.dumps(COCO))
+    return tmp_path
+
+
+def test_made_once_it_is_found_by_the_model(sira, data, llava_folder, photos):
+    home = data / "home"
+    given = ("calibrate", "ict", "-m", llava_folder, "--questions", data / "pope.json", "--images", data / "images")
+    ask = ("ask", photos["coffee"], "Hm?", "-m", llava_folder, "--method", "ict", "--max-new-tokens", 3, "--json")
+    code, _, err = sira(*ask, home=home)
+    assert code == 2
+    assert f"see `sira calibrate ict -m {llava_folder} --help`" in err
+
+    code, out, err = sira(*given, "--annotations", data / "instances.json", home=home)
+    assert (code, out) == (0, "")
+    assert "image level: 3 questions; the best of 48 slices tells" in err
+    assert "object level: 3 questions" in err
+    assert "--method ict finds it by the model" in err
+    (path,) = (home / "calibrations" / "ict").iterdir()
+    origin = Calibration.read(path).origin
+    assert origin.kind == "ict"
+    assert origin.made_from["files"] == ["pope.json"]
+    assert (origin.made_from["blur"], origin.made_from["seed"]) == (5.0, 0)
+    code, out, _ = sira(*ask, home=home)
+    assert code == 0
+    assert json.loads(out)["method_settings"]["calibration"].startswith("sha256:")
+
+    code, _, err = sira(*given, home=home)
+    assert code == 2
+    assert "exists: replace it with --overwrite" in err
+    code, _, err = sira(*given, "--overwrite", home=home)
+    assert code == 0
+    assert "the image level only" in err
+    code, _, err = sira(*ask, "--set", "level=object", home=home)
+    assert code == 2
+    assert "has no object level, only image" in err
+
+
+def test_a_preset_names_the_file(sira, data, llava_folder, photos):
+    given = ("calibrate", "ict", "-m", llava_folder, "--questions", data / "pope.json", "--images", data / "images")
+    file, preset = data / "own.safetensors", data / "own.yaml"
+    assert sira(*given, "-o", file, "--write-preset", preset)[0] == 0
+    assert presets.read(preset).methods["ict"] == {"calibration": str(file)}
+    ask = ("ask", photos["coffee"], "Hm?", "-p", preset, "--method", "ict", "--max-new-tokens", 3, "--json")
+    assert sira(*ask)[0] == 0
+    assert sira(*ask, "--set", "strength=0")[0] == 0
+
+
+def test_a_picture_that_is_missing_is_said_and_the_code_tells(sira, data, llava_folder):
+    rows = (data / "pope.json").read_text()
+    other = rows.replace(PICTURE, "gone.jpg")
+    (data / "pope.json").write_text(rows.replace('"question_id": ', '"question_id": 1') + other)
+    given = ("calibrate", "ict", "-m", llava_folder, "--questions", data / "pope.json", "--images", data / "images")
+    code, _, err = sira(*given, "-o", data / "a.safetensors", "-b", 4)
+    assert code == 3
+    assert "gone.jpg" in err
+    assert "1 of 2 pictures failed" in err
+    assert Calibration.read(data / "a.safetensors").origin.made_from["questions"] == {"image": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "message"),
+    [
+        ([], 2, "give --questions FILE... with --images FOLDER, or --scenes"),
+        (["--questions", "pope.json"], 2, "with --images FOLDER"),
+        (["--scenes", "--images", "images"], 2, "not both"),
+        (["--questions", "pope.json", "--images", "nowhere"], 2, "--images nowhere: is not a folder"),
+        (["--questions", "pope.json", "--images", "."], 1, "no such file"),
+        (["--questions", "nothing.json", "--images", "images"], 1, "nothing.json: cannot be read"),
+        (["--scenes", "--output", "pope.json"], 2, "--output pope.json: exists"),
+        (["--scenes", "--write-preset", "a.txt"], 2, "expected a name that ends in .yaml"),
+    ],
+)
+def test_what_is_refused_before_a_model_is_loaded(sira, data, monkeypatch, given, code, message):
+    monkeypatch.chdir(data)
+    monkeypatch.setattr("sira_cli.models.loading.load", None)
+    found, out, err = sira("calibrate", "ict", "-m", "nowhere/at-all", *given)
+    assert (found, out) == (code, "")
+    assert message in err
+
+
+def test_too_few_questions_are_refused(questions, llava_folder):
+    one = LabelledQuestions(questions.questions[:1], questions.open, None, {})
+    with pytest.raises(SettingsError, match="two questions or more"):
+        IctTraining(one, load(llava_folder, method="greedy"))
+
+
+def test_without_a_calibration_the_installed_command_names_the_one_that_makes_it(llava_folder, photos, tmp_path):
+    """In every command, before any weights are read."""
+    pope_file(tmp_path / "pope.json", ("Is there a dog?", "yes"), image=photos["coffee"].name)
+    model = ("-m", llava_folder, "--method", "ict")
+    commands = [
+        ("caption", photos["coffee"], *model),
+        ("caption", photos["coffee"], *model, "-o", tmp_path / "a.jsonl"),
+        ("ask", photos["coffee"], "Hm?", *model),
+        ("eval", "pope", "--questions", tmp_path / "pope.json", "--images", photos["coffee"].parent, *model),
+        ("bench", *model, "--runs", 1),
+    ]
+    for command in commands:
+        done = installed(*command)
+        said = done.stderr.decode()
+        assert (done.returncode, done.stdout) == (2, b""), said
+        assert f"method ict needs a calibration of {llava_folder}" in said
+        assert f"`sira calibrate ict -m {llava_folder} --help`" in said
+        assert "Traceback" not in said
+
+
+# --- what comes along
+
+
+def shipped() -> Path:
+    revision = find_checkpoint(str(presets.BUNDLED_FOLDER), "main", offline=True).revision
+    found = calibrations.find("ict", revision)
+    assert found is not None
+    assert found.parent == calibrations.SHIPPED / "ict"
+    return found
+
+
+def test_the_bundled_model_comes_with_a_calibration():
+    origin = Calibration.read(shipped()).origin
+    assert (origin.kind, origin.model) == ("ict", presets.BUNDLED)
+    assert origin.made_from["questions"] == {"image": 600, "object": 600}
+    first, last = map(int, origin.made_from["scenes"].split("-"))
+    assert 1_000_000 <= first < last < 2_000_000  # validation scenes
+
+
+@pytest.mark.slow
+def test_the_command_in_the_documents_makes_what_comes_along(tmp_path, sira):
+    assert sira("calibrate", "ict", "-p", "demo", "-o", tmp_path / "again.safetensors", "-q")[0] == 0
+    again, here = Calibration.read(tmp_path / "again.safetensors"), Calibration.read(shipped())
+    assert again.origin.made_from == here.origin.made_from
+    for name, tensor in here.tensors.items():
+        torch.testing.assert_close(again.tensors[name], tensor, atol=1e-3, rtol=1e-3)
