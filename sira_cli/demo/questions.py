@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,15 @@ import numpy as np
 from sira_cli.analysis.sweep.questions import Question as PictureQuestion
 from sira_cli.analysis.sweep.questions import QuestionSet
 from sira_cli.demo.language import mentions, yes_no_question
-from sira_cli.demo.scenes import TRAINING_SEEDS, VALIDATION_SEEDS, Scene, make_scene, render
+from sira_cli.demo.scenes import (
+    TRAINING_SEEDS,
+    VALIDATION_SEEDS,
+    Scene,
+    ScenePicture,
+    make_scene,
+    render,
+    scene_picture,
+)
 from sira_cli.demo.world import OBJECTS
 from sira_cli.eval.stats.chair import mention_counts
 from sira_cli.eval.stats.tally import Counts
@@ -89,6 +98,11 @@ def caption_counts(scene: Scene, caption: str) -> Counts:
     """Count what the caption of a scene mentions, and its words."""
     named = [name for _, _, name in mentions(caption)]
     return mention_counts(named, list(scene.objects)) | {"words": len(caption.split())}
+
+
+def validation_pictures() -> Iterator[ScenePicture]:
+    """Yield the validation scenes as pictures, which are drawn when they are opened."""
+    return (scene_picture(held_out(seed)) for seed in VALIDATION_SEEDS)
 
 
 def validation_questions(limit: int | None = None, suffix: str = "") -> QuestionSet:

@@ -6,6 +6,7 @@ mostly hidden behind another one. It is in the picture all the same.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,7 @@ from PIL import Image, ImageDraw
 
 from sira_cli.demo.world import COLORS, FIXED, OBJECTS, PLACES, Rgb, Shape
 from sira_cli.errors import PictureError
-from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.picture import OpenedPicture, Picture
 
 SIDE = 384  # pixels
 MOST_COLORS = 4_000  # of a picture that may be a scene; 300 test scenes have up to 1,135
@@ -222,3 +223,26 @@ def looks_drawn(picture: Picture) -> bool:
     except PictureError:
         return True  # the error says more
     return image.size == (SIDE, SIDE) and image.getcolors(MOST_COLORS) is not None
+
+
+@dataclass(frozen=True)
+class ScenePicture(Picture):
+    """A scene as a picture that is drawn when it is opened. `scene_picture` makes it."""
+
+    scene: Scene | None = None
+
+    def open(self) -> OpenedPicture:
+        """Draw it."""
+        assert self.scene is not None
+        image = render(self.scene)[0]
+        return OpenedPicture(self.location, image, hashlib.sha256(image.tobytes()).hexdigest())
+
+    def read(self) -> bytes:
+        """Return its samples."""
+        return self.open().image.tobytes()
+
+
+def scene_picture(scene: Scene) -> ScenePicture:
+    """Return a scene as a picture, named after its seed."""
+    name = f"scene {scene.seed}"
+    return ScenePicture(name, name, scene)

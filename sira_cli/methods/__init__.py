@@ -15,6 +15,7 @@ from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.icd import Icd
 from sira_cli.methods.ict import Ict
 from sira_cli.methods.m3id import M3id
+from sira_cli.methods.maskcd import MaskCd
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.sid import Sid
 from sira_cli.methods.sira import Sira
@@ -23,7 +24,20 @@ from sira_cli.methods.vcd import Vcd
 
 METHODS: dict[str, Method] = {
     method.name: method
-    for method in (Sira(), Greedy(), GreedyApc(), TextOnly(), Vcd(), Icd(), M3id(), Sid(), Dola(), Opera(), Ict())
+    for method in (
+        Sira(),
+        Greedy(),
+        GreedyApc(),
+        TextOnly(),
+        Vcd(),
+        Icd(),
+        M3id(),
+        Sid(),
+        Dola(),
+        Opera(),
+        Ict(),
+        MaskCd(),
+    )
 }
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -25,10 +25,13 @@ from sira_cli.core.hooks import attached_hooks
 from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 
 Rule = Callable[[Tensor, Tensor, int], Tensor]
+Within = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
-def second_pass(model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule) -> Iterator[SecondPass]:
+def second_pass(
+    model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule, *, within: Within = nullcontext
+) -> Iterator[SecondPass]:
     """Replace the model's logits inside this context by `rule(z, z', t)`, `[B, V]` float32, t = 1 for the first token.
 
     Args:
@@ -36,6 +39,7 @@ def second_pass(model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule:
         prompts: `[B, S]` ids of the prompts that `generate` will get.
         branch: inputs of the B contrast prompts, left-padded, on the model's device.
         rule: what is made of the logits of both.
+        within: makes a context in which each pass of the branch runs, for branches of a changed model.
 
     Raises:
         UnsupportedModelError: the model cannot be followed, or is called for something else than to continue
@@ -44,7 +48,7 @@ def second_pass(model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule:
         SettingsError: `branch` is not complete.
     """
     backbone = find_backbone(model)
-    passes = SecondPass(model, prompts, branch, rule)
+    passes = SecondPass(model, prompts, branch, rule, within)
     with attached_hooks(backbone.norm) as handles:
         handles.append(model.register_forward_hook(passes._after, with_kwargs=True))
         yield passes
@@ -58,12 +62,15 @@ class SecondPass:
         steps: passes since the prompt: the t of the rule.
     """
 
-    def __init__(self, model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule) -> None:
+    def __init__(
+        self, model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule, within: Within = nullcontext
+    ) -> None:
         if not {"input_ids", "attention_mask"} <= branch.keys():
             raise SettingsError("the contrast branch has no input_ids and attention_mask: `Lvlm.prepare` makes them")
         self.cache: DynamicCache | None = None
         self.steps = 0
         self._model, self._prompts, self._branch, self._rule = model, prompts, dict(branch), rule
+        self._within = within
         self._position_state = [
             (module, name) for module in model.modules() for name in POSITION_STATE if hasattr(module, name)
         ]
@@ -112,7 +119,8 @@ class SecondPass:
         kept = [(module, name, getattr(module, name)) for module, name in self._position_state]
         self._own = True
         try:
-            yield
+            with self._within():
+                yield
         finally:
             self._own = False
             for module, name, value in kept:

@@ -188,7 +188,7 @@ def test_caption_with_each_method(method, sira, tmp_path):
     command = ("caption", *EXAMPLES[:2], "-p", "demo", "--method", method, "--max-new-tokens", 12, "-o", output)
     code, _, err = sira(*command, "-b", 2)
     assert code == 0, err
-    alpha = {"sira": 0.5, "text-only": 0.5, "vcd": 1.0, "icd": 1.0, "sid": 0.5}.get(method, 0.0)
+    alpha = {"sira": 0.5, "text-only": 0.5, "vcd": 1.0, "icd": 1.0, "sid": 0.5, "maskcd": 1.0}.get(method, 0.0)
     for line in output.read_text().splitlines():
         record = json.loads(line)
         assert (record["status"], record["method"], record["alpha"]) == ("ok", method, alpha)
@@ -229,7 +229,9 @@ def test_settings_of_sira_do_not_leak_and_a_method_s_own_decide_the_key(method):
     preset = preset.with_settings(alpha=3.0, beta=0.7, k=2)
     assert key() == known
     lvlm = load(preset, method=method)
-    assert lvlm.decoder.settings() == own
+    fixed = {name: value for name, value in own.items() if value is not None}  # others follow from the model
+    assert lvlm.decoder.settings() | fixed == lvlm.decoder.settings()
+    assert lvlm.decoder.settings().keys() == own.keys()
     assert lvlm.alpha == own.get("alpha", 0.0)
 
 

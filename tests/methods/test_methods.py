@@ -20,6 +20,7 @@ from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.icd import Icd
 from sira_cli.methods.ict import Ict
 from sira_cli.methods.m3id import M3id
+from sira_cli.methods.maskcd import MASS, MaskCd
 from sira_cli.methods.text_only import TextOnly
 from sira_cli.methods.vcd import Vcd
 from tests.support import reference_methods as slow
@@ -42,6 +43,8 @@ def expected_of(method: Method, case: Tiny, **settings: float) -> Texts:
     if isinstance(method, Ict):
         vectors = slow.ict_vectors(strong(method, case.model), tiny.LAYERS, 8.0, 1, ("image", "object"))
         return slow.ict(case, vectors)
+    if isinstance(method, MaskCd):
+        return slow.maskcd(case, strong(method, case.model)[MASS].tolist(), 0.7, **settings)
     if isinstance(method, GreedyApc):
         return slow.decode(case, None, lambda z, other, step: slow.cut(z, z, 0.1), **settings)
     if isinstance(method, TextOnly):
@@ -99,7 +102,9 @@ def test_methods_travel_to_other_processes():
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize(
-    "method", [TextOnly(0.0), Vcd(0.0), Icd(0.0), M3id(0.0), GreedyApc(), Ict(strength=0.0)], ids=lambda m: m.name
+    "method",
+    [TextOnly(0.0), Vcd(0.0), Icd(0.0), M3id(0.0), GreedyApc(), Ict(strength=0.0), MaskCd(alpha=0.0)],
+    ids=lambda m: m.name,
 )
 def test_without_strength_it_is_greedy(method: Method, name: str):
     case = case_of(name)

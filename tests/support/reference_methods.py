@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,15 +31,19 @@ class Texts:
 
 
 @torch.no_grad()
-def decode(case: Tiny, branch: Inputs | None, rule: Rule, steps: int = 6, penalty: float = 1.0) -> Texts:
+def decode(
+    case: Tiny, branch: Inputs | None, rule: Rule, steps: int = 6, penalty: float = 1.0, blind: Any = None
+) -> Texts:
     """Greedy decoding by `rule(z, z', t)`, t from 1; z' of `branch`, or nothing.
 
-    `penalty` is a repetition penalty over prompt and text, as a logits processor would put it on the scores.
+    `penalty` is a repetition penalty over prompt and text, as a logits processor would put it on the scores. `blind` is
+    the model that the branch runs through, if it is another one.
     """
     inputs, tokens, scores = dict(case.inputs), [], []
+    second = blind or case.model
     for step in range(1, steps + 1):
         z = case.model(**inputs, use_cache=False).logits[0, -1].float()
-        other = z if branch is None else case.model(**branch, use_cache=False).logits[0, -1].float()
+        other = z if branch is None else second(**branch, use_cache=False).logits[0, -1].float()
         scores.append(rule(z, other, step))
         chosen = scores[-1].clone()
         seen = inputs["input_ids"][0].unique()
@@ -105,6 +110,19 @@ def without_eyes(case: Tiny, alpha: float, steps: int = 6) -> Texts:
         inputs = extend(inputs, tokens[-1], case.grown)
         text = torch.cat([text, torch.tensor([[tokens[-1]]])], dim=1)
     return Texts(tokens, torch.stack(scores))
+
+
+def maskcd(case: Tiny, mass: list[list[float]], threshold: float, **settings: float) -> Texts:
+    """MaskCD with alpha 1 and beta 0.1: what the image heads hand on is cut out of the weights of a copy."""
+    blind = copy.deepcopy(case.model)
+    text = case.model.config.get_text_config()
+    for layer, row in zip(blind.get_decoder().layers, mass, strict=True):
+        weight = layer.self_attn.o_proj.weight  # [d, H * D]
+        size = weight.shape[1] // text.num_attention_heads
+        for head, value in enumerate(row):
+            if (value - statistics.mean(row)) / statistics.pstdev(row) > threshold:
+                weight[:, head * size : (head + 1) * size] = 0
+    return decode(case, dict(case.inputs), vcd_rule(1.0, 0.1), blind=blind, **settings)
 
 
 def cut(scores: Tensor, z: Tensor, beta: float) -> Tensor:

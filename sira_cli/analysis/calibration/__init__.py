@@ -1,1 +1,1 @@
-"""Making calibrations: what `ict` and its like have to know about a model, from pictures."""
+"""What is measured once per model: MaskCD's image heads, ICT's directions, and a K for SIRA."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from sira_cli.cli.calibrate import ict
-from sira_cli.cli.help import Variadic
+from sira_cli.cli.calibrate import ict, maskcd
+from sira_cli.cli.help import Command, Variadic
 
 app = typer.Typer(
     help="Make once what a method has to know about a model.", no_args_is_help=True, rich_markup_mode=None
@@ -13,3 +13,4 @@ app = typer.Typer(
 app.command("ict", cls=Variadic, epilog=ict.EXAMPLES, short_help="Directions of method ict, from yes/no questions.")(
     ict.ict
 )
+app.command("maskcd", cls=Command, epilog=maskcd.EXAMPLES)(maskcd.maskcd)

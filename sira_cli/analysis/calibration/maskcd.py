@@ -1,0 +1,181 @@
+"""Which heads look at the image: the calibration of `maskcd`.
+
+For a few dozen pictures the model writes its own caption, greedily and without SIRA. With A the attention weights of
+head h in layer l, and r over the rows of a caption's tokens, its mass on image tokens is, 0 to 1,
+
+    mass[l, h] = mean over pictures of the mean over r of the sum over image columns c of A[r, c]
+
+The rows are those that decoding computes: of all tokens but the last, from which nothing is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sira_cli._version import __version__
+from sira_cli.analysis.calibration.batches import each_picture
+from sira_cli.analysis.calibration.captions import caption_tokens, hash_of_pictures, plain, prepared
+from sira_cli.core.families import find_backbone
+from sira_cli.core.hooks import attached_hooks
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.methods.calibrated import Calibration, Origin
+from sira_cli.methods.maskcd import MASS
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.pictures.names import one_line
+from sira_cli.pictures.picture import OpenedPicture, Picture
+
+
+@dataclass(frozen=True)
+class ImageMass:
+    """Where the heads looked while one caption was written.
+
+    Attributes:
+        mass: float64 `[L, H]`, mean attention mass on image tokens over the caption's rows.
+        rows: how many rows.
+        image_sha256: of the picture's file.
+    """
+
+    mass: Tensor
+    rows: int
+    image_sha256: str
+
+
+def measure_mass(
+    lvlm: Lvlm, pictures: Iterable[Picture], batch_size: int = 1
+) -> Iterator[tuple[Picture, ImageMass | PictureError]]:
+    """Yield every picture with where the heads looked, or with what is wrong with it; the others go on.
+
+    Args:
+        lvlm: the loaded model, under any method.
+        pictures: a few dozen.
+        batch_size: captions decoded together.
+
+    Raises:
+        SiraError: about the model or the settings.
+    """
+    speaker = plain(lvlm)
+
+    def work(opened: Sequence[OpenedPicture]) -> list[ImageMass]:
+        inputs = prepared(speaker, opened)
+        with recorded_mass(speaker.model, speaker.find_image) as steps:
+            texts = caption_tokens(speaker, inputs)
+        return [
+            _mean(steps, row, len(text), picture) for row, (text, picture) in enumerate(zip(texts, opened, strict=True))
+        ]
+
+    yield from each_picture(pictures, work, batch_size)
+
+
+def calibrate(lvlm: Lvlm, measured: Sequence[ImageMass]) -> Calibration:
+    """Return the calibration that `measure_mass` found on at least one picture.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    if not measured:
+        raise SettingsError("no picture could be measured, so there is no calibration")
+    made_from = {
+        "pictures": len(measured),
+        "pictures_sha256": hash_of_pictures([each.image_sha256 for each in measured]),
+        "rows": sum(each.rows for each in measured),
+        "prompt": lvlm.preset.prompts.caption,
+        "max_new_tokens": lvlm.preset.generation.max_new_tokens,
+        "dtype": lvlm.dtype,
+        "quantization": lvlm.quantization,
+    }
+    mass = torch.stack([each.mass for each in measured]).mean(dim=0)  # [L, H]
+    return Calibration(Origin("maskcd", lvlm.preset.model, lvlm.revision, made_from, __version__), {MASS: mass.float()})
+
+
+def _mean(steps: Sequence[Tensor], row: int, tokens: int, picture: OpenedPicture) -> ImageMass:
+    """Return the mean over the rows of one caption of a batch; what follows a shorter one is padding.
+
+    Raises:
+        PictureError: the caption has no row, or the masses are no numbers.
+    """
+    if tokens < 2:
+        raise PictureError(f"{one_line(picture.name)}: its caption is empty")
+    mass = torch.stack([step[row] for step in steps[: tokens - 1]]).double().mean(dim=0)  # [L, H]
+    if not bool(mass.isfinite().all()):
+        raise PictureError(f"{one_line(picture.name)}: the model computes numbers out of range: try another dtype")
+    return ImageMass(mass, tokens - 1, picture.sha256)
+
+
+@contextmanager
+def recorded_mass(model: Any, find_image: Any) -> Iterator[list[Tensor]]:
+    """Yield a list that gets, at each decoding step inside this context, all heads' mass on image tokens, `[B, L, H]`.
+
+    Only eager attention gives its weights. It is switched on for decoding steps, whose weights are one row per head,
+    and off for the prompt; at the end, also after an error, the model is as before.
+
+    Args:
+        model: a Hugging Face LVLM.
+        find_image: `[B, S]` ids of prompts -> bool, their image positions.
+
+    Raises:
+        UnsupportedModelError: as `find_backbone`.
+        AttachError: a decoder is attached to this model already.
+    """
+    backbone = find_backbone(model)
+    modules: list[Any] = [layer.self_attn for layer in backbone.decoder_layers]
+    configs = {
+        id(config): config for config in (model.get_decoder().config, *(each.config for each in modules))
+    }.values()
+    kept = [(config, config._attn_implementation) for config in configs]
+    recorder = _Recorder(find_image)
+
+    def begin(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        decoding = recorder.begin(kwargs["input_ids"])
+        for config, implementation in kept:
+            config._attn_implementation = "eager" if decoding else implementation
+
+    with attached_hooks(backbone.norm) as handles:
+        try:
+            handles.append(model.register_forward_pre_hook(begin, with_kwargs=True))
+            handles.extend(each.register_forward_hook(recorder.add) for each in modules)
+            handles.append(model.register_forward_hook(recorder.end))
+            yield recorder.steps
+        finally:
+            for config, implementation in kept:
+                config._attn_implementation = implementation
+
+
+class _Recorder:
+    """Sums up attention weights pass by pass."""
+
+    def __init__(self, find_image: Any) -> None:
+        self.steps: list[Tensor] = []
+        self._find_image = find_image
+        self._image = torch.empty(0)  # [B, S + steps] bool
+        self._layers: list[Tensor] = []
+        self._decoding = False
+
+    def begin(self, ids: Tensor) -> bool:
+        """Before the model: return whether this pass is a decoding step, not a prompt."""
+        self._decoding = ids.shape[1] == 1
+        if self._decoding:
+            self._image = F.pad(self._image, (0, 1))  # a new token is text
+        else:
+            self.steps.clear()
+            self._image = self._find_image(ids)
+        self._layers.clear()
+        return self._decoding
+
+    def add(self, attention: Any, args: Any, output: Any) -> None:
+        """After a layer's attention: sum its newest row over image columns."""
+        if self._decoding:
+            weights: Tensor = output[1]  # [B, H, 1, kv]; a sliding window has the last kv positions
+            image = self._image[:, -weights.shape[-1] :].to(weights.device)
+            self._layers.append((weights[:, :, 0].float() * image[:, None]).sum(dim=-1).cpu())  # [B, H]
+
+    def end(self, model: Any, args: Any, output: Any) -> None:
+        """After the model: keep what this step's layers gave."""
+        if self._decoding:
+            self.steps.append(torch.stack(self._layers, dim=1))

@@ -1,0 +1,103 @@
+"""`sira calibrate maskcd`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, measured, some_pictures
+from sira_cli.cli.calibrate.saving import check_targets, save
+from sira_cli.cli.choosing import choose_preset, load_model
+from sira_cli.cli.console import note, set_verbosity
+from sira_cli.cli.options import Images, ModelOptions, Overwrite, SelectionOptions, Verbose, with_options
+from sira_cli.cli.output import table_console
+from sira_cli.errors import PictureError
+
+if TYPE_CHECKING:
+    from sira_cli.methods.calibrated import Calibration
+
+EXAMPLES = """
+sira calibrate maskcd photos/ -p llava-1.5-7b
+sira calibrate maskcd photos/ -m ./my-checkpoint --limit 50 --write-preset mine.yaml
+"""
+
+
+@with_options(model=ModelOptions, selection=SelectionOptions)
+def maskcd(
+    *,
+    paths: Images = None,
+    scenes: Scenes = False,
+    batch_size: BatchSize = None,
+    model: ModelOptions,
+    selection: SelectionOptions,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write the calibration here (default: where the model finds it)."
+        ),
+    ] = None,
+    write_preset: Annotated[
+        Path | None,
+        typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset that names the calibration."),
+    ] = None,
+    overwrite: Overwrite = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Find the heads that look at the image, for --method maskcd.
+
+    The model captions a few dozen pictures (32 unless --limit says otherwise), greedily and without SIRA. Each head's
+    attention on image tokens is averaged; the heads that stand out in their layer are those that MaskCD silences. No
+    labels are needed, and any pictures will do that are like yours.
+    """
+    set_verbosity(quiet, verbose)
+    check_targets(output, write_preset, overwrite)
+    preset = choose_preset(model)
+    pictures, drawn = some_pictures(paths, selection, scenes, preset)
+    lvlm = load_model(preset, model, "greedy", pictures=() if drawn else pictures)
+    from sira_cli.analysis.calibration.maskcd import calibrate, measure_mass
+
+    failures: list[str] = []
+    what = measure_mass(lvlm, pictures, batch_size or (SCENE_BATCH if drawn else 1))
+    found = list(measured(what, len(pictures), lambda picture, error: failures.append(error)))
+    if not found:
+        raise PictureError("no picture could be measured, so there is no calibration")
+    calibration = calibrate(lvlm, found)
+    _print(calibration)
+    save(calibration, preset, output, write_preset)
+    where = f"-p {preset.name}" if preset.name else f"-m {preset.model}"
+    if output is None:
+        note(f"now: sira caption PATH {where} --method maskcd")
+    if failures:
+        raise typer.Exit(3)
+
+
+def _print(calibration: Calibration) -> None:
+    """Print the heads that stand out, layer by layer."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from sira_cli.methods.maskcd import MASS, usual_threshold, z_scores
+
+    mass = calibration.tensors[MASS]  # [L, H]
+    z, threshold = z_scores(mass), usual_threshold(mass.shape[1])
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("layer", "mean mass", "largest z"):
+        table.add_column(name, justify="right")
+    table.add_column("image heads")
+    for layer in range(len(mass)):
+        heads = (z[layer] > threshold).nonzero().flatten().tolist()
+        named = ", ".join(f"{head} ({float(mass[layer, head]):.2f})" for head in heads)
+        table.add_row(str(layer), f"{float(mass[layer].mean()):.2f}", f"{float(z[layer].max()):.2f}", named or "-")
+    out, count = table_console(), int((z > threshold).sum())
+    out.print(table)
+    made_from = calibration.origin.made_from
+    pictures = "picture" + "s" * (made_from["pictures"] != 1)
+    out.print(
+        f"{made_from['pictures']} {pictures}, {made_from['rows']:,} tokens; {count} of {mass.numel()} heads have a "
+        f"z-score above {threshold:.4g} within their layer (in brackets: attention mass on the image)"
+    )
+    if not count:
+        out.print(f"no head stands out: use --set threshold=N with N below {float(z.max()):.4g}")

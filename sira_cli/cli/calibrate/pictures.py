@@ -1,0 +1,86 @@
+"""Which pictures a calibration looks at: a few dozen are enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from sira_cli.cli.choosing import chosen_pictures
+from sira_cli.cli.console import note, say
+from sira_cli.cli.options import SelectionOptions
+from sira_cli.cli.progress import Progress
+from sira_cli.errors import PictureError, SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.models.preset import Preset
+    from sira_cli.pictures.picture import Picture
+
+T = TypeVar("T")
+
+PICTURES = 32  # unless --limit says how many
+SCENE_BATCH = 16
+
+Scenes = Annotated[
+    bool, typer.Option("--scenes", help="Draw validation scenes, without files (default with the bundled model).")
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "-b", "--batch-size", metavar="N", min=1, help="Number of pictures measured together (default: 1; scenes 16)."
+    ),
+]
+
+
+def some_pictures(
+    paths: Sequence[str] | None, selection: SelectionOptions, scenes: bool, preset: Preset
+) -> tuple[list[Picture], bool]:
+    """Return the first few pictures, and whether they are drawn scenes.
+
+    Raises:
+        SettingsError: nothing is named, or files and scenes are.
+        PictureError: none of the pictures exists.
+    """
+    from sira_cli.models.presets import BUNDLED
+
+    named = bool(paths) or selection.files_from is not None
+    if scenes and named:
+        raise SettingsError("give pictures, or --scenes, not both")
+    if scenes or (not named and preset.model == BUNDLED):
+        return _scenes(selection), True
+    found = chosen_pictures(paths or [], selection)
+    if not found:
+        raise SettingsError(f"--shard {selection.shard} holds none of the pictures")
+    if selection.limit is None and len(found) > PICTURES:
+        note(f"taking the first {PICTURES} of {len(found):,} pictures: --limit N takes N")
+        found = found[:PICTURES]
+    return found, False
+
+
+def measured(
+    what: Iterable[tuple[Picture, T | PictureError]], total: int, on_failure: Callable[[Picture, str], None]
+) -> Iterator[T]:
+    """Yield what was measured, and show how far it is; a picture that fails is said, and handed to `on_failure`."""
+    failures = 0
+    with Progress.shown("pictures", total) as progress:
+        for picture, result in what:
+            if isinstance(result, PictureError):
+                failures += 1
+                say(str(result))
+                on_failure(picture, str(result))
+            else:
+                yield result
+            progress.advance(error=isinstance(result, PictureError))
+    if failures and total > 1:
+        say(f"{failures} of {total} pictures failed")
+
+
+def _scenes(selection: SelectionOptions) -> list[Picture]:
+    from sira_cli.demo.questions import validation_pictures
+    from sira_cli.pictures.find import Shard
+
+    shard = None if selection.shard is None else Shard.parse(selection.shard)
+    mine = (each for each in validation_pictures() if shard is None or shard.holds(each.relative))
+    return list(islice(mine, selection.limit or PICTURES))

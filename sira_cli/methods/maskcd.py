@@ -1,0 +1,203 @@
+"""`maskcd`: a contrast with the model without its image heads (Deng and Yang 2025, arXiv:2510.02790)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.rules import contrast, plausible
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.calibrated import Calibrated
+from sira_cli.methods.settings import setting
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
+
+    from sira_cli.core.hooks import Removable
+
+MASS = "image_mass"  # of a calibration: float32 [L, H], mean attention on image tokens of each head
+THRESHOLD, HEADS = 2.5, 32  # z-score of an image head, and heads per layer of the models that it is from
+
+
+@dataclass(frozen=True)
+class MaskCd(TwoPasses, Calibrated):
+    """(1 + alpha) z - alpha z' with APC; z' from the same inputs, without what the image heads add.
+
+    Image heads attend to the image much more than the others of their layer do: their attention mass on image tokens,
+    which the calibration holds, has a z-score above `threshold` within the layer. In every pass of the contrast stream
+    their slices of o_proj's input are zero.
+
+    Args:
+        alpha: contrast strength.
+        beta: plausibility cut-off.
+        threshold: least z-score of an image head; None: that of `usual_threshold`.
+    """
+
+    name = "maskcd"
+    alpha: float = setting(1.0, "contrast strength", low=0)
+    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
+    threshold: float | None = setting(
+        None,
+        "least z-score of an image head (none: 2.5, less below 32 heads per layer)",
+        kind=float,
+        low=0,
+        optional=True,
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings as JSON holds them, with the threshold in force where the model is known."""
+        own = super().settings()
+        return own if self.calibration is None else own | {"threshold": self.threshold_for(len(self.mass()[0]))}
+
+    def threshold_for(self, heads: int) -> float:
+        """Return the threshold in force for layers of so many heads."""
+        return usual_threshold(heads) if self.threshold is None else self.threshold
+
+    def mass(self) -> Tensor:
+        """Return the mean attention mass on image tokens, `[L, H]`, of the calibration.
+
+        Raises:
+            SettingsError: none was given, or it is for another method.
+            DataError: the file cannot be read, or is incomplete.
+        """
+        try:
+            changed = Path(self.calibration or "").stat().st_mtime_ns
+        except OSError:
+            changed = 0  # `read` says why
+        return _mass(self, changed)
+
+    def image_heads(self) -> Tensor:
+        """Return which heads are silenced, bool `[L, H]`.
+
+        Raises:
+            SettingsError: none is, so that nothing would be contrasted; or as `mass`.
+        """
+        z = z_scores(self.mass())  # [L, H]
+        threshold = self.threshold_for(z.shape[1])
+        if not bool((z > threshold).any()):
+            layer, head = divmod(int(z.argmax()), z.shape[1])
+            raise SettingsError(
+                f"{self.calibration}: no head has a z-score above {threshold:.4g}, the largest is {float(z.max()):.4g} "
+                f"(layer {layer}, head {head}): give method {self.name} a lower threshold"
+            )
+        return z > threshold
+
+    def branch_inputs(
+        self,
+        maker: PromptMaker,
+        images: Sequence[Image.Image],
+        prompts: Sequence[str],
+        inputs: Mapping[str, Tensor],
+        seeds: Sequence[int],
+    ) -> dict[str, Tensor]:
+        """Return the same inputs."""
+        return dict(inputs)
+
+    def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
+        """Contrast, then cut off."""
+        return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)
+
+    def attach(
+        self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
+    ) -> AbstractContextManager[Any]:
+        """Run a second pass (`sira_cli.methods.second_pass`) in which the image heads are silenced."""
+        from sira_cli.methods.second_pass import second_pass
+
+        silent = self._silent_inputs(model)
+        return second_pass(model, prompts, branch, self.rule, within=lambda: _silenced(silent))
+
+    def check_model(self, model: Any, config: SiraConfig) -> None:
+        """Check the model's structure, and that the calibration fits it."""
+        self._silent_inputs(model)
+
+    def stand_in(self, model: Any) -> dict[str, Tensor]:
+        """Return a calibration's tensors in which one head of each layer is an image head."""
+        import torch
+
+        _, layers, heads = _structure(model)
+        mass = torch.full((layers, heads), 0.1)
+        mass[torch.arange(layers), torch.arange(layers) % heads] = 0.9
+        return {MASS: mass}
+
+    def _silent_inputs(self, model: Any) -> list[tuple[Any, Tensor]]:
+        """Return each `o_proj` whose layer has image heads, with the inputs `[H * D]` that belong to them.
+
+        Raises:
+            UnsupportedModelError: the model has no `o_proj` to hook.
+            SettingsError: the calibration is of a model of another shape; or as `image_heads`.
+        """
+        projections, layers, heads = _structure(model)
+        silent = self.image_heads()  # [L, H]
+        if silent.shape != (layers, heads):
+            made_for = " x ".join(map(str, silent.shape))
+            raise SettingsError(
+                f"{self.calibration}: made for a model of {made_for} heads (layers x heads), but this one has "
+                f"{layers} x {heads}: sira calibrate {self.name} makes one for it"
+            )
+        return [
+            (projection, row.repeat_interleave(projection.in_features // heads))
+            for projection, row in zip(projections, silent, strict=True)
+            if bool(row.any())
+        ]
+
+
+def usual_threshold(heads: int) -> float:
+    """Return the z-score above which a head is an image head, for layers of so many heads.
+
+    It is 2.5 for 32 heads, as the models of the published results have them. No z-score of H numbers exceeds
+    sqrt(H - 1): where a layer has fewer heads, the threshold is the same share of that.
+    """
+    return THRESHOLD * math.sqrt(min(1.0, (heads - 1) / (HEADS - 1)))
+
+
+def z_scores(mass: Tensor) -> Tensor:
+    """Return each head's z-score within its layer, `[L, H]`; 0 where all heads of a layer are equal."""
+    import torch
+
+    mass = mass.double()
+    apart = mass - mass.mean(dim=1, keepdim=True)  # [L, H]
+    spread = mass.std(dim=1, correction=0, keepdim=True)  # [L, 1]
+    return torch.where(spread > 1e-9, apart / spread.clamp(min=1e-9), 0.0)  # below that it is rounding
+
+
+@functools.lru_cache(maxsize=64)
+def _mass(method: MaskCd, changed: int) -> Tensor:
+    """Read the mass from a file that changed last at that time: each record asks for the threshold in force."""
+    mass = method.read().tensors.get(MASS)
+    if mass is None or mass.ndim != 2 or not bool(mass.isfinite().all()):
+        raise DataError(f"{method.calibration}: has no {MASS} of layers x heads: make it anew")
+    return mass
+
+
+def _structure(model: Any) -> tuple[list[Any], int, int]:
+    """Return the `o_proj` of each layer, and the numbers of layers and of heads in each."""
+    from sira_cli.core.families import output_projections
+
+    projections = output_projections(model)
+    return projections, len(projections), model.config.get_text_config(decoder=True).num_attention_heads
+
+
+@contextmanager
+def _silenced(silent: Sequence[tuple[Any, Tensor]]) -> Iterator[None]:
+    """Let no head that is silent add anything, inside this context."""
+    handles: list[Removable] = []
+    try:
+        for projection, inputs in silent:
+            handles.append(projection.register_forward_pre_hook(functools.partial(_silence, inputs)))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _silence(silent: Tensor, projection: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Before `o_proj`: zero the inputs `[..., H * D]` that are silent."""
+    return (args[0].masked_fill(silent.to(args[0].device), 0.0), *args[1:])

@@ -1,0 +1,198 @@
+"""MaskCD's calibration: attention on image tokens, recomputed by hand from an eager copy, and as a command."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+
+from sira_cli.analysis.calibration.batches import each_picture
+from sira_cli.analysis.calibration.maskcd import calibrate, measure_mass, recorded_mass
+from sira_cli.errors import AttachError, PictureError, SettingsError
+from sira_cli.methods.calibrated import Calibration
+from sira_cli.methods.maskcd import MASS
+from sira_cli.models import presets
+from sira_cli.models.calibrations import SHIPPED
+from sira_cli.models.loading import load
+from sira_cli.pictures.sources import as_picture
+from tests.support import tiny
+from tests.support.decoding import case_of
+from tests.support.helpers import generate, hooks
+from tests.support.reference import extend
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
+
+
+def find(ids):
+    return ids == tiny.IMAGE
+
+
+@pytest.mark.parametrize("name", list(tiny.FAMILIES))
+def test_each_step_s_mass_is_that_of_an_eager_pass_over_the_whole_text(name):
+    case = case_of(name)
+    kept = case.model.get_decoder().config._attn_implementation
+    with recorded_mass(case.model, find) as steps:
+        tokens = generate(case.model, case.inputs)[0].tolist()
+    assert case.model.get_decoder().config._attn_implementation == kept
+    assert len(steps) == len(tokens) - 1  # the last token predicts nothing
+
+    model, inputs = copy.deepcopy(case.model), dict(case.inputs)
+    model.set_attn_implementation("eager")
+    for token in tokens[:-1]:
+        inputs = extend(inputs, token, case.grown)
+    attentions = model(**inputs, use_cache=False, output_attentions=True).attentions
+    prompt, image = case.image.shape[1], case.image[0].nonzero().flatten().tolist()
+    for number, step in enumerate(steps):
+        for layer in range(tiny.LAYERS):
+            expected = [sum(float(head[prompt + number, column]) for column in image) for head in attentions[layer][0]]
+            assert step[0, layer].tolist() == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_model_is_as_before_also_after_an_error():
+    case = case_of("Gemma 3")
+    generate(case.model, case.inputs)  # transformers puts hooks of its own on a model that runs for the first time
+    before, config = hooks(case.model), case.model.get_decoder().config
+
+    def fail():
+        with recorded_mass(case.model, find):
+            case.model(input_ids=torch.tensor([[5]]))  # a step without a prompt
+            raise AssertionError
+
+    with pytest.raises(IndexError):
+        fail()
+    assert (hooks(case.model), config._attn_implementation) == (before, "sdpa")
+    with recorded_mass(case.model, find):
+        generate(case.model, case.inputs)
+        assert config._attn_implementation == "eager"  # of the last step
+        with pytest.raises(AttachError), recorded_mass(case.model, find):
+            pass
+    assert (hooks(case.model), config._attn_implementation) == (before, "sdpa")
+
+
+def by_hand(lvlm, path: Path) -> torch.Tensor:
+    """`[L, H]`: one picture's mass, from weights of an eager copy."""
+    inputs = lvlm.to_device(lvlm.prepare([Image.open(path).convert("RGB")], [lvlm.preset.prompts.caption]))
+    limit = lvlm.preset.generation.max_new_tokens
+    ids = lvlm.model.generate(**inputs, do_sample=False, max_new_tokens=limit)[:, :-1]
+    model = copy.deepcopy(lvlm.model)
+    model.set_attn_implementation("eager")
+    text = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    attentions = model(**{**inputs, **text}, use_cache=False, output_attentions=True).attentions
+    image = ids[0] == lvlm.model.config.image_token_id
+    rows = range(inputs["input_ids"].shape[1], ids.shape[1])
+    masses = [[layer[0, :, row, image].double().sum(dim=-1) for layer in attentions] for row in rows]
+    return torch.stack([torch.stack(row) for row in masses]).mean(dim=0)
+
+
+def test_the_calibration_is_the_mean_over_rows_and_pictures():
+    lvlm = load("demo", max_new_tokens=12, temperature=1.0)  # the caption is greedy all the same
+    results = [result for _, result in measure_mass(lvlm, map(as_picture, EXAMPLES[:2]))]
+    expected = [by_hand(lvlm, path) for path in EXAMPLES[:2]]
+    for result, mass in zip(results, expected, strict=True):
+        torch.testing.assert_close(result.mass, mass, atol=1e-5, rtol=0)
+    made = calibrate(lvlm, results)
+    torch.testing.assert_close(made.tensors[MASS], torch.stack(expected).mean(dim=0).float(), atol=1e-5, rtol=0)
+    assert made.origin.made_from["rows"] == sum(result.rows for result in results)
+    with pytest.raises(SettingsError, match="no picture could be measured"):
+        calibrate(lvlm, [])
+
+
+def test_a_batch_of_captions_of_different_lengths_equals_single_ones(qwen_folder, photos):
+    lvlm = load(qwen_folder, dtype="float32", max_new_tokens=8)
+    pictures = [as_picture(photos[name]) for name in ("coffee", "tall", "rocket")]
+    together = [result for _, result in measure_mass(lvlm, pictures, batch_size=3)]
+    for picture, result in zip(pictures, together, strict=True):
+        ((_, alone),) = measure_mass(lvlm, [picture])
+        torch.testing.assert_close(result.mass, alone.mass, atol=1e-5, rtol=0)
+        assert (result.rows, result.image_sha256) == (alone.rows, alone.image_sha256)
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_what_pads_a_shorter_caption_does_not_count(end):
+    lvlm = load("demo", max_new_tokens=8)
+    pictures = [as_picture(path) for path in EXAMPLES[:2]]
+    texts = [
+        lvlm.generate(lvlm.to_device(lvlm.prepare([each.open().image], [lvlm.preset.prompts.caption])))
+        for each in pictures
+    ]
+    if end:  # the first caption ends earlier, where the second one goes on
+        first, second = (text[0].tolist() for text in texts)
+        token = next(token for token in first[2:] if token not in second)
+        lvlm.model.generation_config.eos_token_id = [token]
+    together = [result for _, result in measure_mass(lvlm, pictures, batch_size=2)]
+    alone = [result for _, result in measure_mass(lvlm, pictures)]
+    assert len({result.rows for result in together}) == 1 + end
+    for one, two in zip(together, alone, strict=True):
+        assert one.rows == two.rows
+        torch.testing.assert_close(one.mass, two.mass, atol=1e-5, rtol=0)
+
+
+def test_a_batch_that_fails_is_tried_picture_by_picture(tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    pictures = [as_picture(path) for path in (EXAMPLES[0], tmp_path / "broken.png", EXAMPLES[1], EXAMPLES[2])]
+
+    def work(opened):
+        if any(each.name.endswith(EXAMPLES[1].name) for each in opened):
+            raise RuntimeError("too large\nfor this machine")
+        return [each.name for each in opened]
+
+    results = [result for _, result in each_picture(pictures, work, 4)]
+    assert [isinstance(result, PictureError) for result in results] == [False, True, True, False]
+    assert [results[0], results[3]] == [str(EXAMPLES[0]), str(EXAMPLES[2])]
+    assert str(results[2]) == f"{EXAMPLES[1]}: RuntimeError: too large"
+
+    def refuse(opened):
+        raise SettingsError("of the model")
+
+    with pytest.raises(SettingsError, match="of the model"):
+        list(each_picture(pictures, refuse, 2))
+
+
+def test_the_command_makes_what_the_method_finds(sira, tmp_path):
+    home = tmp_path / "home"
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    command = ("calibrate", "maskcd", EXAMPLES[0], tmp_path / "broken.png", "-p", "demo", "-b", 2)
+    code, out, err = sira(*command, home=home)
+    assert code == 3
+    assert "1 of 2 pictures failed" in err
+    assert "\n1 picture, " in out
+    assert "now: sira caption PATH -p demo --method maskcd" in err
+    (own,) = (home / "calibrations" / "maskcd").iterdir()
+    assert own.name == next((SHIPPED / "maskcd").iterdir()).name
+    first = own.read_bytes()
+    sira(*command, home=home)
+    assert own.read_bytes() == first
+    record = json.loads(
+        sira("caption", EXAMPLES[0], "-p", "demo", "--method", "maskcd", "--max-new-tokens", 2, "--json", home=home)[1]
+    )
+    shipped = json.loads(
+        sira("caption", EXAMPLES[0], "-p", "demo", "--method", "maskcd", "--max-new-tokens", 2, "--json")[1]
+    )
+    assert record["method_settings"]["calibration"] != shipped["method_settings"]["calibration"]
+    code, _, err = sira("calibrate", "maskcd", tmp_path / "broken.png", "-p", "demo", home=home)
+    assert code == 1
+    assert "no picture could be measured" in err
+
+
+def test_drawn_scenes_give_the_shipped_calibration_and_a_preset_names_it(sira, tmp_path):
+    file, preset = tmp_path / "m.safetensors", tmp_path / "mine.yaml"
+    code, out, err = sira("calibrate", "maskcd", "-p", "demo", "--limit", 1, "-o", file, "--write-preset", preset)
+    assert code == 0, err
+    assert "drawn scenes only" not in err
+    assert f"use it with --method maskcd --set calibration={file}" in err
+    assert presets.read(preset).methods["maskcd"]["calibration"] == str(file)
+    assert " of 32 heads have a z-score above 0.7777 " in out
+    made, shipped = (Calibration.read(path) for path in (file, next((SHIPPED / "maskcd").iterdir())))
+    assert made.origin.made_from["prompt"] == shipped.origin.made_from["prompt"]
+    assert made.tensors[MASS].shape == shipped.tensors[MASS].shape == (8, 4)
+    with safe_open(file, framework="pt") as opened:
+        assert json.loads(opened.metadata()["sira"])["made_from"]["pictures"] == 1
+    code, _, err = sira("caption", EXAMPLES[0], "-p", preset, "--method", "maskcd", "--max-new-tokens", 4)
+    assert code == 0, err
+    assert sira("calibrate", "maskcd", "-p", "demo", "-o", file)[0] == 2
+    assert sira("calibrate", "maskcd", EXAMPLES[0], "-p", "demo", "--scenes")[0] == 2
