@@ -59,7 +59,7 @@ class OperaRun:
         config: Any = generation_config  # its attributes are not declared
         if config.do_sample or len(input_ids) != len(self._image):
             raise SettingsError(
-                "method opera has beams of its own: leave out sampling, num_beams, num_return_sequences"
+                "method opera has beams of its own: leave out do_sample, num_beams and num_return_sequences"
             )
         if self._streamer is not None:
             self._streamer.put(input_ids.cpu())

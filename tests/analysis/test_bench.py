@@ -163,6 +163,8 @@ def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: 
         rows += 4 * (text + new)
     elif method == "vcd":
         rows *= 2
+    elif method == "opera":
+        rows *= 5  # beams
     elif method == "icd":
         rows += 4 * (inputs["contrast_input_ids"].shape[1] + new)
     assert timing.cache_bytes == batch * rows * 2 * 2 * 16 * 4

@@ -172,7 +172,7 @@ def test_a_role_goes_before_the_prompt_where_there_is_no_system_message(llava_fo
 
 
 @pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
-@pytest.mark.parametrize("method", ["m3id", "sid", "dola"])  # others: test_method_checkpoints.py
+@pytest.mark.parametrize("method", ["m3id", "sid", "dola", "opera"])  # others: test_method_checkpoints.py
 def test_a_batch_gives_the_texts_of_single_runs(checkpoint, method, request, photos):
     lvlm = load(request.getfixturevalue(checkpoint), method=method, dtype="float32", max_new_tokens=6)
     pictures = [open_picture(str(photos[name])).image for name in ("coffee", "tall", "rocket")]
@@ -258,6 +258,8 @@ def test_own_settings_and_configured_methods():
         ("icd", {"noise_step": 3}, "no setting named 'noise_step'"),
         ("vcd", {"noise_step": 1000}, "noise_step of method vcd must be a whole number"),
         ("dola", {"bucket": "middle"}, "bucket of method dola must be low or high"),
+        ("opera", {"num_beams": 2}, "method opera has a search of its own: leave out num_beams"),
+        ("opera", {"temperature": 1.0}, "sampling needs method sira or .*, not opera: set temperature to 0"),
         ("vcd", {"num_beams": 2}, "method vcd follows one text per picture: leave out num_beams"),
         ("nothing", {}, "no method named 'nothing'; available: sira, greedy, greedy\\+apc, text-only, vcd, icd"),
     ],

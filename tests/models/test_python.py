@@ -109,7 +109,7 @@ def prepared(demo):
     return {name: inputs[name] for name in ("input_ids", "attention_mask", "pixel_values")}
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("icd", "vcd")])
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("icd", "vcd", "opera")])
 def test_attach_decodes_with_any_method(demo, prepared, method):
     other = demo.under(METHODS[method])  # with its calibration, if it needs one
     with attach(demo.model, SiraConfig(k=7), method=other.decoder, inputs=prepared):
