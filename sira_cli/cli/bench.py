@@ -133,6 +133,8 @@ def print_report(report: BenchReport) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    from sira_cli.analysis.bench.figures import NOTES
+
     out = table_console()
     out.print(
         f"{report.model}, {report.weights} weights, {report.parameters / 1e9:.2f} B parameters, {report.dtype}, "
@@ -168,6 +170,9 @@ def print_report(report: BenchReport) -> None:
                     cells.append(f"x{row.paper[length]:.1f}" if length in row.paper else "")
             table.add_row(_name(row), *cells)
         out.print(table)
+    for method in dict.fromkeys(row.method for row in report.rows):
+        if method in NOTES:
+            out.print(NOTES[method])
 
 
 def _name(row: Row) -> str:

@@ -55,7 +55,7 @@ def attach(
     """
     decoder = (find(method) if isinstance(method, str) else method).with_values(**settings)
     config = config or SiraConfig()
-    if decoder.own_search:
+    if type(decoder).attach is Method.attach:
         raise SettingsError(f"method {decoder.name} has a search of its own: use `load` instead of `attach`")
     context: AbstractContextManager[Any]
     if on_step is not None:
