@@ -85,12 +85,13 @@ class Opera(Method):
         from sira_cli.core.hooks import attached_hooks
         from sira_cli.methods.opera_passes import Passes
         from sira_cli.methods.opera_run import OperaRun
+        from sira_cli.methods.opera_search import Rule
 
         if on_step is not None:
             raise SettingsError("method opera has no second stream to look at: leave out on_step")
         image = config.image_tokens.resolve(model.config).find(inputs["input_ids"])  # [B, S]
         passes = Passes(model, self.beams)
-        run = OperaRun(self, passes, image, streamer)
+        run = OperaRun(Rule(**self.settings()), passes, image, streamer)
         with attached_hooks(passes.norm) as handles:
             for handle in passes.hooks():
                 handles.append(handle)

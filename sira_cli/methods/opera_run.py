@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +13,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.errors import SettingsError
 from sira_cli.methods.opera_passes import Ahead, Passes
-from sira_cli.methods.opera_search import Ending, Search
-
-if TYPE_CHECKING:
-    from sira_cli.methods.opera import Opera
+from sira_cli.methods.opera_search import Ending, Rule, Search
 
 
 class OperaRun:
@@ -27,18 +24,18 @@ class OperaRun:
         rollbacks: how often any search went back.
     """
 
-    def __init__(self, settings: Opera, passes: Passes, image: Tensor, streamer: BaseStreamer | None) -> None:
+    def __init__(self, rule: Rule, passes: Passes, image: Tensor, streamer: BaseStreamer | None) -> None:
         """Prepare.
 
         Args:
-            settings: of the method.
+            rule: of the method.
             passes: with its hooks on the model.
             image: `[B, S]` bool, image tokens of the prompts.
             streamer: as for `Opera.generate`.
         """
         self.passes = passes
         self.rollbacks = 0
-        self._settings, self._image, self._streamer = settings, image, streamer
+        self._rule, self._image, self._streamer = rule, image, streamer
         self._streamed = 0
 
     def decode(
@@ -66,13 +63,13 @@ class OperaRun:
         ends, pad = config._eos_token_tensor, config._pad_token_tensor
         ending = Ending(
             criteria=lambda ids: stopping_criteria(ids, None),
-            kept=max(2, 1 + (0 if ends is None else len(ends))) * self._settings.beams,
+            kept=max(2, 1 + (0 if ends is None else len(ends))) * self._rule.beams,
             length_penalty=config.length_penalty,
             early_stopping=config.early_stopping,
             longest=config.max_length - input_ids.shape[1],
         )
         prompts = zip(input_ids, self._image, strict=True)
-        searches = [Search(self._settings, prompt, image, ending) for prompt, image in prompts]
+        searches = [Search(self._rule, prompt, image, ending) for prompt, image in prompts]
         filler = int(pad if pad is not None else ends[0] if ends is not None else 0)
         self._processors, self._prompts, self._filler = logits_processor, input_ids, filler
         self._search(searches, self.passes.prompt(input_ids, kwargs))
@@ -86,7 +83,7 @@ class OperaRun:
         """Search until all are done, from the logits of the first token on, `[B K, V]`."""
         running = dict(enumerate(searches))  # by row of the prompts; R = K of them each
         while True:
-            candidates = logits.topk(min(self._settings.candidates, logits.shape[1])).indices  # [R, C]
+            candidates = logits.topk(min(self._rule.candidates, logits.shape[1])).indices  # [R, C]
             ahead = self.passes.look_ahead(candidates)
             log_probs = torch.empty_like(logits)
             for rows, search in self._rows(running):
@@ -141,7 +138,7 @@ class OperaRun:
 
     def _rows(self, running: dict[int, Search]) -> Iterator[tuple[slice, Search]]:
         """Yield each search with its rows in the model."""
-        beams = self._settings.beams
+        beams = self._rule.beams
         for number, search in enumerate(running.values()):
             yield slice(number * beams, (number + 1) * beams), search
 
@@ -168,7 +165,7 @@ class OperaRun:
             now = {number: rows.start for number, (rows, _) in zip(running, self._rows(running), strict=True)}
             now = {number: row for number, row in now.items() if running[number].length == length}
             pictures, first = list(now), torch.tensor(list(now.values()), device=ids.device)
-            for beam in range(self._settings.beams):
+            for beam in range(self._rule.beams):
                 ids[pictures, self._prompts.shape[1] :] = torch.stack(
                     [running[number].beams.tokens[beam] for number in pictures]
                 )

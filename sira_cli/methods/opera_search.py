@@ -15,18 +15,27 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import multimode
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-if TYPE_CHECKING:
-    from sira_cli.methods.opera import Opera
-
 EARLY = 10  # tokens that gain by image attention, and columns behind which the search never goes back
 ENDED = -1e9  # added to the score of a beam that has ended, and the score of beams that do not exist yet
 LARGEST = math.log(torch.finfo(torch.float32).max)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The settings of the method; `sira_cli.methods.opera.Opera` says what they are."""
+
+    beams: int
+    candidates: int
+    scale: float
+    penalty: float
+    damping: float
+    threshold: int
+    attempts: int
 
 
 @dataclass(frozen=True)
@@ -75,22 +84,22 @@ class Search:
         longest: tokens that the beams had at most so far.
     """
 
-    def __init__(self, settings: Opera, prompt: Tensor, image: Tensor, ending: Ending) -> None:
+    def __init__(self, rule: Rule, prompt: Tensor, image: Tensor, ending: Ending) -> None:
         """Begin with an empty text.
 
         Args:
-            settings: of the method.
+            rule: of the method.
             prompt: `[S]` ids, left-padded.
             image: `[S]` bool, its image tokens.
             ending: when texts end.
         """
         self.beams = Beams(
-            tokens=prompt.new_zeros((settings.beams, 0)),
-            scores=torch.tensor([0.0] + [ENDED] * (settings.beams - 1), device=prompt.device),
-            log_phi=torch.zeros((settings.beams, 0), device=prompt.device),
+            tokens=prompt.new_zeros((rule.beams, 0)),
+            scores=torch.tensor([0.0] + [ENDED] * (rule.beams - 1), device=prompt.device),
+            log_phi=torch.zeros((rule.beams, 0), device=prompt.device),
         )
         self.done, self.longest = False, 0
-        self._settings, self._prompt, self._image, self._ending = settings, prompt, image, ending
+        self._rule, self._prompt, self._image, self._ending = rule, prompt, image, ending
         # Of each step since the beginning of the text; a way back shortens them.
         self._before: list[Beams] = []
         self._trusted: list[list[int]] = []  # by beam, the column that most of its candidates trust most
@@ -105,7 +114,7 @@ class Search:
 
     def log_phi(self, attention: Tensor) -> Tensor:
         """Return log phi of each column with the next row: `attention [K, C, S + t + 1]` -> `[K, C, t + 1]`."""
-        row = attention[:, :, len(self._prompt) :] * self._settings.scale  # [K, C, t + 1]
+        row = attention[:, :, len(self._prompt) :] * self._rule.scale  # [K, C, t + 1]
         return F.pad(self.beams.log_phi, (0, 1))[:, None] + row.log()
 
     def weigh(self, logits: Tensor, candidates: Tensor, attention: Tensor) -> Tensor:
@@ -124,18 +133,18 @@ class Search:
         if self.length < EARLY:
             gain = attention[:, :, : len(self._prompt)][:, :, self._image].sum(dim=-1)  # [K, C]
         else:
-            gain = -self._settings.damping * largest.clamp(max=LARGEST).exp()
-        weighed = logits.gather(1, candidates) + self._settings.penalty * gain
+            gain = -self._rule.damping * largest.clamp(max=LARGEST).exp()
+        weighed = logits.gather(1, candidates) + self._rule.penalty * gain
         return torch.full_like(logits, -torch.inf).scatter(1, candidates, weighed).log_softmax(dim=-1)
 
     def way_back(self) -> int | None:
         """Return the length to go back to, if every beam has trusted one column for too long; else None."""
         trusted = min(multimode(self._trusted[-1]))
         counts = [[column == trusted for column in beam].count(True) for beam in zip(*self._trusted, strict=True)]
-        if trusted < EARLY or min(counts) <= self._settings.threshold:
+        if trusted < EARLY or min(counts) <= self._rule.threshold:
             return None
         for length in (trusted + 1, trusted):
-            if self._attempts[length] < self._settings.attempts:
+            if self._attempts[length] < self._rule.attempts:
                 self._attempts[length] += 1
                 return length
         return None
@@ -163,7 +172,7 @@ class Search:
         Returns:
             parents, tokens: `[K]` each. `settle` must follow, unless the search is done.
         """
-        now, ending, beams = self.beams, self._ending, self._settings.beams
+        now, ending, beams = self.beams, self._ending, self._rule.beams
         totals = (log_probs + now.scores[:, None]).flatten()  # [K V]
         scores, flat = totals.topk(min(ending.kept, len(totals)))  # [N]
         parents, tokens = flat // log_probs.shape[1], flat % log_probs.shape[1]
@@ -182,7 +191,7 @@ class Search:
 
     def _finish(self, scores: Tensor, tokens: Tensor, ended: Tensor) -> None:
         """Keep the best texts that have ended: `[K]`, `[K, t]`, `[K]` of the best continuations."""
-        now, ending, beams = self.beams, self._ending, self._settings.beams
+        now, ending, beams = self.beams, self._ending, self._rule.beams
         finished = list(now.finished)
         if now.open and not (len(finished) == beams and ending.early_stopping is True):
             final = (scores / self.length**ending.length_penalty).tolist()

@@ -18,7 +18,7 @@ import yaml
 from sira_cli import methods
 from sira_cli.analysis import bench as package
 from sira_cli.analysis.bench import random_models, shape_names
-from sira_cli.analysis.bench.figures import BenchReport, Decoder, Row
+from sira_cli.analysis.bench.figures import PAPER, BenchReport, Decoder, Row
 from sira_cli.analysis.bench.measure import Timing, cache_bytes, check_caches, measure, pictures, prompts
 from sira_cli.analysis.bench.run import bench
 from sira_cli.errors import SettingsError, SiraError
@@ -306,6 +306,13 @@ def test_bench_prints_a_table_and_writes_json(sira, tmp_path: Path):
     step = record["rows"][1]["step"]
     assert f"{1e3 * step['seconds']['median']:,.1f} ms  x{step['ratio']['median']:.3f}" in out
     assert "x1.4" in out
+
+
+def test_bench_says_why_opera_costs_less_than_in_the_paper(sira):
+    code, out, _ = sira("bench", "-p", "demo", "--method", "opera", "--max-new-tokens", 2, "--runs", 1)
+    assert code == 0
+    assert "the authors' code takes six" in out
+    assert PAPER["opera"] == {32: 5.3, 64: 5.8, 128: 5.9}
 
 
 def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
