@@ -12,6 +12,7 @@ import pytest
 
 from sira_cli.analysis.bench import shape_names
 from sira_cli.models import presets
+from sira_cli.models.calibrations import SHIPPED
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
@@ -107,7 +108,9 @@ def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
     assert run.stdout.split() == sorted(path.stem for path in (ROOT / "presets").iterdir())
     modules = {path.name for path in tmp_path.iterdir() if path.suffix != ".dist-info"}
     assert modules == {"sira_cli"}  # no tools, no tests
-    for name in ("py.typed", "eval/paper.yaml", "language/chair.txt"):
+    calibrations = [str(path.relative_to(ROOT / "sira_cli")) for path in SHIPPED.glob("*/*.safetensors")]
+    assert calibrations
+    for name in ("py.typed", "eval/paper.yaml", "language/chair.txt", *calibrations):
         assert (tmp_path / "sira_cli" / name).read_bytes() == (ROOT / "sira_cli" / name).read_bytes()
     (licences,) = tmp_path.glob("sira_cli-*.dist-info/licenses")
     assert (licences / "sira_cli/language/chair.LICENSE").is_file()

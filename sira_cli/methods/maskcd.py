@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sira_cli.core.hooks import Removable
 
 MASS = "image_mass"  # of a calibration: float32 [L, H], mean attention on image tokens of each head
-THRESHOLD, HEADS = 2.5, 32  # z-score of an image head, and heads per layer of the models that it is from
+THRESHOLD, HEADS = 2.5, 32  # z-score of an image head, for as many heads per layer as LLaVA-1.5-7B has
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class MaskCd(TwoPasses, Calibrated):
 def usual_threshold(heads: int) -> float:
     """Return the z-score above which a head is an image head, for layers of so many heads.
 
-    It is 2.5 for 32 heads, as the models of the published results have them. No z-score of H numbers exceeds
+    It is 2.5 for 32 heads, as LLaVA-1.5-7B has them. No z-score of H numbers exceeds
     sqrt(H - 1): where a layer has fewer heads, the threshold is the same share of that.
     """
     return THRESHOLD * math.sqrt(min(1.0, (heads - 1) / (HEADS - 1)))

@@ -161,7 +161,7 @@ def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: 
         rows += 2 * (max(prompt) + new)
     elif method in ("text-only", "m3id"):
         rows += 4 * (text + new)
-    elif method == "vcd":
+    elif method in ("vcd", "maskcd"):
         rows *= 2
     elif method == "opera":
         rows *= 5  # beams

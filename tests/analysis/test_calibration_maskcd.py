@@ -165,7 +165,9 @@ def test_the_command_makes_what_the_method_finds(sira, tmp_path):
     (own,) = (home / "calibrations" / "maskcd").iterdir()
     assert own.name == next((SHIPPED / "maskcd").iterdir()).name
     first = own.read_bytes()
-    sira(*command, home=home)
+    code, _, err = sira(*command, home=home)
+    assert (code, "exists: replace it with --overwrite" in err) == (2, True)
+    sira(*command, "--overwrite", home=home)
     assert own.read_bytes() == first
     record = json.loads(
         sira("caption", EXAMPLES[0], "-p", "demo", "--method", "maskcd", "--max-new-tokens", 2, "--json", home=home)[1]
@@ -174,7 +176,7 @@ def test_the_command_makes_what_the_method_finds(sira, tmp_path):
         sira("caption", EXAMPLES[0], "-p", "demo", "--method", "maskcd", "--max-new-tokens", 2, "--json")[1]
     )
     assert record["method_settings"]["calibration"] != shipped["method_settings"]["calibration"]
-    code, _, err = sira("calibrate", "maskcd", tmp_path / "broken.png", "-p", "demo", home=home)
+    code, _, err = sira("calibrate", "maskcd", tmp_path / "broken.png", "-p", "demo", "--overwrite", home=home)
     assert code == 1
     assert "no picture could be measured" in err
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, measured, some_pictures
-from sira_cli.cli.calibrate.saving import check_targets, save
+from sira_cli.cli.calibrate.saving import check_place, check_targets, save
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import note, set_verbosity
 from sira_cli.cli.options import Images, ModelOptions, Overwrite, SelectionOptions, Verbose, with_options
@@ -57,6 +57,7 @@ def maskcd(
     preset = choose_preset(model)
     pictures, drawn = some_pictures(paths, selection, scenes, preset)
     lvlm = load_model(preset, model, "greedy", pictures=() if drawn else pictures)
+    check_place("maskcd", lvlm, output, overwrite)
     from sira_cli.analysis.calibration.maskcd import calibrate, measure_mass
 
     failures: list[str] = []
