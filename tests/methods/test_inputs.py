@@ -223,7 +223,6 @@ def test_settings_of_sira_do_not_leak_and_a_method_s_own_decide_the_key(method):
     preset = presets.find("demo")
     known = key()
     own = METHODS[method].settings()
-    own.pop("calibration", None)  # the bundled model's is found
     for name in ("alpha", "beta"):
         if name in own:
             assert key(**{name: 0.7}) != known
