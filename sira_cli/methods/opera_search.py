@@ -129,7 +129,7 @@ class Search:
             `[K, V]`.
         """
         largest, column = self.log_phi(attention).max(dim=-1)  # [K, C], phi_c and c
-        self._trusted = [*self._trusted[: self.length], [min(multimode(row)) for row in column.tolist()]]
+        self._trusted.append([min(multimode(row)) for row in column.tolist()])
         if self.length < EARLY:
             gain = attention[:, :, : len(self._prompt)][:, :, self._image].sum(dim=-1)  # [K, C]
         else:
