@@ -44,7 +44,7 @@ def test_ci_runs_what_readme_says():
 
 def test_readme_is_a_front_door():
     """What takes longer to read belongs in docs/."""
-    assert len(README.splitlines()) <= 165
+    assert len(README.splitlines()) <= 180
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -17,6 +17,7 @@ import transformers
 
 from sira_cli.analysis.sweep.best import by_captions
 from sira_cli.analysis.sweep.outcome import SweepReport
+from sira_cli.demo.comparison import FILE, Comparison
 from sira_cli.demo.language import TYPICAL_SHARE
 from sira_cli.demo.measure import load_methods, measure
 from sira_cli.demo.questions import Questions, held_out
@@ -86,7 +87,7 @@ grounding: probability under the contrast. delta: z_full - z_cf. probability: un
 
 {words}
 
-## Limits
+{methods}## Limits
 
 It knows {objects} objects, {places} places and no photographs. Its English is that of its templates, and it names
 some things twice.
@@ -94,6 +95,18 @@ some things twice.
 ## Licence
 
 Apache-2.0, weights and data.
+"""
+
+
+METHODS = """\
+## Other methods
+
+`sira demo --evaluate --method all` puts all decoders side by side. No method is tuned on test scenes. Settings marked
+`validation` were chosen on validation scenes by the rule that chose K and alpha (`python -m tools.choose`); where no
+setting that was tried fulfils it, the method has its authors' settings.
+
+{tables}
+
 """
 
 
@@ -156,7 +169,13 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
         outcomes=report.outcomes_line(),
         answers=report.answers_table(),
         words=words_table(from_json(figures["words"])),
+        methods=_methods(),
     )
+
+
+def _methods() -> str:
+    """Return the section on all methods, of what `sira demo --evaluate --method all --json` measured."""
+    return METHODS.format(tables=Comparison.shipped().tables()) if FILE.is_file() else ""
 
 
 def _training_lines(training: dict[str, Any]) -> list[str]:

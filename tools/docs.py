@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from sira_cli.cli import bench
 from sira_cli.cli.presets import shown_k
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.core.families import FAMILIES
-from sira_cli.demo.scene_report import SceneReport, read_figures
+from sira_cli.demo import chosen, comparison
+from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
 from sira_cli.demo.word_scores import doubt_table, from_json, words_table
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability
@@ -134,6 +135,38 @@ def _bench(name: str) -> BenchReport:
 def demo_captions() -> str:
     """Return what `python -m tools.card` measured on the bundled model's captions."""
     return SceneReport.shipped().captions_table()
+
+
+def methods_short() -> str:
+    """Return one line per method, of what `sira demo --evaluate --method all --json` measured."""
+    if not comparison.FILE.is_file():  # not measured yet
+        return demo_captions()
+    shipped = comparison.Comparison.shipped()
+    return f"{shipped.legend()}\n\n{shipped.short_table()}"
+
+
+def methods_figures() -> str:
+    """Return all that it measured of captions and answers, and from what settings were chosen."""
+    if not comparison.FILE.is_file():
+        return "Not measured yet."
+    return comparison.Comparison.shipped().tables()
+
+
+def choice_table() -> str:
+    """Return every setting that was tried on validation scenes, from `python -m tools.choose`."""
+    rows = [["method", "setting", "CHAIRi", "coverage", "adversarial accuracy", ""]]
+    for name, row in chosen.read_chosen().items():
+        rows.append([name, "greedy", *_tried(row.greedy), ""])
+        for number, tried in enumerate(row.tried):
+            whose = ["the authors'"] if number == 0 else []
+            whose += ["chosen"] if tried.settings == row.settings and row.fulfils else []
+            shown = ", ".join(f"{key} = {comparison.value_text(value)}" for key, value in tried.settings.items())
+            rows.append([name, shown, *_tried(tried.figures), ", ".join(whose)])
+    return markdown(rows)
+
+
+def _tried(figures: Mapping[str, float]) -> list[str]:
+    return [f"{figures[name]:.1f}" if name in figures else "-" for name in comparison.SHORT]
 
 
 def demo_figures() -> str:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.analysis.bench import shape_names
-from sira_cli.cli.choosing import choose_preset, load_model
+from sira_cli.cli.choosing import ALL, able, choose_preset, load_model, method_names
 from sira_cli.cli.console import set_verbosity, waiting
 from sira_cli.cli.options import ModelOptions, Overwrite, Verbose, check_file, with_options
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods import find
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ def bench(
             help=f"Measure random weights in a real model's shape, without a download: {', '.join(shape_names())}.",
         ),
     ] = None,
-    method: Annotated[str, typer.Option(metavar="NAME,...", help="Methods to measure beside greedy.")] = "sira,vcd",
+    method: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Methods to measure beside greedy, or all.")
+    ] = "sira,vcd",
     k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None,
     max_new_tokens: Annotated[str, typer.Option(metavar="N,...", help="Lengths of a text, in tokens.")] = "32,64,128",
     batch_size: Annotated[str, typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes.")] = "1",
@@ -70,13 +72,15 @@ def bench(
     median. No text ends before its last length. The bench checks that caches are as long as the method's streams.
     """
     set_verbosity(quiet, verbose)
-    methods = [name.strip() for name in method.split(",") if name.strip()]
+    methods = [name for name in method_names(method) if name]
     for name in methods:
         find(name)
     lengths = _numbers("--max-new-tokens", max_new_tokens)
     batches = _numbers("--batch-size", batch_size)
     check_file("--output", output, overwrite)
     lvlm = _loaded(shape, model, k)
+    if method.strip() == ALL:
+        methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, UnsupportedModelError))
     from sira_cli.analysis.bench.run import bench as measure_all
     from sira_cli.analysis.bench.run import decoders
     from sira_cli.files import replacing

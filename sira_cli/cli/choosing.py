@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.console import announce, note, waiting
 from sira_cli.cli.options import DecodingOptions, ModelOptions, SelectionOptions
-from sira_cli.errors import SettingsError
-from sira_cli.methods import find
+from sira_cli.errors import SettingsError, SiraError
+from sira_cli.methods import METHODS, find
 from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
 
+ALL = "all"  # as --method: every method
 # Pictures that are looked at to see whether they are drawn scenes.
 LOOKED_AT = 20
 # Options whose names are those of settings of methods.
@@ -28,8 +29,31 @@ METHOD_OPTIONS = ("k", "alpha", "beta")
 
 
 def method_names(text: str) -> list[str]:
-    """Split names of methods with commas between them."""
-    return [name.strip() for name in text.split(",")]
+    """Split names of methods with commas between them; `all` stands for every method."""
+    return list(METHODS) if text.strip() == ALL else [name.strip() for name in text.split(",")]
+
+
+def able(
+    lvlm: Lvlm, chosen: Mapping[str, tuple[Preset, Method]], refusal: type[SiraError] = SiraError
+) -> dict[str, tuple[Preset, Method]]:
+    """Return those of several methods, each with its preset, that a loaded model can run; say why not the others.
+
+    Args:
+        lvlm: the loaded model.
+        chosen: preset and method by name.
+        refusal: the errors for which a method is left out; others are found where it runs.
+    """
+    found = {}
+    for name, (preset, method) in chosen.items():
+        try:
+            lvlm.under(method, preset)
+        except refusal as error:
+            note(f"{name} is left out: {error}")
+            continue
+        except SiraError:
+            pass
+        found[name] = preset, method
+    return found
 
 
 def choose(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> tuple[Preset, Method]:

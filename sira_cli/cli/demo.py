@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sira_cli.cli.console import note, set_verbosity, waiting
-from sira_cli.cli.options import Overwrite, Verbose
+from sira_cli.cli.choosing import method_names
+from sira_cli.cli.console import note, say, set_verbosity, waiting
+from sira_cli.cli.options import Overwrite, Verbose, check_file
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError, SiraError
+from sira_cli.methods import find
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sira_cli.analysis.sweep.units import Units
     from sira_cli.demo.scenes import Scene
 
 SHOWN, MEASURED, TESTED, EXPORTED = (
@@ -48,6 +53,22 @@ def demo(
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Measure both decoders on all test scenes instead; takes minutes.")
     ] = False,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="With --evaluate, measure these methods beside greedy, with their settings and cost; or all.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE.jsonl",
+            help="With --evaluate, keep every text here, to go on where a run stopped.",
+        ),
+    ] = None,
     export: Annotated[
         Path | None,
         typer.Option("--export", metavar="DIR", help="Write the scenes as files for sira eval instead."),
@@ -62,17 +83,23 @@ def demo(
 ) -> None:
     """Show greedy and SIRA on drawn scenes with a bundled model: nothing to download."""
     set_verbosity(quiet, verbose)
+    if (method is not None or output is not None) and not evaluate:
+        raise SettingsError("--method and --output are for --evaluate: add it, or leave them out")
+    check_file("--output", output)
     if export is not None:
         if evaluate or as_json or output_dir is not None:
             raise SettingsError("--export writes files and nothing else: leave out --evaluate, --json, --output-dir")
         _export(export, seed, count or EXPORTED, overwrite)
+        return
+    if method is not None:
+        _compare(method_names(method), seed, count or TESTED, output, as_json)
         return
     with waiting("loading the bundled model"):
         from sira_cli.demo.measure import load_methods
 
         methods = load_methods()
     if evaluate:
-        _evaluate(methods, seed, count or TESTED, as_json)
+        _evaluate(methods, seed, count or TESTED, output, as_json)
     else:
         _show(methods, seed, count or SHOWN, output_dir, as_json)
 
@@ -189,7 +216,54 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
         out.print(f"  {command}" + f"   # {why}" * bool(why), markup=False, soft_wrap=True)
 
 
-def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> None:
+def _compare(names: list[str], seed: int, count: int, output: Path | None, as_json: bool) -> None:
+    """Measure several methods, each with the settings that were chosen for it on validation scenes."""
+    for name in names:
+        find(name)
+    with waiting("loading the bundled model"):
+        from sira_cli.demo.chosen import read_chosen
+        from sira_cli.demo.comparison import Comparison
+        from sira_cli.demo.cost import TIMED, caption_costs
+        from sira_cli.demo.measure import load_all, measure
+        from sira_cli.demo.questions import Questions, held_out
+        from sira_cli.demo.scenes import TEST_SEEDS
+
+        chosen = read_chosen()
+        methods, failed = load_all(names, chosen)
+    for name, reason in failed.items():
+        note(f"{name} is left out: {reason}")
+    scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
+    with _kept(output) as units, Progress.shown("scenes", count) as progress:
+        report = measure(methods, scenes, Questions(), progress.reach, units)
+    rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
+    with Progress.shown("rounds of captions, timed", len(rounds)) as progress:
+        cost = caption_costs(methods, rounds, progress.reach)
+    comparison = Comparison.of(methods, chosen, report, cost, len(rounds) - 1)
+    if as_json:
+        print(comparison.to_json())
+    else:
+        print(comparison.tables())
+
+
+@contextmanager
+def _kept(path: Path | None) -> Iterator[Units]:
+    """Open the file that keeps texts, and say at an interrupt that it does."""
+    from sira_cli.analysis.sweep.units import Units
+
+    units = Units(path)
+    try:
+        units.begin({"scenes": "drawn"})
+        yield units
+    except KeyboardInterrupt:
+        if path is None:
+            raise
+        say("interrupted; what is finished is kept: run the same command again to go on")
+        raise typer.Exit(130) from None
+    finally:
+        units.close()
+
+
+def _evaluate(methods: dict[str, Any], seed: int, count: int, output: Path | None, as_json: bool) -> None:
     import dataclasses
 
     from sira_cli.demo.measure import measure
@@ -198,8 +272,8 @@ def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> 
     from sira_cli.demo.word_scores import measure_words, words_table
 
     scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
-    with Progress.shown("scenes", count) as progress:
-        report = measure(methods, scenes, Questions(), progress.reach)
+    with _kept(output) as units, Progress.shown("scenes", count) as progress:
+        report = measure(methods, scenes, Questions(), progress.reach, units)
     with waiting("scoring the words of captions"):
         words = measure_words(methods, scenes)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.choosing import choose_each, choose_preset, load_model, method_names, note_idle
+from sira_cli.cli.choosing import ALL, able, choose_each, choose_preset, load_model, method_names, note_idle
 from sira_cli.cli.console import note, say
 from sira_cli.cli.eval_options import EvalOptions, Format
 from sira_cli.cli.options import DecodingOptions, ModelOptions
@@ -47,11 +48,11 @@ def evaluate(
         answers, not_run = _read(benchmark, sources, options)
         paper = _paper_model(_models(answers, model)) if options.paper else ""
     else:
-        evaluation = _evaluation(benchmark, model, decoding, options)
+        evaluation, lvlm = _evaluation(benchmark, model, decoding, options)
         preset = evaluation.preset
         note_idle(decoding, preset)
         paper = _paper_model([preset.name, preset.model]) if options.paper else ""
-        _ask(evaluation, model, options)
+        _ask(evaluation, model, options, lvlm)
         answers, not_run = evaluation.answers, evaluation.not_run
         if options.shard is not None:
             note(f"shard {options.shard} is done: when all are, score them: --answers {options.output}")
@@ -85,17 +86,21 @@ def _check_report(benchmark: Benchmark, options: EvalOptions) -> None:
 
 def _evaluation(
     benchmark: Benchmark, model: ModelOptions, decoding: DecodingOptions, options: EvalOptions
-) -> Evaluation:
-    """Turn the options into an evaluation, checked before the model is loaded."""
+) -> tuple[Evaluation, Lvlm | None]:
+    """Turn the options into an evaluation, checked before the model is loaded.
+
+    Which of all methods the model can run is known once it is loaded: then it is returned, too.
+    """
     from sira_cli.eval.evaluation import Evaluation, with_controls
     from sira_cli.pictures.find import Shard
 
     assert options.images is not None
     names = with_controls(method_names(decoding.method), not options.no_controls)
-    return Evaluation(
+    chosen = choose_each(names, model, decoding)
+    make = functools.partial(
+        Evaluation,
         benchmark,
         options.images,
-        choose_each(names, model, decoding),
         output=options.output,
         overwrite=options.overwrite,
         retry_errors=options.retry_errors,
@@ -103,9 +108,15 @@ def _evaluation(
         shard=None if options.shard is None else Shard.parse(options.shard),
         settings={} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens},
     )
+    if decoding.method.strip() != ALL:
+        return make(chosen), None
+    preset, greedy = chosen["greedy"]
+    pictures = make({"greedy": (preset, greedy)}).pictures
+    lvlm = load_model(preset, model, greedy, pictures=pictures)
+    return make(able(lvlm, chosen)), lvlm
 
 
-def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions) -> None:
+def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions, lvlm: Lvlm | None) -> None:
     """Ask everything, and show how far it is.
 
     Raises:
@@ -117,7 +128,8 @@ def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions) -> N
                 if options.details is not None and options.details.resolve() == ledger.path.resolve():
                     raise SettingsError(f"--details {ledger.path}: is where answers are kept: give another")
             preset, method = evaluation.first
-            _listen(evaluation, load_model(preset, model, method, pictures=evaluation.pictures), ledgers)
+            lvlm = lvlm or load_model(preset, model, method, pictures=evaluation.pictures)
+            _listen(evaluation, lvlm, ledgers)
     except KeyboardInterrupt:
         if options.output is None:
             raise

@@ -146,7 +146,8 @@ class DecodingOptions:
         typer.Option(
             metavar="NAME",
             autocompletion=complete_method,
-            help=f"Decoding method: {', '.join(METHODS)}; caption, ask and eval take several, with commas between.",
+            help=f"Decoding method: {', '.join(METHODS)}; caption, ask and eval take several, with commas between, "
+            "or all.",
         ),
     ] = "sira"
     k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None

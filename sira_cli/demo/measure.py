@@ -9,15 +9,20 @@ from typing import Any
 from PIL import Image
 
 from sira_cli.analysis.sweep.grid import batches
+from sira_cli.analysis.sweep.units import Units
+from sira_cli.demo.chosen import Chosen, method_of
 from sira_cli.demo.language import yes_no_question
 from sira_cli.demo.questions import SPLITS, Question, Questions, caption_counts
 from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.scenes import Scene, render
+from sira_cli.errors import SiraError
 from sira_cli.eval.stats.pope import add_answer
 from sira_cli.eval.stats.tally import Tally
+from sira_cli.methods import find
 from sira_cli.models import presets
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.records import hash_of
 
 BATCH = 50  # captions decoded together, and half of the answers
 CAPTIONS = "captions"  # the group of captions, beside the splits of questions
@@ -28,6 +33,22 @@ Tallies = dict[str, dict[str, Tally]]  # by group and method
 def load_methods(folder: Path = presets.BUNDLED_FOLDER) -> dict[str, Lvlm]:
     """Load the model in `folder` with the settings of the preset `demo`, once per decoder."""
     return {method: load_method(method, folder) for method in ("greedy", "sira")}
+
+
+def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[str, Lvlm], dict[str, str]]:
+    """Load the bundled model once, and put it under each of several methods with the settings chosen for them.
+
+    Returns:
+        The model under each method that can run, greedy first; and by name why the others cannot.
+    """
+    greedy, failed = load_method("greedy"), {}
+    found = {"greedy": greedy}
+    for name in names:
+        try:
+            found[name] = greedy.under(method_of(name, chosen))
+        except SiraError as error:
+            failed[name] = str(error)
+    return found, failed
 
 
 def load_method(method: str, folder: Path = presets.BUNDLED_FOLDER, **settings: Any) -> Lvlm:
@@ -43,6 +64,7 @@ def measure(
     scenes: Sequence[Scene],
     questions: Questions | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
+    units: Units | None = None,
 ) -> SceneReport:
     """Compare decoders on the same scenes.
 
@@ -51,21 +73,46 @@ def measure(
         scenes: what is captioned and asked about.
         questions: None measures captions only.
         on_progress: called with the number of scenes that are done.
+        units: keeps the texts, begun; what is there is not decoded again.
     """
     groups = (CAPTIONS, *(SPLITS if questions else ()))
     tallies: Tallies = {group: {name: Tally() for name in methods} for group in groups}
-    done = 0
+    kept, done = Units() if units is None else units, 0  # an empty one is falsy
     for batch in batches(scenes, BATCH):
-        pictures = [render(scene)[0] for scene in batch]
-        asked = [questions.about(scene) if questions else [] for scene in batch]
+        asked = {scene: questions.about(scene) if questions else [] for scene in batch}
         for name, lvlm in methods.items():
-            captions = _texts(lvlm, pictures, [lvlm.preset.prompts.caption] * len(batch))
-            answers = _answers(lvlm, pictures, asked)
-            for scene, caption, about, texts in zip(batch, captions, asked, answers, strict=True):
-                count(tallies, name, scene, caption, about, texts)
+            todo = [scene for scene in batch if unit(lvlm, scene, asked[scene]) not in kept]
+            pictures = [render(scene)[0] for scene in todo]
+            captions = _texts(lvlm, pictures, [lvlm.preset.prompts.caption] * len(todo))
+            answers = _answers(lvlm, pictures, [asked[scene] for scene in todo])
+            kept.add(
+                {
+                    unit(lvlm, scene, asked[scene]): [caption, *texts]
+                    for scene, caption, texts in zip(todo, captions, answers, strict=True)
+                }
+            )
+            for scene in batch:
+                caption, *texts = kept[unit(lvlm, scene, asked[scene])]
+                count(tallies, name, scene, caption, asked[scene], texts)
         done += len(batch)
         on_progress(done)
     return SceneReport.of(tallies, {name: _settings(lvlm) for name, lvlm in methods.items()})
+
+
+def unit(lvlm: Lvlm, scene: Scene, questions: Sequence[Question]) -> str:
+    """Return a name for what a model says about a scene: equal names mean equal texts."""
+    method, preset = lvlm.decoder, lvlm.preset
+    if lvlm.method == "greedy+apc" and preset.generation.temperature == 0 and preset.generation.num_beams == 1:
+        method = find("greedy")  # from which it cannot differ
+    work = hash_of(
+        method=method.name,
+        caption=method.decisive(preset.decisive(), "caption"),
+        ask=method.decisive(preset.decisive(), "ask"),
+        prompts=preset.prompts.model_dump(),
+        revision=lvlm.revision,
+        questions=[question.name for question in questions],
+    )
+    return f"{method.name} about scene {scene.seed}: {work[:16]}"
 
 
 def count(
@@ -94,11 +141,18 @@ def _answers(lvlm: Lvlm, pictures: Sequence[Image.Image], asked: Sequence[Sequen
     texts = [
         text
         for part in batches(flat, 2 * BATCH)
-        for text in _texts(lvlm, [picture for picture, _ in part], [question for _, question in part])
+        for text in _texts(lvlm, [picture for picture, _ in part], [question for _, question in part], "ask")
     ]
     rest = iter(texts)
     return [[next(rest) for _ in questions] for questions in asked]
 
 
-def _texts(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str]) -> list[str]:
-    return [answer.text for answer in lvlm.answer(lvlm.prepare(pictures, prompts))]
+def _texts(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], task: str = "caption") -> list[str]:
+    """Decode texts together, or one after the other under a method that takes one at a time."""
+    return [
+        answer.text
+        for numbers in batches(range(len(pictures)), BATCH * 2 if lvlm.batches else 1)
+        for answer in lvlm.answer(
+            lvlm.prepare([pictures[number] for number in numbers], [prompts[number] for number in numbers]), task=task
+        )
+    ]

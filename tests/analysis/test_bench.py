@@ -22,11 +22,13 @@ from sira_cli.analysis.bench.figures import PAPER, BenchReport, Decoder, Row
 from sira_cli.analysis.bench.measure import Timing, cache_bytes, check_caches, measure, pictures, prompts
 from sira_cli.analysis.bench.run import bench
 from sira_cli.errors import SettingsError, SiraError
+from sira_cli.methods import METHODS
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models import presets
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import load_processor
 from tests.support.calibrations import calibrated_for
+from tests.support.checkpoints_other import WRITERS
 from tests.support.helpers import hooks
 
 SMALL_TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
@@ -327,6 +329,16 @@ def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.M
     record = json.loads(out)
     assert (record["model"], record["weights"], record["dtype"]) == ("qwen2.5-vl-3b", "random", "bfloat16")
     assert (record["k"], record["layers"]) == (1, 4)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+def test_all_methods_but_those_that_cannot_follow_the_model(sira, tmp_path: Path):
+    folder = WRITERS["Gemma 3"](tmp_path / "gemma3")
+    given = ["-m", folder, "--dtype", "float32", "--k", 1, "--max-new-tokens", 2, "--runs", 1]
+    code, out, err = sira("bench", *given, "--method", "all", "--json")
+    assert code == 0, err
+    assert "sid is left out: method sid ranks image tokens by the attention of layer 1" in err
+    assert {row["method"] for row in json.loads(out)["rows"]} == {*METHODS} - {"sid"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from sira_cli.analysis.sweep.cells import GREEDY, Cell
 from sira_cli.eval.stats.bootstrap import Figure
@@ -12,6 +13,7 @@ CAPTIONS_RULE = (
     "and whose CHAIRi is, the one with the least CHAIRi; where there is none, the paper's K = L/2 and alpha = 0.5"
 )
 Figures = Mapping[Cell, Mapping[str, Figure]]
+T = TypeVar("T")
 
 
 def by_score(figures: Figures, name: str) -> Cell:
@@ -22,16 +24,22 @@ def by_score(figures: Figures, name: str) -> Cell:
 
 def by_captions(figures: Figures) -> Cell | None:
     """Return the setting that CAPTIONS_RULE picks; None if no setting fulfils it."""
-    greedy = figures[GREEDY]
+    return by_captions_among({cell: figures[cell] for cell in sorted(figures) if cell != GREEDY}, figures[GREEDY])
+
+
+def by_captions_among(figures: Mapping[T, Mapping[str, Figure]], greedy: Mapping[str, Figure]) -> T | None:
+    """Return the setting of any method that CAPTIONS_RULE picks, the first on a tie; None if none fulfils it."""
     fit = [
-        cell
-        for cell in sorted(figures)
-        if cell != GREEDY
-        and figures[cell]["coverage"].value >= greedy["coverage"].value - 1
-        and figures[cell]["adversarial accuracy"].value >= greedy["adversarial accuracy"].value
-        and figures[cell]["CHAIRi"].value < greedy["CHAIRi"].value
+        setting
+        for setting, row in figures.items()
+        if captions_fit(row, greedy) and row["adversarial accuracy"].value >= greedy["adversarial accuracy"].value
     ]
-    return min(fit, key=lambda cell: figures[cell]["CHAIRi"].value, default=None)
+    return min(fit, key=lambda setting: figures[setting]["CHAIRi"].value, default=None)
+
+
+def captions_fit(row: Mapping[str, Figure], greedy: Mapping[str, Figure]) -> bool:
+    """Return whether a setting fulfils what CAPTIONS_RULE asks of captions."""
+    return row["coverage"].value >= greedy["coverage"].value - 1 and row["CHAIRi"].value < greedy["CHAIRi"].value
 
 
 def paper(layers: int) -> Cell:

@@ -1,0 +1,140 @@
+"""All methods on drawn scenes: figures, paired differences to greedy, what decided them, and what they cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sira_cli.analysis.bench.figures import Spread
+from sira_cli.demo.chosen import FOLDER, Chosen
+from sira_cli.demo.questions import SPLITS
+from sira_cli.demo.scene_report import CAPTION_FIGURES, SceneReport, markdown
+from sira_cli.methods import find
+from sira_cli.models.lvlm import Lvlm
+
+FILE = FOLDER / "figures.json"
+SHORT = ("CHAIRi", "coverage", "adversarial accuracy")
+VALIDATION, AUTHORS = "validation", "authors"  # where settings come from
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was measured of several methods.
+
+    Attributes:
+        report: figures and outcomes; the others are compared with the first method.
+        settings: of each method, those that were chosen, or all of its own.
+        origin: of each method with settings, whether these were chosen on `validation` scenes or are its `authors`'.
+        cost: of each method, the time of a caption over greedy's of the same scene.
+        timed: over how many scenes.
+    """
+
+    report: SceneReport
+    settings: dict[str, dict[str, Any]]
+    origin: dict[str, str]
+    cost: dict[str, Spread]
+    timed: int
+
+    @classmethod
+    def of(
+        cls,
+        methods: Mapping[str, Lvlm],
+        chosen: Mapping[str, Chosen],
+        report: SceneReport,
+        cost: Mapping[str, Spread],
+        timed: int,
+    ) -> Comparison:
+        """Put together what was measured.
+
+        Args:
+            methods: the bundled model under each, greedy first.
+            chosen: what was chosen for them.
+            report: from `measure`.
+            cost, timed: from `caption_costs`, and over how many scenes.
+        """
+        settings, origin = {}, {}
+        for name, lvlm in methods.items():
+            if name in chosen:
+                settings[name], origin[name] = chosen[name].settings, VALIDATION if chosen[name].fulfils else AUTHORS
+            elif lvlm.decoder.deciding:  # the preset's, which `sira sweep` chose
+                settings[name], origin[name] = {"k": lvlm.k, "alpha": lvlm.alpha}, VALIDATION
+            elif own := find(name).settings():
+                settings[name], origin[name] = own, AUTHORS
+        return cls(report, settings, origin, dict(cost), timed)
+
+    def to_json(self) -> str:
+        """Return one JSON object; `from_json` reads it."""
+        content = dataclasses.asdict(self) | {"report": self.report.to_json()}
+        return json.dumps(content, indent=1, default=dataclasses.asdict)
+
+    @classmethod
+    def from_json(cls, text: str) -> Comparison:
+        """Make it of what `to_json` returned."""
+        content = json.loads(text)
+        cost = {name: Spread(**row) for name, row in content["cost"].items()}
+        return cls(**content | {"report": SceneReport.from_json(content["report"]), "cost": cost})
+
+    @classmethod
+    def shipped(cls, path: Path = FILE) -> Comparison:
+        """Return what was measured on the test scenes."""
+        return cls.from_json(path.read_text(encoding="utf-8"))
+
+    def captions_table(self) -> str:
+        """Return the figures of captions, settings and cost in Markdown, a row per method."""
+        rows = [["method", "settings", *CAPTION_FIGURES, "time"]]
+        for name in self.report.figures:
+            rows.append([name, self._settings(name), *self._cells(name, CAPTION_FIGURES), self._cost(name)])
+        return markdown(rows)
+
+    def answers_table(self) -> str:
+        """Return accuracy and F1 in POPE's three splits in Markdown, a row per method."""
+        names = [f"{split} {figure}" for split in SPLITS for figure in ("accuracy", "F1")]
+        return markdown(
+            [["method", *names], *([method, *self._cells(method, names)] for method in self.report.figures)]
+        )
+
+    def short_table(self) -> str:
+        """Return one figure each of hallucination, coverage, answers and cost in Markdown, a row per method."""
+        rows = [["method", *SHORT, "time"]]
+        rows += [[name, *self._cells(name, SHORT), self._cost(name)] for name in self.report.figures]
+        return markdown(rows)
+
+    def tables(self) -> str:
+        """Return legend and tables of captions and of answers in Markdown."""
+        return f"{self.legend()}\n\n{self.captions_table()}\n\n{self.answers_table()}"
+
+    def legend(self) -> str:
+        """Say what stands in the cells."""
+        first = next(iter(self.report.figures))
+        return (
+            f"In percent but for words, on {self.report.scenes:,} test scenes; in brackets the paired difference to "
+            f"{first}, ± half its 95 % interval. time: of a caption, by {first}'s of the same scene, the median of "
+            f"{self.timed}, methods in turn."
+        )
+
+    def _cells(self, method: str, names: Sequence[str]) -> list[str]:
+        figures, differences = self.report.figures[method], self.report.differences.get(method)
+        if differences is None:
+            return [f"{figures[name]}" for name in names]
+        return [f"{figures[name].value:.1f} ({differences[name]:+})" for name in names]
+
+    def _settings(self, method: str) -> str:
+        if method not in self.settings:
+            return ""
+        if self.origin[method] == AUTHORS:
+            return "its authors'"
+        words = {"k": "K"}
+        shown = (f"{words.get(name, name)} = {value_text(value)}" for name, value in self.settings[method].items())
+        return f"{', '.join(shown)} (validation)"
+
+    def _cost(self, method: str) -> str:
+        return f"x{self.cost[method].median:.2f}"
+
+
+def value_text(value: Any) -> str:
+    """Return a setting's value for people."""
+    return f"{value:g}" if isinstance(value, float) else "by the task" if value is None else str(value)
