@@ -17,6 +17,10 @@ class SettingsError(SiraError, ValueError):
     exit_code = 2
 
 
+class NotCalibratedError(SettingsError):
+    """The method needs a calibration of the model, which nobody has made yet."""
+
+
 class UnsupportedModelError(SiraError):
     """The fork cannot follow the model, its attention, its cache or a way to generate exactly."""
 

@@ -13,7 +13,7 @@ from sira_cli.cli.console import set_verbosity, waiting
 from sira_cli.cli.options import ModelOptions, Overwrite, Verbose, check_file, with_options
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
-from sira_cli.errors import SettingsError, UnsupportedModelError
+from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError
 from sira_cli.methods import find
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def bench(
     check_file("--output", output, overwrite)
     lvlm = _loaded(shape, model, k)
     if method.strip() == ALL:
-        methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, UnsupportedModelError))
+        refusals = [UnsupportedModelError] if shape else [UnsupportedModelError, NotCalibratedError]  # else a stand-in
+        methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, *refusals))
     from sira_cli.analysis.bench.run import bench as measure_all
     from sira_cli.analysis.bench.run import decoders
     from sira_cli.files import replacing

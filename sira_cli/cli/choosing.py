@@ -34,20 +34,21 @@ def method_names(text: str) -> list[str]:
 
 
 def able(
-    lvlm: Lvlm, chosen: Mapping[str, tuple[Preset, Method]], refusal: type[SiraError] = SiraError
+    lvlm: Lvlm, chosen: Mapping[str, tuple[Preset, Method]], *refusals: type[SiraError]
 ) -> dict[str, tuple[Preset, Method]]:
     """Return those of several methods, each with its preset, that a loaded model can run; say why not the others.
 
     Args:
         lvlm: the loaded model.
         chosen: preset and method by name.
-        refusal: the errors for which a method is left out; others are found where it runs.
+        *refusals: the errors for which a method is left out, if not all; others are found where it runs.
     """
+    left_out = refusals or (SiraError,)
     found = {}
     for name, (preset, method) in chosen.items():
         try:
             lvlm.under(method, preset)
-        except refusal as error:
+        except left_out as error:
             note(f"{name} is left out: {error}")
             continue
         except SiraError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import NotCalibratedError, SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.methods.calibrated import Calibrated
 from sira_cli.models import presets
@@ -41,7 +41,8 @@ def calibrated(method: Method, model: str, revision: str) -> Method:
         revision: what pins the model's files (`Checkpoint.revision`).
 
     Raises:
-        SettingsError: there is none, or that which was given is of another model or for another method.
+        NotCalibratedError: there is none.
+        SettingsError: that which was given is of another model or for another method.
         DataError: the file cannot be read.
     """
     if not isinstance(method, Calibrated):
@@ -50,8 +51,8 @@ def calibrated(method: Method, model: str, revision: str) -> Method:
     if method.calibration is None:
         path = find(method.name, revision)
         if path is None:
-            raise SettingsError(
-                f"method {method.name} needs a calibration of {model}, which is made once: see `{how} --help`"
+            raise NotCalibratedError(
+                f"method {method.name} needs a calibration of {model}, which is made once: see `{how} -h`"
             )
         method = replace(method, calibration=str(path))
     origin = method.read().origin

@@ -326,7 +326,7 @@ def test_made_once_it_is_found_by_the_model(sira, data, llava_folder, photos):
     ask = ("ask", photos["coffee"], "Hm?", "-m", llava_folder, "--method", "ict", "--max-new-tokens", 3, "--json")
     code, _, err = sira(*ask, home=home)
     assert code == 2
-    assert f"see `sira calibrate ict -m {llava_folder} --help`" in err
+    assert f"see `sira calibrate ict -m {llava_folder} -h`" in err
 
     code, out, err = sira(*given, "--annotations", data / "instances.json", home=home)
     assert (code, out) == (0, "")
@@ -418,7 +418,7 @@ def test_without_a_calibration_the_installed_command_names_the_one_that_makes_it
         said = done.stderr.decode()
         assert (done.returncode, done.stdout) == (2, b""), said
         assert f"method ict needs a calibration of {llava_folder}" in said
-        assert f"`sira calibrate ict -m {llava_folder} --help`" in said
+        assert f"`sira calibrate ict -m {llava_folder} -h`" in said
         assert "Traceback" not in said
 
 

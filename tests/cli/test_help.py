@@ -53,7 +53,18 @@ def test_examples_are_commands_that_can_be_typed(path):
 def test_options_of_caption_stand_in_groups(sira):
     _, out, _ = sira("caption", "--help")
     titles = re.findall(r"^(\w[\w ]*):$", out, flags=re.MULTILINE)
-    assert titles == ["Arguments", "Options", "Model", "Decoding", "Text", "Pictures", "Speed", "Output", "Examples"]
+    assert titles == [
+        "Arguments",
+        "Options",
+        "Model",
+        "Decoding",
+        "Text",
+        "Second look",
+        "Pictures",
+        "Speed",
+        "Output",
+        "Examples",
+    ]
     decoding = out.split("\nDecoding:\n")[1].split("\nPictures:\n")[0]
     assert "--alpha X" in decoding
     assert "--output" not in decoding

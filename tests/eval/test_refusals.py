@@ -38,7 +38,7 @@ from tests.support.eval.helpers import SCENES
         (["--answers", "{q}", "--export", "official"], "--export needs --output FOLDER"),
         (["--images", "{i}", "-o", "out.jsonl"], "--output out.jsonl: expected a folder"),
         (["--images", "{q}"], "is not a folder"),
-        (["--images", "{i}", "--method", "opera"], "no method named 'opera'"),
+        (["--images", "{i}", "--method", "nothing"], "no method named 'nothing'"),
         (
             ["--images", "{i}", "--method", "dola", "--k", 2],
             "--k: none of the methods has it: greedy, ",

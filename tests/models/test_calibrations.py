@@ -63,7 +63,7 @@ def test_the_users_own_comes_before_a_shipped_one(tmp_path, monkeypatch):
 
 
 def test_without_one_the_command_is_named():
-    with pytest.raises(SettingsError, match=r"needs a calibration of tiny.*`sira calibrate needy -m tiny --help`"):
+    with pytest.raises(SettingsError, match=r"needs a calibration of tiny.*`sira calibrate needy -m tiny -h`"):
         calibrated(Needy(), "tiny", REVISION)
 
 
