@@ -137,4 +137,4 @@ class Comparison:
 
 def value_text(value: Any) -> str:
     """Return a setting's value for people."""
-    return f"{value:g}" if isinstance(value, float) else "by the task" if value is None else str(value)
+    return f"{value:g}" if isinstance(value, float) else "default" if value is None else str(value)
