@@ -10,8 +10,10 @@ from sira_cli.cli.help import Command, Variadic
 app = typer.Typer(
     help="Make once what a method has to know about a model.", no_args_is_help=True, rich_markup_mode=None
 )
-for name, module in {"k": k, "maskcd": maskcd}.items():
-    app.command(name, cls=Command, epilog=module.EXAMPLES)(getattr(module, name))
-app.command("ict", cls=Variadic, epilog=ict.EXAMPLES, short_help="Directions of method ict, from yes/no questions.")(
-    ict.ict
-)
+COMMANDS = {
+    "k": (k.k, Command, k.EXAMPLES, "Estimate SIRA's K, from pictures without labels."),
+    "ict": (ict.ict, Variadic, ict.EXAMPLES, "Directions of method ict, from labelled yes/no questions."),
+    "maskcd": (maskcd.maskcd, Command, maskcd.EXAMPLES, "Image heads of method maskcd, from pictures without labels."),
+}
+for name, (command, kind, examples, short_help) in COMMANDS.items():
+    app.command(name, cls=kind, epilog=examples, short_help=short_help)(command)
