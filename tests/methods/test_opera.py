@@ -301,17 +301,22 @@ def test_processors_count_and_see_a_row_per_prompt(method: Opera):
 
 
 @pytest.mark.parametrize(("penalty", "ngram"), [(1.7, 0), (1.0, 2)])
-def test_settings_against_repetition_work_in_batches(penalty: float, ngram: int):
+@pytest.mark.parametrize("ends", [None, [150, 45, 35, 41, 7]], ids=["full", "ends"])
+def test_settings_against_repetition_work_in_batches(penalty: float, ngram: int, ends):
+    """The processors know each row's padding, so they get every row, also of texts that have ended."""
     case, singles = case_of("LLaVA-1.5"), llava_prompts()
     generation = Generation(repetition_penalty=penalty, no_repeat_ngram_size=ngram)
 
-    def texts(inputs: dict) -> list[list[int]]:
-        processors = processors_of(generation, inputs["attention_mask"])
-        return decoded(SMALL, case, inputs, max_new_tokens=12, logits_processor=processors)[0]
+    def texts(inputs: dict, **more) -> list[list[int]]:
+        return decoded(Opera(threshold=2, damping=0.01), case, inputs, max_new_tokens=16, eos_token_id=ends, **more)[0]
 
-    together = texts(left_pad(singles))
-    assert together == [texts(single)[0] for single in singles]
-    assert together != decoded(SMALL, case, left_pad(singles), max_new_tokens=12)[0]
+    def processed(inputs: dict) -> list[list[int]]:
+        return texts(inputs, logits_processor=processors_of(generation, inputs["attention_mask"]))
+
+    together, alone = processed(left_pad(singles)), [processed(single)[0] for single in singles]
+    assert together == [row + [0] * (len(together[0]) - len(row)) for row in alone]
+    assert together != texts(left_pad(singles))
+    assert ends is None or len({len(row) for row in alone}) > 1
 
 
 def test_suppressed_tokens_are_never_said():
