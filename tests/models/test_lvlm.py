@@ -418,7 +418,8 @@ def test_quantized_weights(llava_folder, photos, bits):
 def test_public_names():
     assert sira_cli.__all__ == [
         *("AttachError", "Between", "DataError", "Fork", "ImageTokenError", "ImageTokens", "Lvlm"),
-        *("ModelNotFoundError", "PictureError", "Preset", "Result", "SettingsError", "SiraConfig", "SiraError", "Step"),
+        *("ModelNotFoundError", "NotCalibratedError", "PictureError", "PictureSettingsError", "Preset", "Result"),
+        *("SettingsError", "SiraConfig", "SiraError", "Step"),
         *("UnsupportedModelError", "UntestedModelWarning", "__version__", "attach", "load", "run_pictures"),
     ]
     for name in sira_cli.__all__:
