@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from sira_cli.core.families import POSITION_STATE
+from sira_cli.core.positions import position_state, positions_kept
 
 # Families whose prompt rows see each other in both directions: what follows the picture changes the picture's rows.
 BIDIRECTIONAL = ("paligemma",)
@@ -50,12 +50,11 @@ class ImagePrefix:
             name: value[:, :length] if value.shape == ids.shape else value for name, value in inputs.items()
         }
         self._cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-        kept = _position_state(model)
-        try:
-            more = {} if self._positions(0) is None else {"position_ids": self._positions(0)}
+        self._position_state = position_state(model)
+        with positions_kept(self._position_state):
+            positions = self._positions(0)
+            more = {} if positions is None else {"position_ids": positions}
             model(**self._inputs, **more, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
-        finally:
-            _put_back(kept)
 
     @torch.no_grad()
     def last_logits(self, tails: Sequence[Sequence[int]]) -> Tensor:
@@ -76,8 +75,7 @@ class ImagePrefix:
         ends, place = torch.unique(last, return_inverse=True)
         cache = copy.deepcopy(self._cache)
         cache.batch_repeat_interleave(len(tails))
-        kept = _position_state(self._model)
-        try:
+        with positions_kept(self._position_state):
             positions = self._positions(longest)
             more = {}
             if positions is not None:
@@ -86,8 +84,6 @@ class ImagePrefix:
             logits = self._model(
                 input_ids=ids, **more, past_key_values=cache, use_cache=True, logits_to_keep=ends
             ).logits  # [Q, number of different ends, V]
-        finally:
-            _put_back(kept)
         found: Tensor = logits[torch.arange(len(tails), device=device), place].float()
         return found
 
@@ -105,18 +101,3 @@ class ImagePrefix:
         }
         positions: Tensor = model._prepare_position_ids_for_generation(grown["input_ids"], grown)
         return positions
-
-
-def _position_state(model: Any) -> list[tuple[Any, str, Any]]:
-    """Return what modules keep of the last prompt beside the cache (`POSITION_STATE`)."""
-    return [
-        (module, name, getattr(module, name))
-        for module in model.modules()
-        for name in POSITION_STATE
-        if hasattr(module, name)
-    ]
-
-
-def _put_back(kept: Sequence[tuple[Any, str, Any]]) -> None:
-    for module, name, value in kept:
-        setattr(module, name, value)

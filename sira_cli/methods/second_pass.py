@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from sira_cli.core.families import POSITION_STATE, find_backbone
+from sira_cli.core.families import find_backbone
 from sira_cli.core.hooks import attached_hooks
+from sira_cli.core.positions import position_state, positions_kept
 from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 
 Rule = Callable[[Tensor, Tensor, int], Tensor]
@@ -71,9 +72,7 @@ class SecondPass:
         self.steps = 0
         self._model, self._prompts, self._branch, self._rule = model, prompts, dict(branch), rule
         self._within = within
-        self._position_state = [
-            (module, name) for module in model.modules() for name in POSITION_STATE if hasattr(module, name)
-        ]
+        self._position_state = position_state(model)
         self._own = False  # while the second pass runs, its hook is the first's too
 
     def _after(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
@@ -116,15 +115,12 @@ class SecondPass:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Run the model for the branch: our hook ignores this run, and positions are put back afterwards."""
-        kept = [(module, name, getattr(module, name)) for module, name in self._position_state]
         self._own = True
         try:
-            with self._within():
+            with positions_kept(self._position_state), self._within():
                 yield
         finally:
             self._own = False
-            for module, name, value in kept:
-                setattr(module, name, value)
 
     def _prompt(self) -> Tensor:
         """Run the branch's prompts into a new cache, and return z' `[B, V]`."""
