@@ -11,7 +11,7 @@ from sira_cli.analysis.bench import shape_names
 from sira_cli.cli.choosing import ALL, able, choose_preset, load_model, method_names
 from sira_cli.cli.console import set_verbosity, waiting
 from sira_cli.cli.options import ModelOptions, Overwrite, Verbose, check_file, with_options
-from sira_cli.cli.output import table_console
+from sira_cli.cli.output import save_report, table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError
 from sira_cli.methods import find
@@ -84,12 +84,10 @@ def bench(
         methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, *refusals))
     from sira_cli.analysis.bench.run import bench as measure_all
     from sira_cli.analysis.bench.run import decoders
-    from sira_cli.files import replacing
 
     def save(measured: BenchReport) -> None:
         if output is not None:
-            with replacing(output) as file:
-                file.write(measured.to_json().encode() + b"\n")
+            save_report(measured, output)
 
     requests = (runs + 1) * len(batches) * len(decoders(methods, compiled))
     with Progress.shown("requests", requests) as progress:

@@ -70,6 +70,24 @@ def waiting(message: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def resumable(kept: bool) -> Iterator[None]:
+    """Say at an interrupt that the same command goes on, if what is finished is kept.
+
+    Raises:
+        typer.Exit: with 130.
+    """
+    import typer
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not kept:
+            raise
+        say("interrupted; what is finished is kept: run the same command again to go on")
+        raise typer.Exit(130) from None
+
+
 def announce(download: Download) -> None:
     """Say before a first download what is fetched, how large it is, where it goes, and what needs no download."""
     note(

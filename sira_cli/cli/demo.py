@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sira_cli.cli.choosing import method_names
-from sira_cli.cli.console import note, say, set_verbosity, waiting
+from sira_cli.cli.console import note, resumable, set_verbosity, waiting
 from sira_cli.cli.options import Overwrite, Verbose, check_file
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
@@ -250,17 +250,9 @@ def _kept(path: Path | None) -> Iterator[Units]:
     """Open the file that keeps texts, and say at an interrupt that it does."""
     from sira_cli.analysis.sweep.units import Units
 
-    units = Units(path)
-    try:
+    with resumable(path is not None), closing(Units(path)) as units:
         units.begin({"scenes": "drawn"})
         yield units
-    except KeyboardInterrupt:
-        if path is None:
-            raise
-        say("interrupted; what is finished is kept: run the same command again to go on")
-        raise typer.Exit(130) from None
-    finally:
-        units.close()
 
 
 def _evaluate(methods: dict[str, Any], seed: int, count: int, output: Path | None, as_json: bool) -> None:

@@ -16,10 +16,9 @@ from sira_cli.cli.options import (
     Question,
     SelectionOptions,
     Verbose,
-    check_file,
     with_options,
 )
-from sira_cli.cli.output import save_plot, table_console
+from sira_cli.cli.output import check_report_files, save_plot, save_report, table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import PictureError, SettingsError
 
@@ -80,14 +79,10 @@ def drift(
     set_verbosity(quiet, verbose)
     if question is not None and prompt is not None:
         raise SettingsError("give --question or --prompt, not both")
-    from sira_cli.analysis.plots import check_format
     from sira_cli.pictures.perturb import Perturbations
 
     perturbations = Perturbations(blur, patches, seed)
-    for option, file in (("--output", output), ("--plot", plot)):
-        check_file(option, file, overwrite)
-    if plot is not None:
-        check_format(plot)
+    check_report_files(output, plot, overwrite)
     pictures = chosen_pictures(paths or [], selection)
     if not pictures:
         note(f"--shard {selection.shard} holds none of the pictures")
@@ -100,7 +95,6 @@ def drift(
         say(f"{len(failures)} of {len(pictures)} pictures failed")
     if measured:
         from sira_cli.analysis.drift.profiles import DriftReport
-        from sira_cli.files import replacing
 
         report = DriftReport.of(lvlm, text, perturbations, measured, failures)
         if as_json:
@@ -108,8 +102,7 @@ def drift(
         else:
             _print(report)
         if output is not None:
-            with replacing(output) as record:
-                record.write(report.to_json().encode() + b"\n")
+            save_report(report, output)
         if plot is not None:
             from sira_cli.analysis.drift.plot import draw
 

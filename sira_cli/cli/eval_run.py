@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from sira_cli.cli.choosing import ALL, able, choose_each, choose_preset, load_model, method_names, note_idle
-from sira_cli.cli.console import note, say
+from sira_cli.cli.console import note, resumable, say
 from sira_cli.cli.eval_options import EvalOptions, Format
 from sira_cli.cli.options import DecodingOptions, ModelOptions
+from sira_cli.cli.output import save_report
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
 
@@ -122,19 +123,13 @@ def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions, lvlm
     Raises:
         typer.Exit: with 130 if interrupted.
     """
-    try:
-        with evaluation.opened() as ledgers:
-            for ledger in ledgers.values():
-                if options.details is not None and options.details.resolve() == ledger.path.resolve():
-                    raise SettingsError(f"--details {ledger.path}: is where answers are kept: give another")
-            preset, method = evaluation.first
-            lvlm = lvlm or load_model(preset, model, method, pictures=evaluation.pictures)
-            _listen(evaluation, lvlm, ledgers)
-    except KeyboardInterrupt:
-        if options.output is None:
-            raise
-        say("interrupted; what is finished is kept: run the same command again to go on")
-        raise typer.Exit(130) from None
+    with resumable(options.output is not None), evaluation.opened() as ledgers:
+        for ledger in ledgers.values():
+            if options.details is not None and options.details.resolve() == ledger.path.resolve():
+                raise SettingsError(f"--details {ledger.path}: is where answers are kept: give another")
+        preset, method = evaluation.first
+        lvlm = lvlm or load_model(preset, model, method, pictures=evaluation.pictures)
+        _listen(evaluation, lvlm, ledgers)
 
 
 def _listen(evaluation: Evaluation, lvlm: Lvlm, ledgers: dict[tuple[str, str], Ledger]) -> None:
@@ -215,8 +210,7 @@ def _write(benchmark: Benchmark, answers: Sequence[Answers], report: EvalReport,
 
     if options.output is not None:
         make_folder(options.output)
-        with replacing(options.output / "report.json") as file:
-            file.write(report.to_json().encode() + b"\n")
+        save_report(report, options.output / "report.json")
     if options.details is not None:
         with replacing(options.details) as file:
             for one in answers:

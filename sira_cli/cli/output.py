@@ -39,6 +39,32 @@ def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Pat
         draw(report, file, path.suffix)
 
 
+def save_report(report: Any, path: Path) -> None:
+    """Write the JSON of a report, the one that --json prints.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    from sira_cli.files import replacing
+
+    with replacing(path) as file:
+        file.write(report.to_json().encode() + b"\n")
+
+
+def check_report_files(output: Path | None, plot: Path | None, overwrite: bool) -> None:
+    """Check the files of a report and of its figure, before anything is measured.
+
+    Raises:
+        SettingsError: one exists, or cannot be drawn.
+    """
+    from sira_cli.analysis.plots import check_format
+
+    for option, file in (("--output", output), ("--plot", plot)):
+        check_file(option, file, overwrite)
+    if plot is not None:
+        check_format(plot)
+
+
 def check_preset_file(path: Path | None, overwrite: bool) -> None:
     """Check the file of --write-preset, before anything is measured.
 

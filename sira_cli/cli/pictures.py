@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sira_cli.cli.choosing import choose_each, chosen_pictures, method_names, note_idle
-from sira_cli.cli.console import note, say, set_verbosity
+from sira_cli.cli.console import note, resumable, say, set_verbosity
 from sira_cli.cli.engines import Engines, Job
 from sira_cli.cli.options import (
     DecodingOptions,
@@ -171,20 +171,15 @@ class _Terminal:
         """
         total = run.counts.total
         silent = nullcontext(Progress("", total, silent=True))
-        try:
-            with (
-                closing(run.events()) as events,
-                Progress.shown(f"pictures, {self._method}" if self._method else "pictures", total)
-                if self._targets.any
-                else silent as progress,
-            ):
-                for event in events:
-                    self._take(event, progress)
-        except KeyboardInterrupt:
-            if not self._targets.any:
-                raise
-            say("interrupted; what is finished is kept: run the same command again to go on")
-            raise typer.Exit(130) from None
+        with (
+            resumable(self._targets.any),
+            closing(run.events()) as events,
+            Progress.shown(f"pictures, {self._method}" if self._method else "pictures", total)
+            if self._targets.any
+            else silent as progress,
+        ):
+            for event in events:
+                self._take(event, progress)
         self._sum_up(run, progress.rate)
 
     def _take(self, event: object, progress: Progress) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.choosing import choose_preset, load_model
-from sira_cli.cli.console import say, set_verbosity
+from sira_cli.cli.console import resumable, say, set_verbosity
 from sira_cli.cli.options import ModelOptions, Verbose, check_file, with_options
 from sira_cli.cli.output import check_preset_file, save_plot, save_preset
 from sira_cli.cli.stages import show_stages
@@ -144,8 +145,7 @@ def sweep(
     from sira_cli.analysis.sweep.units import Units, decisive
     from sira_cli.pictures.sources import located
 
-    units = Units(output, overwrite=overwrite)
-    try:
+    with resumable(output is not None), closing(Units(output, overwrite=overwrite)) as units:
         known = decisive(preset, questions, alphas, captions) | {"quantization": model.quantization}
         units.check(known | ({"k": list(given)} if given else {}))
         files_asked = (located(str(Path(questions.folder, name))) for name in questions.pictures)
@@ -164,13 +164,6 @@ def sweep(
         )
         show_stages(sweep.events())
         report = sweep.report(by.value)
-    except KeyboardInterrupt:
-        if output is None:
-            raise
-        say("interrupted; what is finished is kept: run the same command again to go on")
-        raise typer.Exit(130) from None
-    finally:
-        units.close()
     if sweep.failures and len(questions.pictures) > 1:
         say(f"{len(sweep.failures)} of {len(questions.pictures)} pictures failed")
     if report is not None:

@@ -10,8 +10,15 @@ import typer
 from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, measured, some_pictures
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import set_verbosity
-from sira_cli.cli.options import Images, ModelOptions, Overwrite, SelectionOptions, Verbose, check_file, with_options
-from sira_cli.cli.output import check_preset_file, save_plot, save_preset, table_console
+from sira_cli.cli.options import Images, ModelOptions, Overwrite, SelectionOptions, Verbose, with_options
+from sira_cli.cli.output import (
+    check_preset_file,
+    check_report_files,
+    save_plot,
+    save_preset,
+    save_report,
+    table_console,
+)
 from sira_cli.errors import PictureError
 
 if TYPE_CHECKING:
@@ -53,12 +60,7 @@ def k(
     takes the least K that reaches 90 % of the largest KL. It is a guess: where you have labels, sira sweep measures K.
     """
     set_verbosity(quiet, verbose)
-    from sira_cli.analysis.plots import check_format
-
-    for option, file in (("--output", output), ("--plot", plot)):
-        check_file(option, file, overwrite)
-    if plot is not None:
-        check_format(plot)
+    check_report_files(output, plot, overwrite)
     check_preset_file(write_preset, overwrite)
     preset = choose_preset(model)
     pictures, drawn = some_pictures(paths, selection, scenes, preset)
@@ -83,10 +85,7 @@ def k(
     else:
         _print(report)
     if output is not None:
-        from sira_cli.files import replacing
-
-        with replacing(output) as record:
-            record.write(report.to_json().encode() + b"\n")
+        save_report(report, output)
     if plot is not None:
         from sira_cli.analysis.calibration.k_plot import draw
 
