@@ -80,19 +80,19 @@ def measure(
     kept, done = Units() if units is None else units, 0  # an empty one is falsy
     for batch in batches(scenes, BATCH):
         asked = {scene: questions.about(scene) if questions else [] for scene in batch}
+        drawn: dict[Scene, Image.Image] = {}
         for name, lvlm in methods.items():
-            todo = [scene for scene in batch if unit(lvlm, scene, asked[scene]) not in kept]
-            pictures = [render(scene)[0] for scene in todo]
+            names = {scene: unit(lvlm, scene, asked[scene]) for scene in batch}
+            todo = [scene for scene in batch if names[scene] not in kept]
+            drawn |= {scene: render(scene)[0] for scene in todo if scene not in drawn}
+            pictures = [drawn[scene] for scene in todo]
             captions = _texts(lvlm, pictures, [lvlm.preset.prompts.caption] * len(todo))
             answers = _answers(lvlm, pictures, [asked[scene] for scene in todo])
             kept.add(
-                {
-                    unit(lvlm, scene, asked[scene]): [caption, *texts]
-                    for scene, caption, texts in zip(todo, captions, answers, strict=True)
-                }
+                {names[scene]: [caption, *texts] for scene, caption, texts in zip(todo, captions, answers, strict=True)}
             )
             for scene in batch:
-                caption, *texts = kept[unit(lvlm, scene, asked[scene])]
+                caption, *texts = kept[names[scene]]
                 count(tallies, name, scene, caption, asked[scene], texts)
         done += len(batch)
         on_progress(done)

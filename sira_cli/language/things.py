@@ -26,10 +26,13 @@ _LONGEST = 3  # words of a compound
 
 
 @functools.cache
-def _known(kind: str) -> frozenset[str]:
-    """Return a list of things.yaml."""
-    text: str = yaml.safe_load(Path(__file__).with_name("things.yaml").read_text(encoding="utf-8"))[kind]
-    return frozenset(part.strip() for part in (text.split(",") if "," in text else text.split()))
+def _lists() -> dict[str, frozenset[str]]:
+    """Return the lists of things.yaml."""
+    texts: dict[str, str] = yaml.safe_load(Path(__file__).with_name("things.yaml").read_text(encoding="utf-8"))
+    return {
+        kind: frozenset(part.strip() for part in (text.split(",") if "," in text else text.split()))
+        for kind, text in texts.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class WordList:
         """
         self.name = name
         self._groups, self._guarded = groups, guarded
-        self._dull = _known("compounds_of_no_thing") - set(groups)
+        self._dull = _lists()["compounds_of_no_thing"] - set(groups)
 
     @classmethod
     def of(cls, lines: Iterable[str], name: str) -> WordList:
@@ -103,7 +106,7 @@ class WordList:
                 continue
             plain = " ".join(word.replace("-", " ") for word, _, _ in part)
             *first, last = plain.split()
-            name = " ".join([*first, last if plain in _known("pairs") else singular(last)])
+            name = " ".join([*first, last if plain in _lists()["pairs"] else singular(last)])
             for known in (name, plain):
                 if known in self._dull:
                     return length, ""
@@ -119,8 +122,8 @@ def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
     """
     before = [word for word, _, _ in words[max(0, place - 2) : place]]
     if not before or not (
-        before[-1] in _known("before_nouns")
-        or (before[0] in _known("before_nouns") and before[-1] not in function_words())
+        before[-1] in _lists()["before_nouns"]
+        or (before[0] in _lists()["before_nouns"] and before[-1] not in function_words())
     ):
         return False
     if place + 1 == len(words) or text[words[place][2] : words[place + 1][1]] != " ":
@@ -138,10 +141,10 @@ def shipped() -> WordList:
         groups |= dict.fromkeys(words, words[0])
     for word in AMBER_WORDS.read_text(encoding="utf-8").lower().split():
         groups.setdefault(word, word)
-    for compound in _known("compounds"):
+    for compound in _lists()["compounds"]:
         groups.setdefault(compound, compound)
-    kept = {word: head for word, head in groups.items() if word not in _known("no_things") | _known("places")}
-    return WordList(kept, "chair+amber/1", _known("other_words"))
+    kept = {word: head for word, head in groups.items() if word not in _lists()["no_things"] | _lists()["places"]}
+    return WordList(kept, "chair+amber/1", _lists()["other_words"])
 
 
 def read(path: Path) -> WordList:
@@ -160,9 +163,9 @@ def read(path: Path) -> WordList:
 def with_article(name: str) -> str:
     """Return a thing as a question names it: `a dog`, `an umbrella`, `grass`, `a pair of scissors`."""
     last = name.split()[-1]
-    if last in _known("pairs"):
+    if last in _lists()["pairs"]:
         return f"a pair of {name}"
-    if last in _known("uncountable"):
+    if last in _lists()["uncountable"]:
         return name
     sounds_open = name[0] in "aeiou" and not name.startswith(("uni", "use", "uku", "euro", "one"))
     return f"{'an' if sounds_open or name.startswith(('hour', 'suv')) else 'a'} {name}"

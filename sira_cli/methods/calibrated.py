@@ -76,13 +76,14 @@ class Calibration:
         try:
             with safe_open(path, framework="pt") as file:
                 told = json.loads((file.metadata() or {}).get("sira", "{}"))
-                if told.pop("schema", None) != SCHEMA:
-                    raise DataError(f"{path}: no calibration; `sira calibrate` makes one")
-                return cls(Origin(**told), {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            schema = told.pop("schema", None)
+            origin = Origin(**told) if schema == SCHEMA else None
         except (OSError, SafetensorError, ValueError, TypeError) as error:
-            if isinstance(error, DataError):
-                raise
             raise DataError(f"{path}: cannot be read as a calibration: {error}") from error
+        if origin is None:
+            raise DataError(f"{path}: no calibration; `sira calibrate` makes one")
+        return cls(origin, tensors)
 
 
 @dataclass(frozen=True)

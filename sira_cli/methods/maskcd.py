@@ -82,13 +82,14 @@ class MaskCd(TwoPasses, Calibrated):
         """
         z = z_scores(self.mass())  # [L, H]
         threshold = self.threshold_for(z.shape[1])
-        if not bool((z > threshold).any()):
+        found = z > threshold
+        if not bool(found.any()):
             layer, head = divmod(int(z.argmax()), z.shape[1])
             raise SettingsError(
                 f"{self.calibration}: no head has a z-score above {threshold:.4g}, the largest is {float(z.max()):.4g} "
                 f"(layer {layer}, head {head}): give method {self.name} a lower threshold"
             )
-        return z > threshold
+        return found
 
     def branch_inputs(
         self,

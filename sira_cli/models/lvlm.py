@@ -227,7 +227,7 @@ class Lvlm(DecodingModel):
     def _picture_settings(self, task: str, image_tokens: int) -> dict[str, Any] | None:
         """Return settings of the method that are others for a picture of so many tokens; 0: it failed."""
         usual = self.decoder.for_task(task)
-        if not image_tokens:
+        if not image_tokens or (own := usual.for_picture(image_tokens)) is usual:
             return None
-        settings = usual.for_picture(image_tokens).settings()
-        return {name: value for name, value in settings.items() if value != usual.settings()[name]} or None
+        known = usual.settings()
+        return {name: value for name, value in own.settings().items() if value != known[name]} or None

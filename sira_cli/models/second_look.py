@@ -129,17 +129,22 @@ class SecondLook:
         named = self.words.things(text)
         return Check(text, tuple(self._claims(image, named)), self.words.name)
 
-    def flagged(self, images: Sequence[Image.Image], answers: Sequence[Answer], how: Verify) -> list[Answer]:
+    def flagged(
+        self, images: Sequence[Image.Image], answers: Sequence[Answer], settings: dict[str, Any]
+    ) -> list[Answer]:
         """Return answers with what they name, and how far each picture supports it.
 
         Args:
             images: B pictures, RGB.
             answers: B of them, as their texts will be written.
-            how: for their records.
+            settings: from `Verify.settings`, for their records.
         """
-        settings = how.settings(self._lvlm.preset)
         return [
-            replace(answer, objects=self.check(image, answer.text).to_json()["objects"], verify=settings)
+            replace(
+                answer,
+                objects=[claim.to_json() for claim in self.check(image, answer.text).objects],
+                verify=settings,
+            )
             for image, answer in zip(images, answers, strict=True)
         ]
 
@@ -161,7 +166,7 @@ class SecondLook:
         if tails is not None:
             with lvlm.vocabulary.lock:
                 inputs = lvlm.to_device(lvlm.chat_inputs([image], questions[:1]))
-            length = _prefix_length(lvlm, inputs["input_ids"])[0]
+            length = self._prefix_length(inputs["input_ids"][0])
             if inputs["input_ids"][0, length:].tolist() == tails[0]:
                 return ImagePrefix(lvlm.model, inputs, length).last_logits(tails)
         return self._whole(image, questions)
@@ -186,7 +191,7 @@ class SecondLook:
         with lvlm.vocabulary.lock:
             inputs = lvlm.chat_inputs([probe] * len(questions), questions)
         rows = [row[seen.bool()] for row, seen in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)]
-        lengths = [_prefix_length(lvlm, row[None])[0] for row in rows]
+        lengths = [self._prefix_length(row) for row in rows]
         first = rows[0][: lengths[0]]
         if any(not torch.equal(row[:length], first) for row, length in zip(rows, lengths, strict=True)):
             return None
@@ -200,8 +205,16 @@ class SecondLook:
             batch = questions[start : start + BATCH]
             with lvlm.vocabulary.lock:
                 inputs = lvlm.to_device(lvlm.chat_inputs([image] * len(batch), batch))
-            parts.append(_first_logits(lvlm.model, inputs))
+            # generate makes the masks and positions of the prompts, as `sira ask` does
+            output = lvlm.model.generate(
+                **inputs, max_new_tokens=1, do_sample=False, return_dict_in_generate=True, output_logits=True
+            )
+            parts.append(output.logits[0].float())
         return torch.cat(parts)
+
+    def _prefix_length(self, ids: Tensor) -> int:
+        """Return how many rows of a prompt `[S]` there are up to the last image row."""
+        return int(self._lvlm.find_image(ids[None])[0].nonzero().max()) + 1
 
     def _spellings(self, words: Sequence[str]) -> list[int]:
         """Return the tokens that begin an answer and are a whole word of these.
@@ -214,20 +227,3 @@ class SecondLook:
         if not found:
             raise UnsupportedModelError(f"the tokenizer has no token for {words[0]!r}: things cannot be asked about")
         return sorted(found)
-
-
-def _prefix_length(lvlm: DecodingModel, ids: Tensor) -> list[int]:
-    """Return how many rows of each prompt `[B, S]` there are up to the last image row."""
-    image = lvlm.find_image(ids)
-    return [int(row.nonzero().max()) + 1 for row in image]
-
-
-def _first_logits(model: Any, inputs: Any) -> Tensor:
-    """Return the logits of the first token behind B prompts, `[B, V]` float32."""
-    taken: list[Tensor] = []
-    handle = model.register_forward_hook(lambda module, args, output: taken.append(output.logits[:, -1].float()))
-    try:
-        model.generate(**inputs, max_new_tokens=1, do_sample=False)  # with generate's own masks and positions
-    finally:
-        handle.remove()
-    return taken[0]

@@ -97,8 +97,8 @@ class BatchRun:
         self._lvlm, self._task, self._prompt, self._done = lvlm, task, prompt, done
         self.batch_size = batch_size if lvlm.batches else 1
         as_decoded = self.batch_size == 1 and not words and verify is None and lvlm.preset.streams
-        self._verify = verify
         self._look = None if verify is None else SecondLook(lvlm, verify.words)
+        self._looked = None if verify is None else verify.settings(lvlm.preset)
         self._on_text = on_text if as_decoded else None
         self._words, self._choices, self._old_draws = words, choices, old_draws
         self._halvings: deque[Halved] = deque()
@@ -108,13 +108,12 @@ class BatchRun:
         return self._lvlm.result(self._task, "", "", self._prompt, self._no_answer(""))
 
     def _no_answer(self, error: str) -> Answer:
-        looked = None if self._verify is None else self._verify.settings(self._lvlm.preset)
         return Answer(
             error=error,
             words=[] if self._words else None,
             choices=[] if self._choices else None,
-            objects=None if looked is None else [],
-            verify=looked,
+            objects=None if self._looked is None else [],
+            verify=self._looked,
         )
 
     def facts(self) -> dict[str, Any]:
@@ -294,9 +293,9 @@ class BatchRun:
         seeds = self._lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
         answers = self._lvlm.answer(batch.inputs, stream, seeds=seeds, words=self._words, task=self._task)
         finished = [self._lvlm.preset.text.finished(answer) for answer in answers]
-        if self._look is None or self._verify is None:
+        if self._look is None or self._looked is None:
             return finished
-        return self._look.flagged(batch.images, finished, self._verify)
+        return self._look.flagged(batch.images, finished, self._looked)
 
     def _fail(self, item: Item, error: Exception) -> None:
         name, message = item.picture.shown, str(error)
