@@ -1,8 +1,7 @@
-"""A loaded model under a decoding method: from pictures and prompts in memory to tokens and answers."""
+"""A loaded model under a decoding method: from pictures and prompts in memory to tokens."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,15 +20,13 @@ from sira_cli.methods.base import Ability, Method
 from sira_cli.models.calibrations import calibrated
 from sira_cli.models.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.end_tokens import EndTokens
-from sira_cli.models.loops import RETRIED, RETRY_NGRAM, LoopGuard, find_loop, first_copy
+from sira_cli.models.loops import LoopGuard
 from sira_cli.models.preset import Preset, check_text
 from sira_cli.models.processors import chat_inputs
-from sira_cli.models.records import Answer, FinishReason
 from sira_cli.models.repetition import processors_of
 from sira_cli.models.sampling import derived_seed, sampler
 from sira_cli.models.streamers import NewTokens, TextPieces
 from sira_cli.models.vocabulary import Vocabulary
-from sira_cli.models.word_scores import WordScores
 
 BRANCH = "contrast_"  # begins the names of the inputs that a contrast stream of its own gets
 
@@ -178,82 +175,6 @@ class DecodingModel:
                 inputs[BRANCH + name] = value
         return inputs
 
-    def answer(
-        self,
-        inputs: Any,
-        on_text: Callable[[str], None] | None = None,
-        *,
-        seeds: Sequence[int] | None = None,
-        words: bool = False,
-        task: str = "caption",
-    ) -> list[Answer]:
-        """Decode each row of prepared inputs.
-
-        Args:
-            inputs: from `prepare`.
-            on_text, seeds: as in `generate`.
-            words: score the words (`WordScores`), instead of calling `on_text`.
-            task: `caption` or `ask`, which some methods treat differently.
-
-        Raises:
-            SettingsError: `words` with beams, with compiled steps, or with a method without both streams.
-        """
-        inputs = self.to_device(inputs)
-        answers = self._decoded(inputs, on_text, seeds, words, task)
-        if self.preset.generation.on_loop == "retry" and any(answer.finish_reason == "loop" for answer in answers):
-            other = copy.copy(self)
-            other.preset = self.preset.with_settings(no_repeat_ngram_size=RETRY_NGRAM, on_loop="trim")
-            again = other._decoded(inputs, None, seeds, words, task)
-            answers = [
-                dataclasses.replace(new, warnings=(RETRIED,)) if old.finish_reason == "loop" else old
-                for old, new in zip(answers, again, strict=True)
-            ]
-        return answers
-
-    def _decoded(
-        self,
-        inputs: Any,
-        on_text: Callable[[str], None] | None,
-        seeds: Sequence[int] | None,
-        words: bool,
-        task: str,
-    ) -> list[Answer]:
-        """Decode each row of inputs on the model's device; `answer` without a second try."""
-        image_tokens, prompt_tokens = self.lengths(inputs)
-        scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
-        tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None, seeds=seeds, task=task)
-        answers = []
-        for number, (row, image, prompt) in enumerate(zip(tokens.tolist(), image_tokens, prompt_tokens, strict=True)):
-            row, finish_reason, text = self._ended(row)
-            found = scores.words(number, len(row)) if scores else None
-            answers.append(
-                Answer(
-                    text=text,
-                    finish_reason=finish_reason,
-                    image_tokens=image,
-                    prompt_tokens=prompt,
-                    output_tokens=len(row),
-                    words=None if found is None else [word for word in found if word["end"] <= len(text)],
-                )
-            )
-        return answers
-
-    def finish_reason(self, row: list[int]) -> FinishReason:
-        """Return why a text ended; `row` holds its new tokens, perhaps padded."""
-        return self._ended(row)[1]
-
-    def _ended(self, row: list[int]) -> tuple[list[int], FinishReason, str]:
-        """Return the tokens of a text without what pads it in a batch, why it ended, and the text."""
-        row = self.ends.until_end(row)
-        on_loop = self.preset.generation.on_loop
-        loop = find_loop(row) if on_loop else None
-        if loop is None:
-            return row, self.ends.finish_reason(row), self.vocabulary.text(row).strip()
-        text = self.vocabulary.text(row[: loop.end]).strip()
-        if on_loop == "trim":
-            text = first_copy(text, self.vocabulary.text(row[: loop.first]).strip())
-        return row[: loop.end], "loop", text
-
     def to_device(self, inputs: Any) -> Any:
         """Move prepared inputs to the model's device, and pixels to its precision."""
         return inputs.to(self.model.device, dtype=self.model.dtype)
@@ -280,7 +201,7 @@ class DecodingModel:
             on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
                 `on_text`. With `greedy` the CF stream is computed, too, and has no part in the choice.
             seeds: of each row, from `text_seeds`; None: those of rows without pictures and prompts.
-            task: as in `answer`.
+            task: `caption` or `ask`, which some methods treat differently.
 
         Raises:
             SettingsError: `on_tokens` with beams (a step belongs to no single text), with compiled steps, or with a
@@ -322,7 +243,7 @@ class DecodingModel:
         Args:
             inputs: as for `generate`.
             new_tokens: at most so many.
-            task: as in `answer`.
+            task: as in `generate`.
             room: new tokens that a static cache has room for, if more: another room would be another compiled graph.
             **arguments: of `Method.generate`.
 

@@ -12,8 +12,8 @@ from sira_cli._version import __version__
 from sira_cli.errors import PictureError, SettingsError, SiraError
 from sira_cli.language.things import WordList
 from sira_cli.methods.base import Method
+from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.compiled import CompiledSteps
-from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.keys import Keys
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import refused
@@ -24,7 +24,7 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture
 
 
-class Lvlm(DecodingModel):
+class Lvlm(AnsweringModel):
     """A loaded large vision-language model. `load` makes it; its attributes are those of `DecodingModel`."""
 
     def __repr__(self) -> str:

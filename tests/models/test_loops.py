@@ -140,7 +140,7 @@ def test_what_becomes_of_a_text_that_loops(looping):
 def test_a_text_that_loops_in_its_second_try_is_trimmed(looping, monkeypatch):
     image = Image.open(EXAMPLES[0])
     guarded = load("demo", max_new_tokens=60, on_loop="retry")
-    monkeypatch.setattr("sira_cli.models.decoding.RETRY_NGRAM", 0)  # so that the second try is like the first
+    monkeypatch.setattr("sira_cli.models.answering.RETRY_NGRAM", 0)  # so that the second try is like the first
     (ended,) = answers(guarded, image, prompts_of(guarded, image)[:1])
     assert (ended.finish_reason, ended.text.count("There is a dog.")) == ("loop", 1)
 

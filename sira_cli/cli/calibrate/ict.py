@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.cli.calibrate.saving import check_place, check_targets, save
+from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.options import ModelOptions, Overwrite, Verbose, with_options
@@ -63,19 +63,8 @@ def ict(
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the probe's two folds.")] = 0,
     model: ModelOptions,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write the calibration here, instead of where --method ict finds it.",
-        ),
-    ] = None,
-    write_preset: Annotated[
-        Path | None,
-        typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset that names the calibration, too."),
-    ] = None,
+    output: Output = None,
+    write_preset: WritePreset = None,
     overwrite: Overwrite = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,

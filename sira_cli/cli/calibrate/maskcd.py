@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, measured, some_pictures
-from sira_cli.cli.calibrate.saving import check_place, check_targets, save
+from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import note, set_verbosity
 from sira_cli.cli.options import Images, ModelOptions, Overwrite, SelectionOptions, Verbose, with_options
@@ -32,16 +31,8 @@ def maskcd(
     batch_size: BatchSize = None,
     model: ModelOptions,
     selection: SelectionOptions,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write the calibration here (default: where the model finds it)."
-        ),
-    ] = None,
-    write_preset: Annotated[
-        Path | None,
-        typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset that names the calibration."),
-    ] = None,
+    output: Output = None,
+    write_preset: WritePreset = None,
     overwrite: Overwrite = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from sira_cli.cli.console import note
 from sira_cli.cli.options import check_file
@@ -14,6 +16,17 @@ if TYPE_CHECKING:
     from sira_cli.methods.calibrated import Calibration
     from sira_cli.models.lvlm import Lvlm
     from sira_cli.models.preset import Preset
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="Write the calibration here (default: where the model finds it)."
+    ),
+]
+WritePreset = Annotated[
+    Path | None,
+    typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset that names the calibration."),
+]
 
 
 def check_targets(output: Path | None, write_preset: Path | None, overwrite: bool) -> None:

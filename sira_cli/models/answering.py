@@ -1,0 +1,93 @@
+"""A loaded model under a decoding method: from the tokens of texts to answers."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sira_cli.models.decoding import DecodingModel
+from sira_cli.models.loops import RETRIED, RETRY_NGRAM, find_loop, first_copy
+from sira_cli.models.records import Answer, FinishReason
+from sira_cli.models.word_scores import WordScores
+
+
+class AnsweringModel(DecodingModel):
+    """A `DecodingModel` that knows where its texts end, why, and what becomes of one that repeats itself."""
+
+    def answer(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        seeds: Sequence[int] | None = None,
+        words: bool = False,
+        task: str = "caption",
+    ) -> list[Answer]:
+        """Decode each row of prepared inputs.
+
+        Args:
+            inputs: from `prepare`.
+            on_text, seeds: as in `generate`.
+            words: score the words (`WordScores`), instead of calling `on_text`.
+            task: as in `generate`.
+
+        Raises:
+            SettingsError: `words` with beams, with compiled steps, or with a method without both streams.
+        """
+        inputs = self.to_device(inputs)
+        answers = self._decoded(inputs, on_text, seeds, words, task)
+        if self.preset.generation.on_loop == "retry" and any(answer.finish_reason == "loop" for answer in answers):
+            other = copy.copy(self)
+            other.preset = self.preset.with_settings(no_repeat_ngram_size=RETRY_NGRAM, on_loop="trim")
+            again = other._decoded(inputs, None, seeds, words, task)
+            answers = [
+                dataclasses.replace(new, warnings=(RETRIED,)) if old.finish_reason == "loop" else old
+                for old, new in zip(answers, again, strict=True)
+            ]
+        return answers
+
+    def _decoded(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None,
+        seeds: Sequence[int] | None,
+        words: bool,
+        task: str,
+    ) -> list[Answer]:
+        """Decode each row of inputs on the model's device; `answer` without a second try."""
+        image_tokens, prompt_tokens = self.lengths(inputs)
+        scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
+        tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None, seeds=seeds, task=task)
+        answers = []
+        for number, (row, image, prompt) in enumerate(zip(tokens.tolist(), image_tokens, prompt_tokens, strict=True)):
+            row, finish_reason, text = self._ended(row)
+            found = scores.words(number, len(row)) if scores else None
+            answers.append(
+                Answer(
+                    text=text,
+                    finish_reason=finish_reason,
+                    image_tokens=image,
+                    prompt_tokens=prompt,
+                    output_tokens=len(row),
+                    words=None if found is None else [word for word in found if word["end"] <= len(text)],
+                )
+            )
+        return answers
+
+    def finish_reason(self, row: list[int]) -> FinishReason:
+        """Return why a text ended; `row` holds its new tokens, perhaps padded."""
+        return self._ended(row)[1]
+
+    def _ended(self, row: list[int]) -> tuple[list[int], FinishReason, str]:
+        """Return the tokens of a text without what pads it in a batch, why it ended, and the text."""
+        row = self.ends.until_end(row)
+        on_loop = self.preset.generation.on_loop
+        loop = find_loop(row) if on_loop else None
+        if loop is None:
+            return row, self.ends.finish_reason(row), self.vocabulary.text(row).strip()
+        text = self.vocabulary.text(row[: loop.end]).strip()
+        if on_loop == "trim":
+            text = first_copy(text, self.vocabulary.text(row[: loop.first]).strip())
+        return row[: loop.end], "loop", text
