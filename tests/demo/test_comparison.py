@@ -24,7 +24,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.methods import METHODS
 from sira_cli.methods.vcd import Vcd
-from sira_cli.models.decoding import DecodingModel
+from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.records import Answer
 from tools import choose
 
@@ -97,7 +97,7 @@ def test_choosing_measures_validation_scenes_and_keeps_what_is_there(tmp_path, m
     assert both["m3id"].settings == {"decay": 0.02}
     same = both["m3id"].tried[1].figures  # decay 0 is greedy, which fulfils nothing: no question was asked
     assert same == {name: both["m3id"].greedy[name] for name in ("CHAIRs", "CHAIRi", "coverage", "words")}
-    monkeypatch.setattr(DecodingModel, "generate", None)  # everything is kept
+    monkeypatch.setattr(AnsweringModel, "generate", None)  # everything is kept
     before = file.read_bytes()
     run("text-only", "m3id")
     assert file.read_bytes() == before
@@ -145,11 +145,11 @@ def test_texts_are_kept_by_method_and_settings(tmp_path, scenes, monkeypatch):
     again.begin({})
     decoded = []
 
-    def answer(self: DecodingModel, inputs: dict, **more: object) -> list[Answer]:
+    def answer(self: AnsweringModel, inputs: dict, **more: object) -> list[Answer]:
         decoded.append(self.method)
         return [Answer(text="Yes.")] * len(inputs["input_ids"])
 
-    monkeypatch.setattr(DecodingModel, "answer", answer)
+    monkeypatch.setattr(AnsweringModel, "answer", answer)
     assert measure({**methods, "greedy+apc": greedy.under(METHODS["greedy+apc"])}, scenes, OneQuestion(), units=again)
     assert measure(methods, scenes, OneQuestion(), units=again) == report
     assert decoded == []
@@ -160,9 +160,9 @@ def test_texts_are_kept_by_method_and_settings(tmp_path, scenes, monkeypatch):
 
 def test_answers_are_questions_to_the_method(scenes, monkeypatch):
     tasks = []
-    answer = DecodingModel.answer
+    answer = AnsweringModel.answer
     monkeypatch.setattr(
-        DecodingModel, "answer", lambda self, *args, task, **more: tasks.append(task) or answer(self, *args, task=task)
+        AnsweringModel, "answer", lambda self, *args, task, **more: tasks.append(task) or answer(self, *args, task=task)
     )
     measure({"greedy": load_method("greedy", max_new_tokens=2)}, scenes, OneQuestion())
     assert tasks == ["caption", "ask"]
