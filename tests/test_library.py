@@ -66,6 +66,15 @@ def test_ones_own_model(llava, capsys):
     assert len(capsys.readouterr().out.splitlines()) == new == 64
 
 
+def test_ones_own_model_without_an_import(llava, tmp_path, monkeypatch):
+    names: dict[str, object] = {}
+    exec(compile(EXAMPLES["Your own model, without an import"], "library.md", "exec"), names)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    ids = names["caption_without_import"](llava.model, dict(llava.inputs))
+    assert ids.shape[1] > llava.inputs["input_ids"].shape[1]
+
+
 def test_ones_own_model_under_any_method(llava):
     names: dict[str, object] = {}
     exec(compile(EXAMPLES["Your own model, any method"], "library.md", "exec"), names)

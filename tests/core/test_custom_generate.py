@@ -1,0 +1,87 @@
+"""The folder for the Hub: `generate(custom_generate=...)` is SIRA, loaded by transformers from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers.generation.streamers import BaseStreamer
+
+from sira_cli._version import __version__
+from sira_cli.core.config import SiraConfig
+from sira_cli.errors import ImageTokenError, SettingsError
+from tests.support import tiny
+from tests.support.helpers import SlowContrast, generate, generate_sira
+
+FOLDER = Path(__file__).parents[2] / "custom_generate"
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path, monkeypatch):
+    """Transformers copies the code that it runs; here it must not go into the user's cache."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+
+
+OURS = {"custom_generate": str(FOLDER), "trust_remote_code": True}
+
+
+def decode(case: tiny.Tiny, **settings: object) -> torch.Tensor:
+    return generate(case.model, case.inputs, **OURS | settings)
+
+
+@pytest.mark.parametrize("case", [tiny.llava(), tiny.qwen("2.5"), tiny.gemma3()], ids=["llava", "qwen2.5-vl", "gemma3"])
+def test_texts_are_those_of_the_slow_contrast(case: tiny.Tiny):
+    slow = SlowContrast(case, 3, 1.0)
+    expected = generate(case.model, case.inputs, logits_processor=[slow])
+    assert torch.equal(decode(case, k=3, alpha=1.0), expected)
+    assert torch.equal(decode(case, alpha=0.0), generate(case.model, case.inputs, max_new_tokens=6))
+
+
+def test_without_k_the_fork_is_in_the_middle():
+    case = tiny.llava()
+    tokens, _ = generate_sira(case.model, case.inputs, SiraConfig(alpha=1.0))
+    assert torch.equal(decode(case, alpha=1.0), tokens)
+
+
+def test_a_streamer_sees_each_token_as_it_is_picked():
+    class Kept(BaseStreamer):
+        def __init__(self) -> None:
+            self.parts = []
+
+        def put(self, value: torch.Tensor) -> None:
+            self.parts.append(value.flatten().tolist())
+
+        def end(self) -> None:
+            self.parts.append("end")
+
+    case, kept = tiny.llava(), Kept()
+    tokens = decode(case, k=3, streamer=kept)
+    assert kept.parts == [case.inputs["input_ids"][0].tolist(), *[[token] for token in tokens[0].tolist()], "end"]
+
+
+def test_scores_and_dictionaries_are_returned_as_ever():
+    case = tiny.llava()
+    output = case.model.generate(
+        **case.inputs, **OURS, k=3, do_sample=False, max_new_tokens=4, return_dict_in_generate=True, output_logits=True
+    )
+    assert [step.argmax().item() for step in output.logits] == output.sequences[0, -4:].tolist()
+
+
+def test_wrong_settings_and_prompts_without_a_picture_are_refused_and_leave_no_hooks():
+    case = tiny.llava()
+    with pytest.raises(SettingsError, match="k = 99 is out of range"):
+        decode(case, k=99)
+    with pytest.raises(ImageTokenError):
+        case.model.generate(input_ids=torch.tensor([[1, 2, 3]]), max_new_tokens=1, **OURS)
+    assert torch.equal(decode(case, alpha=0.0), generate(case.model, case.inputs, max_new_tokens=6))
+
+
+def test_its_code_runs_only_for_those_who_trust_it():
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        decode(tiny.llava(), trust_remote_code=False)
+
+
+def test_it_asks_for_the_package_as_it_is():
+    requirements = (FOLDER / "custom_generate" / "requirements.txt").read_text().split()
+    assert requirements == [f"sira-cli>={__version__}"]
