@@ -6,7 +6,7 @@ The shared layers 0..b-1 keep the model's own cache, which both streams read. Ea
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -103,6 +103,71 @@ def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Strea
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, LateLayer):
             raise UnsupportedModelError(f"a cache with a {type(layer).__name__} is not supported: use a DynamicCache")
     cache.layers[boundary:layers] = [LateLayer(streams) for _ in range(boundary, layers)]
+
+
+def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
+    """Return the first columns of some texts of a cache as a cache of their own; None if it no longer has them.
+
+    Args:
+        cache: filled by `generate`, with a fork or without.
+        texts: `[T]` which of its B texts.
+        columns: how many rows of the full stream.
+    """
+    layers: list[DynamicLayer] = []
+    streams: dict[int, Streams] = {}  # all late layers share one
+    for layer in cache.layers:
+        if type(layer) is LateLayer:
+            old = layer.streams
+            now = streams.setdefault(id(old), old.cut_back(texts, columns))
+            late = LateLayer(now)
+            late.cf = _cut(DynamicLayer(), layer.cf, texts, now.cf_rows)
+            layers.append(_cut(late, layer, texts, columns))
+        elif type(layer) is DynamicLayer:
+            layers.append(_cut(DynamicLayer(), layer, texts, columns))
+        elif type(layer) is DynamicSlidingWindowLayer and _has_all(layer):
+            window = _cut(DynamicSlidingWindowLayer(layer.sliding_window), layer, texts, columns)
+            window.cumulative_length = columns
+            layers.append(window)
+        else:
+            return None
+    found = DynamicCache()
+    found.layers = list(layers)
+    return found
+
+
+def full_stream(cache: Cache, text: int, first: int, last: int) -> DynamicCache | None:
+    """Return columns `first` to `last` of one text's full stream as a plain cache; None if it no longer has them."""
+    found = DynamicCache()
+    for layer in cache.layers:
+        if isinstance(layer, DynamicSlidingWindowLayer):
+            if not _has_all(layer):
+                return None
+            new: DynamicLayer = DynamicSlidingWindowLayer(layer.sliding_window)
+            new.cumulative_length = last - first
+        elif isinstance(layer, DynamicLayer):
+            new = DynamicLayer()
+        else:
+            return None
+        found.layers.append(_cut(new, layer, torch.tensor([text]), last, first))
+    return found
+
+
+LayerType = TypeVar("LayerType", bound=DynamicLayer)
+
+
+def _cut(new: LayerType, old: DynamicLayer, texts: Tensor, last: int, first: int = 0) -> LayerType:
+    """Fill a layer with columns `first` to `last` of some of another one's texts."""
+    assert old.keys is not None
+    assert old.values is not None
+    new.lazy_initialization(old.keys, old.values)
+    index = texts.to(old.keys.device)
+    new.keys, new.values = (each[:, :, first:last].index_select(0, index) for each in (old.keys, old.values))
+    return new
+
+
+def _has_all(layer: DynamicSlidingWindowLayer) -> bool:
+    """Return whether a sliding window has not moved on yet."""
+    return layer.keys is not None and int(layer.cumulative_length) == layer.keys.shape[-2]
 
 
 def is_prompt(cache: Cache | None, boundary: int, q: int) -> bool:

@@ -43,6 +43,14 @@ class Streams:
         """Count one more decoding step."""
         self.steps += 1
 
+    def cut_back(self, texts: Tensor, columns: int) -> Streams:
+        """Return some of the B texts as they were when the full stream had so many rows, the prompt's text at least."""
+        index, missing = texts.to(self.rows.device), max(0, self.prompt - columns)
+        kept = self.rows.shape[1] - missing  # a prompt ends with text: its last rows are those of both streams
+        live = None if self.live is None else self.live[index, :kept]
+        prompt = self.prompt - missing
+        return Streams(self.rows[index, :kept], live, prompt, columns - prompt)
+
     def newest(self) -> Tensor:
         """Return the position of the newest row, `[B, 1]`."""
         return self.rows.new_full((len(self.rows), 1), self.full_rows - 1)

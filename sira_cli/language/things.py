@@ -85,6 +85,10 @@ class WordList:
         digest = hashlib.sha256("\n".join(f"{word}:{head}" for word, head in sorted(groups.items())).encode())
         return cls(groups, f"{name} {digest.hexdigest()[:8]}")
 
+    def group(self, name: str) -> str:
+        """Return the head of a thing's synonyms."""
+        return self._groups.get(name, name)
+
     def things(self, text: str) -> list[Thing]:
         """Return the things that a text names, in the order of their first mentions."""
         words = [(match[0].lower(), match.start(), match.end()) for match in _WORD.finditer(text)]
@@ -95,7 +99,7 @@ class WordList:
             if name:
                 found.setdefault(name, []).append((words[place][1], words[place + length - 1][2]))
             place += length
-        return [Thing(name, tuple(spans), self._groups.get(name, name)) for name, spans in found.items()]
+        return [Thing(name, tuple(spans), self.group(name)) for name, spans in found.items()]
 
     def _longest(self, words: list[tuple[str, int, int]], place: int, text: str) -> tuple[int, str]:
         """Return how many words from `place` on belong together, and the thing that they name, if any."""

@@ -56,6 +56,8 @@ class Method:
         deciding: those of `from_preset` that change a text.
         uses_seed: whether the seed changes a text at temperature 0.
         own_search: whether it has a search of its own (`generate`): what it has picked, it may take back.
+        rewinds: whether its cache, cut back to some token, is all that it needs to go on from there; the full stream's
+            part of it is then the model's own.
     """
 
     name: ClassVar[str]
@@ -64,6 +66,7 @@ class Method:
     deciding: ClassVar[tuple[str, ...]] = ()
     uses_seed: ClassVar[bool] = False
     own_search: ClassVar[bool] = False
+    rewinds: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name, declared in self.own_settings().items():

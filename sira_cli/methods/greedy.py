@@ -20,6 +20,7 @@ class Greedy(Method):
 
     name = "greedy"
     abilities = frozenset(Ability)
+    rewinds = True
     from_preset = ("k", "k_fraction")
 
     def fork_config(self, config: SiraConfig) -> SiraConfig:

@@ -21,6 +21,7 @@ class GreedyApc(Method):
     """z without implausible tokens. It differs from `greedy` only with sampling, beams or logits processors."""
 
     name = "greedy+apc"
+    rewinds = True
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
 
     @contextmanager

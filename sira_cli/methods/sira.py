@@ -20,6 +20,7 @@ class Sira(Method):
 
     name = "sira"
     abilities = frozenset(Ability)
+    rewinds = True
     from_preset = ("k", "k_fraction", "alpha", "beta")
     deciding = from_preset
 

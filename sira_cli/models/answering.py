@@ -10,6 +10,7 @@ from typing import Any
 from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.loops import RETRIED, RETRY_NGRAM, find_loop, first_copy
 from sira_cli.models.records import Answer, FinishReason
+from sira_cli.models.starts import Trail
 from sira_cli.models.word_scores import WordScores
 
 
@@ -24,6 +25,7 @@ class AnsweringModel(DecodingModel):
         seeds: Sequence[int] | None = None,
         words: bool = False,
         task: str = "caption",
+        trail: Trail | None = None,
     ) -> list[Answer]:
         """Decode each row of prepared inputs.
 
@@ -31,13 +33,13 @@ class AnsweringModel(DecodingModel):
             inputs: from `prepare`.
             on_text, seeds: as in `generate`.
             words: score the words (`WordScores`), instead of calling `on_text`.
-            task: as in `generate`.
+            task, trail: as in `generate`.
 
         Raises:
             SettingsError: `words` with beams, with compiled steps, or with a method without both streams.
         """
         inputs = self.to_device(inputs)
-        answers = self._decoded(inputs, on_text, seeds, words, task)
+        answers = self._decoded(inputs, on_text, seeds, words, task, trail)
         if self.preset.generation.on_loop == "retry" and any(answer.finish_reason == "loop" for answer in answers):
             other = copy.copy(self)
             other.preset = self.preset.with_settings(no_repeat_ngram_size=RETRY_NGRAM, on_loop="trim")
@@ -55,14 +57,19 @@ class AnsweringModel(DecodingModel):
         seeds: Sequence[int] | None,
         words: bool,
         task: str,
+        trail: Trail | None = None,
     ) -> list[Answer]:
         """Decode each row of inputs on the model's device; `answer` without a second try."""
         image_tokens, prompt_tokens = self.lengths(inputs)
         scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
-        tokens = self.generate(inputs, on_text, on_tokens=scores.add if scores else None, seeds=seeds, task=task)
+        tokens = self.generate(
+            inputs, on_text, on_tokens=scores.add if scores else None, seeds=seeds, task=task, trail=trail
+        )
+        if trail is not None:
+            trail.end(tokens.tolist())
         answers = []
         for number, (row, image, prompt) in enumerate(zip(tokens.tolist(), image_tokens, prompt_tokens, strict=True)):
-            row, finish_reason, text = self._ended(row)
+            row, finish_reason, text = self.ended(row)
             found = scores.words(number, len(row)) if scores else None
             answers.append(
                 Answer(
@@ -71,6 +78,7 @@ class AnsweringModel(DecodingModel):
                     image_tokens=image,
                     prompt_tokens=prompt,
                     output_tokens=len(row),
+                    tokens=tuple(row),
                     words=None if found is None else [word for word in found if word["end"] <= len(text)],
                 )
             )
@@ -78,9 +86,9 @@ class AnsweringModel(DecodingModel):
 
     def finish_reason(self, row: list[int]) -> FinishReason:
         """Return why a text ended; `row` holds its new tokens, perhaps padded."""
-        return self._ended(row)[1]
+        return self.ended(row)[1]
 
-    def _ended(self, row: list[int]) -> tuple[list[int], FinishReason, str]:
+    def ended(self, row: list[int]) -> tuple[list[int], FinishReason, str]:
         """Return the tokens of a text without what pads it in a batch, why it ended, and the text."""
         row = self.ends.until_end(row)
         on_loop = self.preset.generation.on_loop

@@ -25,6 +25,7 @@ from sira_cli.models.preset import Preset, check_text
 from sira_cli.models.processors import chat_inputs
 from sira_cli.models.repetition import processors_of
 from sira_cli.models.sampling import derived_seed, sampler
+from sira_cli.models.starts import Start, Trail
 from sira_cli.models.streamers import NewTokens, TextPieces
 from sira_cli.models.vocabulary import Vocabulary
 
@@ -99,6 +100,11 @@ class DecodingModel:
     def samples_rows(self) -> bool:
         """Whether each row of a batch is sampled by itself; with beams or a method's own search it is not."""
         return self.preset.generation.num_beams == 1 and Ability.BATCHES in self.decoder.abilities
+
+    @property
+    def _leaves_trail(self) -> bool:
+        """Whether the cache of `generate` says all that the method needs to go on, or another prompt of the picture."""
+        return self.decoder.rewinds and self.compiled is None and self.preset.generation.num_beams == 1
 
     def picture_seeds(self, image_hashes: Sequence[str]) -> list[int]:
         """Return the seed of each picture's noise, for methods that change the picture."""
@@ -192,6 +198,8 @@ class DecodingModel:
         on_tokens: Callable[[list[int], Step], None] | None = None,
         seeds: Sequence[int] | None = None,
         task: str = "caption",
+        start: Start | None = None,
+        trail: Trail | None = None,
     ) -> torch.Tensor:
         """Decode prepared inputs by the method and the settings in force; the global random state stays as it was.
 
@@ -202,6 +210,8 @@ class DecodingModel:
                 `on_text`. With `greedy` the CF stream is computed, too, and has no part in the choice.
             seeds: of each row, from `text_seeds`; None: those of rows without pictures and prompts.
             task: `caption` or `ask`, which some methods treat differently.
+            start: how the texts begin, if not with nothing.
+            trail: takes what the method computes of the prompts and texts, where that can be used again.
 
         Raises:
             SettingsError: `on_tokens` with beams (a step belongs to no single text), with compiled steps, or with a
@@ -213,6 +223,7 @@ class DecodingModel:
         settings = self.preset.generation
         rows = len(inputs["input_ids"])
         seeds = self.text_seeds([""] * rows, [str(row) for row in range(rows)]) if seeds is None else seeds
+        start = start or Start.at_nothing(rows)
         streamer: BaseStreamer | None = None
         steps: list[Step] = []
         if on_tokens is not None:
@@ -221,16 +232,19 @@ class DecodingModel:
         elif on_text is not None and settings.num_beams == 1 and not self.decoder.own_search:
             streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
+        picking = self._picking(seeds, inputs["attention_mask"], start)
+        if trail is not None and self._leaves_trail:
+            picking["past_key_values"] = trail.begin(self.model, start.cache)
         with torch.random.fork_rng(cuda):
             torch.manual_seed(seeds[0])  # for whatever does not sample row by row
             output = self.decode(
                 inputs,
-                settings.max_new_tokens,
+                (start.new_tokens or settings.max_new_tokens) - start.behind,
                 task,
                 on_step=None if on_tokens is None else steps.append,
                 num_beams=settings.num_beams,
                 streamer=streamer,
-                **self._picking(seeds, inputs["attention_mask"]),
+                **picking,
             )
         new: torch.Tensor = output[:, inputs["input_ids"].shape[1] :]
         return new
@@ -261,17 +275,21 @@ class DecodingModel:
         with compiler_errors():
             return decoder.generate(self.model, own, self.sira, branch, **arguments)
 
-    def _picking(self, seeds: Sequence[int], attention_mask: torch.Tensor) -> dict[str, Any]:
+    def _picking(self, seeds: Sequence[int], attention_mask: torch.Tensor, start: Start) -> dict[str, Any]:
         """Return the arguments of `generate` that say how a token is picked from the method's logits."""
         settings = self.preset.generation
         processors = processors_of(settings, attention_mask)
+        processors += start.processors
         how: dict[str, Any] = {"do_sample": False}
         if settings.temperature > 0 and self.samples_rows:
-            processors += sampler(seeds, settings.temperature, settings.top_p)
+            processors += sampler(seeds, settings.temperature, settings.top_p, drawn=start.behind)
         elif settings.temperature > 0:
             how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+        stopping = StoppingCriteriaList(start.stopping)
         if settings.on_loop is not None and settings.num_beams == 1 and not self.decoder.own_search:
-            how["stopping_criteria"] = StoppingCriteriaList([LoopGuard(len(attention_mask))])
+            stopping.append(LoopGuard([tokens[: start.behind] for tokens in start.tokens]))
+        if stopping:
+            how["stopping_criteria"] = stopping
         return how | ({"logits_processor": processors} if processors else {})
 
     def _check_watching(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,8 +76,12 @@ def first_copy(text: str, beginning: str) -> str:
 class LoopGuard(StoppingCriteria):
     """Ends those of B texts that loop; the others go on."""
 
-    def __init__(self, rows: int) -> None:
-        self._finders = [LoopFinder() for _ in range(rows)]
+    def __init__(self, before: Sequence[Sequence[int]]) -> None:
+        """Guard texts of which `generate` was given these tokens with the prompts."""
+        self._finders = [LoopFinder() for _ in before]
+        for finder, tokens in zip(self._finders, before, strict=True):
+            for token in tokens:
+                finder.add(token)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.Tensor:
         """Called by `generate` behind each token, `input_ids [B, S]`; return `[B]`, whether each text ends."""

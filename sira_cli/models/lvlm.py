@@ -214,6 +214,8 @@ class Lvlm(AnsweringModel):
             choices=answer.choices,
             objects=answer.objects,
             verify=answer.verify,
+            draft=answer.draft,
+            removed=answer.removed,
             **preset.later(),
         )
 

@@ -23,6 +23,8 @@ class Answer:
         error: what went wrong.
         words, choices, objects, verify: only if they were asked for.
         warnings: why to look at the text again.
+        draft, removed: the first text, and the things that were taken out of it, where it was rewritten.
+        tokens: as they were decoded, with the end token.
     """
 
     text: str = ""
@@ -36,6 +38,9 @@ class Answer:
     warnings: tuple[str, ...] = ()
     objects: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = None
+    draft: str | None = None
+    removed: list[dict[str, Any]] | None = None
+    tokens: tuple[int, ...] = ()
 
 
 # Marks the fields that are equal in all records of a file: a file holds the texts of one configuration.
@@ -68,6 +73,8 @@ class Result:
         objects: what the text names, each with its support (`second_look.Claim`); None, and not in the record, unless a
             second look was asked for.
         verify: how the second look was done; None as `objects`.
+        draft: the first text; None, and not in the record, unless a second look changed it.
+        removed: what was taken out of the draft: each thing with its support; None as `draft`.
     """
 
     schema: str = field(metadata=SAME_IN_A_FILE)
@@ -106,6 +113,8 @@ class Result:
     warnings: list[str] | None = None
     objects: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
+    draft: str | None = None
+    removed: list[dict[str, Any]] | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the record, ready for JSON."""

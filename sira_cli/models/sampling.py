@@ -33,9 +33,12 @@ class RowSampler(LogitsProcessor):
     What follows, be it the largest score or another draw, can only take that token.
     """
 
-    def __init__(self, seeds: Sequence[int]) -> None:
-        """Begin texts of B rows with these seeds."""
+    def __init__(self, seeds: Sequence[int], drawn: int = 0) -> None:
+        """Begin texts of B rows with these seeds; so many numbers of each are used up already."""
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        for generator in self._generators:
+            for _ in range(drawn):
+                torch.rand((1,), generator=generator, dtype=torch.float64)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores `[B, V]` that are -inf but for the picked tokens, by inverting each row's cumulative sum."""
@@ -49,10 +52,13 @@ class RowSampler(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter(1, picked, 0.0)
 
 
-def sampler(seeds: Sequence[int], temperature: float, top_p: float) -> LogitsProcessorList:
-    """Return processors that sample B rows with these seeds at a temperature, from the share `top_p` of probability."""
+def sampler(seeds: Sequence[int], temperature: float, top_p: float, drawn: int = 0) -> LogitsProcessorList:
+    """Return processors that sample B rows with these seeds at a temperature, from the share `top_p` of probability.
+
+    `drawn` tokens of each were sampled before.
+    """
     processors = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
     if top_p < 1:
         processors.append(TopPLogitsWarper(top_p))
-    processors.append(RowSampler(seeds))
+    processors.append(RowSampler(seeds, drawn))
     return processors

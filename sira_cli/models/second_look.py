@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
-from sira_cli.errors import UnsupportedModelError
+from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.language import things
 from sira_cli.language.things import Thing, WordList
 from sira_cli.models.decoding import DecodingModel
@@ -27,6 +27,8 @@ from sira_cli.models.records import Answer
 
 YES = ("Yes", "yes", "YES")
 NO = ("No", "no", "NO", "Not", "not")
+MODES = ("flag", "rewrite")
+ROUNDS = 3
 BATCH = 8  # whole prompts decoded together, where the prefix cannot be shared
 _PROBE = 64  # side of the picture that questions are worded with, in pixels
 
@@ -38,19 +40,47 @@ class Verify:
     Attributes:
         min_support: things below it are not supported; None: the preset's.
         words: the things to recognise; None: the list that comes along.
+        mode: `flag` says what is not supported, `rewrite` also decodes texts again without it.
+        rounds: how often a text is decoded again at most.
+
+    Raises:
+        SettingsError: there is no such mode, or `rounds` is below 1.
     """
 
     min_support: float | None = None
     words: WordList | None = None
+    mode: str = "flag"
+    rounds: int = ROUNDS
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise SettingsError(f"`verify=` {self.mode!r}: expected {' or '.join(MODES)}")
+        if self.rounds < 1:
+            raise SettingsError(f"`rounds=` must be 1 or more; got {self.rounds}")
+
+    @classmethod
+    def of(cls, given: str | Verify | None) -> Verify | None:
+        """Return the second look of a mode, or a given one."""
+        return cls(mode=given) if isinstance(given, str) else given
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether texts are decoded again."""
+        return self.mode == "rewrite"
+
+    def line(self, preset: Preset) -> float:
+        """Return the support below which a thing is not supported."""
+        return preset.verify.min_support if self.min_support is None else self.min_support
 
     def settings(self, preset: Preset) -> dict[str, Any]:
         """Return how the look is done, as records hold it."""
-        return {
-            "mode": "flag",
+        settings = {
+            "mode": self.mode,
             "words": (self.words or things.shipped()).name,
             "question": preset.prompts.verify,
-            "min_support": preset.verify.min_support if self.min_support is None else self.min_support,
+            "min_support": self.line(preset),
         }
+        return settings | ({"rounds": self.rounds} if self.rewrites else {})
 
 
 @dataclass(frozen=True)
@@ -126,8 +156,11 @@ class SecondLook:
             image: the picture, RGB.
             text: what was said about it.
         """
-        named = self.words.things(text)
-        return Check(text, tuple(self._claims(image, named)), self.words.name)
+        return self.at(image).check(text)
+
+    def at(self, image: Image.Image) -> PictureLook:
+        """Return the look at one picture, at which several texts can be checked."""
+        return PictureLook(self, image)
 
     def flagged(
         self, images: Sequence[Image.Image], answers: Sequence[Answer], settings: dict[str, Any]
@@ -171,7 +204,8 @@ class SecondLook:
                 return ImagePrefix(lvlm.model, inputs, length).last_logits(tails)
         return self._whole(image, questions)
 
-    def _claims(self, image: Image.Image, named: Sequence[Thing]) -> list[Claim]:
+    def claims(self, image: Image.Image, named: Sequence[Thing]) -> list[Claim]:
+        """Ask about things."""
         if not named:
             return []
         probabilities = self.last_logits(image, self.questions(named)).softmax(dim=-1)  # [Q, V]
@@ -227,3 +261,23 @@ class SecondLook:
         if not found:
             raise UnsupportedModelError(f"the tokenizer has no token for {words[0]!r}: things cannot be asked about")
         return sorted(found)
+
+
+class PictureLook:
+    """A second look at one picture: what several texts name is asked about once."""
+
+    def __init__(self, look: SecondLook, image: Image.Image) -> None:
+        self._look, self._image = look, image
+        self._known: dict[str, Claim] = {}
+
+    def check(self, text: str) -> Check:
+        """Ask about each thing that a text names, unless an earlier text named it."""
+        named = self._look.words.things(text)
+        new = [thing for thing in named if thing.name not in self._known]
+        self._known |= {claim.thing: claim for claim in self._look.claims(self._image, new)}
+        claims = (replace(self._known[thing.name], spans=thing.spans) for thing in named)
+        return Check(text, tuple(claims), self._look.words.name)
+
+    def supported(self, line: float) -> frozenset[str]:
+        """Return the things asked about so far whose support is not below a line."""
+        return frozenset(name for name, claim in self._known.items() if claim.support >= line)

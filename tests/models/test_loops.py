@@ -60,7 +60,7 @@ def test_where_a_loop_begins_and_is_certain(tokens, loop):
 
 
 def test_the_guard_ends_rows_by_themselves():
-    guard = LoopGuard(2)
+    guard = LoopGuard([[], []])
     for step in range(40):
         ended = guard(torch.tensor([[0, 7], [0, step]]), torch.empty(0))
         assert ended.tolist() == [step + 1 >= TOKENS, False]

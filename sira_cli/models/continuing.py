@@ -1,0 +1,157 @@
+"""Texts that are decoded again from one of their tokens on, as if they had been decoded in one go.
+
+the first tokens     given: the method computes of them what it computes of its own, and then picks no other
+... most of them     not even computed again, where the method's cache says all: it is cut back to them
+what follows         picked by the method, without what the text may not name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sira_cli.language.things import WordList
+from sira_cli.models.answering import AnsweringModel
+from sira_cli.models.forbidding import Avoid, Bans, Forbidden, Given, Watch, reach
+from sira_cli.models.starts import Start, Trail
+
+TRIES = 16  # times that a text may begin to name something forbidden, before it is let go on
+
+
+@dataclass
+class Going:
+    """A text that goes on behind some of its tokens.
+
+    Attributes:
+        row: which of the batch.
+        kept: its first tokens, which stay.
+        forbidden: what the rest may not name.
+        bans: tokens that would, behind which others.
+    """
+
+    row: int
+    kept: list[int]
+    forbidden: Forbidden
+    bans: Bans = field(default_factory=Bans)
+
+
+class Decoded:
+    """B prompts and their texts, each of which can go on from any of its tokens."""
+
+    def __init__(
+        self,
+        lvlm: AnsweringModel,
+        inputs: Any,
+        seeds: Sequence[int],
+        *,
+        words: WordList,
+        task: str = "caption",
+        trail: Trail | None = None,
+    ) -> None:
+        """Take what was decoded.
+
+        Args:
+            lvlm: the model under its method.
+            inputs: of the B prompts, from `prepare`, on the model's device.
+            seeds, task: as for `generate`.
+            words: what names things.
+            trail: what decoding has left of all of them.
+        """
+        self._lvlm, self._inputs, self._seeds, self._words, self._task = lvlm, inputs, seeds, words, task
+        rows = range(len(inputs["input_ids"]))
+        self._trails = dict.fromkeys(rows, trail or Trail(rows))
+
+    def go_on(self, texts: Sequence[Going], new_tokens: int | None = None) -> list[list[int]]:
+        """Return the tokens of texts, the kept ones included, of which the rest names nothing forbidden.
+
+        Where the method has no other way to go on, after `TRIES` at the latest, something forbidden is named all the
+        same.
+
+        Args:
+            texts: some of the B.
+            new_tokens: of a text at most, the kept ones included; None: as the settings say.
+        """
+        found: dict[int, list[int]] = {}
+        starts = {text.row: list(text.kept) for text in texts}
+        free: set[int] = set()  # these may name anything
+        for number in range(TRIES + 1):
+            todo = [text for text in texts if text.row not in found]
+            if not todo:
+                break
+            if number == TRIES:
+                free |= {text.row for text in todo}
+            for text, (tokens, ended) in zip(todo, self._decode(todo, starts, free, new_tokens), strict=True):
+                span = None
+                if text.row not in free:
+                    plain = self._lvlm.vocabulary.text(tokens)
+                    behind = len(self._lvlm.vocabulary.text(text.kept))
+                    span = text.forbidden.first(self._words, plain, behind, ended=ended)
+                if span is None:
+                    found[text.row] = tokens
+                    continue
+                name = reach(self._lvlm.vocabulary, tokens, span[0] + 1, len(text.kept) + 1)
+                while name > len(text.kept) and not text.bans.add(tokens[:name]):
+                    name -= 1  # the method's cut-off had left no other token
+                if name == len(text.kept):
+                    free.add(text.row)
+                starts[text.row] = tokens[: max(name - 1, len(text.kept))]
+        return [found[text.row] for text in texts]
+
+    def _decode(
+        self, texts: Sequence[Going], starts: dict[int, list[int]], free: set[int], new_tokens: int | None
+    ) -> list[tuple[list[int], bool]]:
+        """Return the tokens of each text, and whether it has come to its end."""
+        found: dict[int, tuple[list[int], bool]] = {}
+        for trail in {id(trail): trail for trail in (self._trails[text.row] for text in texts)}.values():
+            own = {text.row: text for text in texts if self._trails[text.row] is trail}
+            rows = list(own)
+            back = trail.back(self._inputs, rows, [starts[row] for row in rows])
+            if back is None:  # from the prompts on, all of them
+                rows = list(range(len(self._inputs["input_ids"])))
+                back = self._inputs, Start([starts[row] if row in own else [] for row in rows])
+            inputs, start = back
+            new = self._generate(inputs, rows, start, own, free, new_tokens)
+            found |= {row: new[place] for place, row in enumerate(rows) if row in own}
+        return [found[text.row] for text in texts]
+
+    def _generate(
+        self,
+        inputs: Any,
+        rows: Sequence[int],
+        start: Start,
+        texts: dict[int, Going],
+        free: set[int],
+        new_tokens: int | None,
+    ) -> list[tuple[list[int], bool]]:
+        """Decode some rows; those that are no text of `texts` are idle."""
+        lvlm, prompt = self._lvlm, inputs["input_ids"].shape[1]
+        before = [list(tokens[: start.behind]) for tokens in start.tokens]
+        nothing = Forbidden(frozenset())
+        watch = Watch(
+            lvlm.vocabulary,
+            self._words,
+            [None if row not in texts else nothing if row in free else texts[row].forbidden for row in rows],
+            prompt,
+            [texts[row].kept if row in texts else [] for row in rows],
+            before,
+        )
+        bans = [texts[row].bans if row in texts and row not in free else Bans() for row in rows]
+        given = Given([tokens[start.behind :] for tokens in start.tokens], prompt)
+        trail = Trail(rows)
+        output = lvlm.generate(
+            inputs,
+            seeds=[self._seeds[row] for row in rows],
+            task=self._task,
+            start=Start(
+                start.tokens, start.behind, start.cache, (Avoid(bans, prompt, before), given), (watch,), new_tokens
+            ),
+            trail=trail,
+        )
+        tokens = [[*first, *row] for first, row in zip(before, output.tolist(), strict=True)]
+        trail.end(tokens)
+        self._trails |= {row: trail for row in rows if row in texts}
+        return [
+            (row[: watch.lengths[place]], False) if place in watch.lengths else (lvlm.ends.until_end(row), True)
+            for place, row in enumerate(tokens)
+        ]

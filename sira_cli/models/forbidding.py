@@ -1,0 +1,185 @@
+"""Keep texts from naming things, however they are spelled: what counts is the text, not its tokens.
+
+    ... There is a dog on     `Watch` reads along: as soon as it is certain that a text names a forbidden thing, it ends
+    ... There is a | dog      `Bans`: the token that began the name may not follow these tokens any more
+    ... There is a cat ...    decoding goes on from there
+
+What names a thing is what the second look recognises (`language.things`): plurals and synonyms of its group do, in any
+capitals. A longer word that begins with it does not: without "cat" there may be cattle, without "light" a traffic light
+and a light bulb. So a name is certain only once the word behind it is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, StoppingCriteria
+
+from sira_cli.language.things import WordList
+from sira_cli.models.vocabulary import Vocabulary
+
+# What makes a name certain: another sign than those inside of compounds, or a complete word behind it.
+_CERTAIN = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")
+
+
+@dataclass(frozen=True)
+class Forbidden:
+    """Things that a text may not name.
+
+    Attributes:
+        groups: heads of their synonyms in the list.
+        but: names that are allowed all the same.
+    """
+
+    groups: frozenset[str]
+    but: frozenset[str] = frozenset()
+
+    def first(self, words: WordList, text: str, start: int, *, ended: bool) -> tuple[int, int] | None:
+        """Return start and end of the first mention of one, if it is certain.
+
+        Args:
+            words: what names things.
+            text: so far.
+            start: mentions that end before it do not count.
+            ended: whether nothing follows.
+        """
+        spans = [
+            span
+            for thing in words.things(text)
+            if thing.group in self.groups and thing.name not in self.but
+            for span in thing.spans
+            if span[1] > start and (ended or _CERTAIN.match(text, span[1]))
+        ]
+        return min(spans, default=None)
+
+
+@dataclass
+class Bans:
+    """Tokens that may not follow certain tokens of one text."""
+
+    _after: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
+
+    def add(self, tokens: Sequence[int]) -> bool:
+        """Forbid the last of these tokens behind the others; return whether it was allowed until now."""
+        *before, last = tokens
+        banned = self._after.setdefault(tuple(before), set())
+        new = last not in banned
+        banned.add(last)
+        return new
+
+    def behind(self, tokens: Sequence[int]) -> list[int]:
+        """Return the tokens that may not follow these."""
+        return sorted(self._after.get(tuple(tokens), ()))
+
+
+class Avoid(LogitsProcessor):
+    """Follows the bans of B texts, except where a method's cut-off leaves no other token."""
+
+    def __init__(self, bans: Sequence[Bans], prompt: int, before: Sequence[Sequence[int]]) -> None:
+        """Follow bans.
+
+        Args:
+            bans: of each text.
+            prompt: rows of what `generate` gets.
+            before: tokens of each text that are among them.
+        """
+        self._bans, self._prompt, self._before = bans, prompt, before
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return `scores [B, V]` with -inf at banned tokens; `input_ids [B, S]` are all tokens so far."""
+        rows = [
+            bans.behind([*before, *ids])
+            for bans, before, ids in zip(self._bans, self._before, input_ids[:, self._prompt :].tolist(), strict=True)
+        ]
+        if not any(rows):
+            return scores
+        allowed = scores.clone()
+        for row, banned in enumerate(rows):
+            allowed[row, banned] = -torch.inf
+        nothing_left = (allowed == -torch.inf).all(dim=-1, keepdim=True)  # [B, 1]
+        return torch.where(nothing_left, scores, allowed)
+
+
+class Watch(StoppingCriteria):
+    """Ends those of B texts that certainly name something forbidden, and idle ones; the others go on.
+
+    Attributes:
+        lengths: of texts that it has ended, by their numbers, in tokens.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        words: WordList,
+        forbidden: Sequence[Forbidden | None],
+        prompt: int,
+        kept: Sequence[Sequence[int]],
+        before: Sequence[Sequence[int]],
+    ) -> None:
+        """Watch texts.
+
+        Args:
+            vocabulary, words: what reads tokens, and what names things.
+            forbidden: for each text; None: the text is idle.
+            prompt, before: as for `Avoid`.
+            kept: the first tokens of each text, in which nothing is looked for.
+        """
+        self._vocabulary, self._words, self._forbidden = vocabulary, words, forbidden
+        self._prompt, self._before = prompt, before
+        self._kept = [len(tokens) for tokens in kept]
+        self._starts = [len(vocabulary.text(tokens)) for tokens in kept]
+        self.lengths: dict[int, int] = {}
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Called by `generate` behind each token, `input_ids [B, S]`; return `[B]`, whether each text ends."""
+        new = input_ids[:, self._prompt :].tolist()
+        texts = [[*before, *ids] for before, ids in zip(self._before, new, strict=True)]
+        ended = [row in self.lengths or self._ends(row, tokens) for row, tokens in enumerate(texts)]
+        for row, tokens in enumerate(texts):
+            if ended[row]:
+                self.lengths.setdefault(row, len(tokens))
+        return torch.tensor(ended, device=input_ids.device)
+
+    def _ends(self, row: int, tokens: list[int]) -> bool:
+        forbidden = self._forbidden[row]
+        if forbidden is None:
+            return True
+        if len(tokens) <= self._kept[row]:
+            return False
+        text = self._vocabulary.text(tokens)
+        return forbidden.first(self._words, text, self._starts[row], ended=False) is not None
+
+
+class Given(LogitsProcessor):
+    """Lets B texts begin with given tokens."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], prompt: int) -> None:
+        """Give tokens.
+
+        Args:
+            texts: the first tokens of each text behind what `generate` gets.
+            prompt: rows of what it gets.
+        """
+        self._texts, self._prompt = texts, prompt
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return `scores [B, V]` that are -inf but for the given token, where one is given."""
+        step = input_ids.shape[1] - self._prompt
+        rows = [row for row, text in enumerate(self._texts) if step < len(text)]
+        if not rows:
+            return scores
+        forced = scores.clone()
+        forced[rows] = -torch.inf
+        forced[rows, [self._texts[row][step] for row in rows]] = 0.0
+        return forced
+
+
+def reach(vocabulary: Vocabulary, tokens: Sequence[int], end: int, first: int = 0) -> int:
+    """Return how many tokens it takes until a text reaches so many characters; at least `first`."""
+    counts = range(first, len(tokens))
+    return next((n for n in counts if len(vocabulary.text(tokens[:n]).rstrip("\ufffd")) >= end), len(tokens))

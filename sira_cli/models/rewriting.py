@@ -1,0 +1,222 @@
+"""Texts without the things that the picture does not support: decoded again from before each of them.
+
+    look     There is a dog on the left and a cup on the right.     cup: not supported
+    keep     There is a dog on the left and                         token by token
+    go on    There is a dog on the left and a lamp on the right.    a cup may not be named, whatever it is called
+    look     ... until everything named is supported, or so many rounds are over
+
+It is decoding by the same method with the same settings: what is kept is given to it, and it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from PIL import Image
+
+from sira_cli.models.answering import AnsweringModel
+from sira_cli.models.continuing import Decoded, Going
+from sira_cli.models.forbidding import Forbidden, reach
+from sira_cli.models.records import Answer, FinishReason
+from sira_cli.models.second_look import Check, Claim, PictureLook, SecondLook, Verify
+from sira_cli.models.starts import Trail
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A text without what the picture does not support.
+
+    Attributes:
+        text: the new text; the given one if nothing was taken out.
+        removed: what was taken out, each thing with its support, and where it stood in the text that was looked at.
+        check: of the new text; what is below the line there could not be taken out.
+    """
+
+    text: str
+    removed: tuple[Claim, ...]
+    check: Check
+
+
+@dataclass
+class _Draft:
+    """A text under way.
+
+    Attributes:
+        row: its place in the batch.
+        at: the look at its picture.
+        check: of the text as it would be written.
+        finished: returns the text as it is written, and where the decoded one begins in it.
+        tokens: of the decoded text.
+        head: what the text begins with that was not decoded here; the first `told` characters of the decoded tokens
+            say the same.
+        doubted: what is to be taken out.
+        kept: names of what could not be taken out.
+    """
+
+    row: int
+    at: PictureLook
+    check: Check
+    finished: Callable[[str, FinishReason], tuple[str, int]]
+    tokens: list[int]
+    reason: FinishReason = "stop"
+    head: str = ""
+    told: int = 0
+    doubted: list[Claim] = field(default_factory=list)
+    kept: set[str] = field(default_factory=set)
+
+    def removed(self) -> tuple[Claim, ...]:
+        """Return what was taken out."""
+        named = {claim.thing for claim in self.check.objects}
+        return tuple(claim for claim in self.doubted if claim.thing not in named)
+
+
+class Rewriter:
+    """Takes out of texts what a picture does not support, under a loaded model and its method."""
+
+    def __init__(self, lvlm: AnsweringModel, verify: Verify | None = None) -> None:
+        """Prepare to rewrite.
+
+        Args:
+            lvlm: the model.
+            verify: the line, the words and the rounds; None: the usual ones.
+
+        Raises:
+            UnsupportedModelError: the tokenizer has no token for yes or no.
+        """
+        verify = verify or Verify(mode="rewrite")
+        self.look = SecondLook(lvlm, verify.words)
+        self._lvlm, self._line, self._rounds = lvlm, verify.line(lvlm.preset), verify.rounds
+
+    def rewrite(self, image: Image.Image, text: str, prompt: str | None = None) -> Rewritten:
+        """Rewrite a text from anywhere.
+
+        Args:
+            image: the picture, RGB.
+            text: what was said about it; what stands before the first thing without support stays as it is.
+            prompt: under which decoding goes on; None: the preset's for captions.
+        """
+        at = self.look.at(image)
+        draft = _Draft(0, at, at.check(text), lambda plain, reason: (plain, 0), [], head=text)
+        if self._first(draft) is not None:
+            inputs = self._prepared(image, prompt)
+            self._rewrite([draft], Decoded(self._lvlm, inputs, [0], words=self.look.words), inputs["input_ids"])
+        return Rewritten(draft.check.text, draft.removed(), draft.check)
+
+    def rewritten(
+        self,
+        images: Sequence[Image.Image],
+        answers: Sequence[Answer],
+        inputs: Any,
+        settings: dict[str, Any],
+        *,
+        seeds: Sequence[int],
+        task: str = "caption",
+        trail: Trail | None = None,
+    ) -> list[Answer]:
+        """Return answers whose texts name what the pictures support, with what was taken out.
+
+        Args:
+            images: B pictures, RGB.
+            answers: B of them, as decoded.
+            inputs: what they were decoded from.
+            settings: from `Verify.settings`, for their records.
+            seeds, task, trail: as they were decoded.
+        """
+        inputs = self._lvlm.to_device(inputs)
+        first = [self._lvlm.preset.text.finished(answer) for answer in answers]
+        drafts = []
+        for row, (image, answer, begun) in enumerate(zip(images, answers, first, strict=True)):
+            at = self.look.at(image)
+            drafts.append(
+                _Draft(row, at, at.check(begun.text), self._finished, list(answer.tokens), answer.finish_reason)
+            )
+        decoded = Decoded(self._lvlm, inputs, seeds, words=self.look.words, task=task, trail=trail)
+        self._rewrite(drafts, decoded, inputs["input_ids"])
+        return [self._answer(draft, answer, settings) for draft, answer in zip(drafts, first, strict=True)]
+
+    def _answer(self, draft: _Draft, first: Answer, settings: dict[str, Any]) -> Answer:
+        answer = replace(first, objects=[claim.to_json() for claim in draft.check.objects], verify=settings)
+        if draft.check.text == first.text:
+            return answer
+        return replace(
+            answer,
+            text=draft.check.text,
+            finish_reason=draft.reason,
+            output_tokens=len(draft.tokens),
+            tokens=tuple(draft.tokens),
+            draft=first.text,
+            removed=[{"thing": claim.thing, "support": claim.support} for claim in draft.removed()],
+        )
+
+    def _prepared(self, image: Image.Image, prompt: str | None) -> Any:
+        prompt = self._lvlm.preset.prompts.caption if prompt is None else prompt
+        self._lvlm.check_prompt(prompt)
+        return self._lvlm.to_device(self._lvlm.prepare([image], [prompt]))
+
+    def _finished(self, plain: str, reason: FinishReason) -> tuple[str, int]:
+        """Return a decoded text as it is written, and where it begins in it."""
+        settings = self._lvlm.preset.text
+        written = settings.finished(Answer(plain.strip(), reason)).text
+        return written, len(settings.prefix) - (len(plain) - len(plain.lstrip()))
+
+    def _plain(self, draft: _Draft) -> str:
+        return draft.head + self._lvlm.vocabulary.text(draft.tokens)[draft.told :]
+
+    def _first(self, draft: _Draft) -> tuple[Claim, int] | None:
+        """Return the first thing without support that can be taken out, and where it stands in the decoded text."""
+        plain = self._plain(draft)
+        _, offset = draft.finished(plain, draft.reason)
+        found = [
+            (start - offset, claim)
+            for claim in draft.check.below(self._line)
+            for start, end in claim.spans
+            if claim.thing not in draft.kept
+            and plain[max(0, start - offset) : end - offset] == draft.check.text[start:end]
+        ]
+        if not found:
+            return None
+        start, claim = min(found, key=lambda one: one[0])
+        return claim, start
+
+    def _rewrite(self, drafts: Sequence[_Draft], decoded: Decoded, prompts: Any) -> None:
+        """Decode texts again until everything that they name is supported, or the rounds are over."""
+        for _ in range(self._rounds):
+            going: list[tuple[_Draft, Going]] = []
+            for draft in drafts:
+                if (doubt := self._first(draft)) is not None:
+                    going.append((draft, self._cut(draft, *doubt, prompts[draft.row].tolist())))
+            if not going:
+                return
+            limit = self._lvlm.preset.generation.max_new_tokens
+            if going[0][0].head:
+                limit += len(going[0][1].kept)
+            texts = decoded.go_on([text for _, text in going], limit)
+            for (draft, _), tokens in zip(going, texts, strict=True):
+                draft.tokens, draft.reason, _ = self._lvlm.ended(tokens)
+                draft.check = draft.at.check(draft.finished(self._plain(draft), draft.reason)[0])
+                named = {claim.thing for claim in draft.check.objects}
+                draft.kept |= {claim.thing for claim in draft.doubted if claim.thing in named}
+
+    def _cut(self, draft: _Draft, claim: Claim, start: int, prompt: Sequence[int]) -> Going:
+        """Cut a text off before a thing: what it goes on with."""
+        vocabulary, words = self._lvlm.vocabulary, self.look.words
+        draft.doubted.append(claim)
+        forbidden = Forbidden(
+            frozenset(words.group(each.thing) for each in draft.doubted), draft.at.supported(self._line)
+        )
+        if start < len(draft.head):
+            draft.head = draft.head[:start].rstrip()
+            kept = vocabulary.encode_after(prompt, draft.head)
+            draft.told = len(vocabulary.text(kept))
+            return Going(draft.row, kept, forbidden)
+        begins = reach(
+            vocabulary, draft.tokens, start + draft.told - len(draft.head) + 1
+        )  # tokens up to its first letter
+        kept = draft.tokens[: begins - 1]
+        while kept and vocabulary.data(kept[-1]) == b" ":
+            kept = kept[:-1]
+        text = Going(draft.row, kept, forbidden)
+        text.bans.add(draft.tokens[:begins])
+        return text

@@ -1,0 +1,94 @@
+"""Where decoding starts, if not with nothing, and what it leaves for another start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, StoppingCriteria
+from transformers.cache_utils import DynamicCache
+
+from sira_cli.core.cache import cut_back
+from sira_cli.core.forcing import followed
+from sira_cli.core.positions import position_state
+
+
+@dataclass(frozen=True)
+class Start:
+    """How B texts begin.
+
+    Attributes:
+        tokens: the first tokens of each text; the texts go on behind them.
+        behind: so many of them stand behind the prompts already, in what `generate` gets.
+        cache: keys and values of all but the last column of what `generate` gets; None: of nothing.
+        processors, stopping: what picks and ends the texts, beside the settings.
+        new_tokens: tokens of a text at most, the first ones included; None: as the settings say.
+    """
+
+    tokens: Sequence[Sequence[int]]
+    behind: int = 0
+    cache: DynamicCache | None = None
+    processors: Sequence[LogitsProcessor] = ()
+    stopping: Sequence[StoppingCriteria] = ()
+    new_tokens: int | None = None
+
+    @classmethod
+    def at_nothing(cls, rows: int) -> Start:
+        """Return the start of so many texts that have no token yet."""
+        return cls([[]] * rows)
+
+
+class Trail:
+    """What a method computed of prompts and their texts, to go back in.
+
+    Attributes:
+        cache: keys and values; None: none that can be used again.
+        rows: which rows of the batch's prompts it holds.
+        texts: the tokens of each of them, as decoded.
+    """
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        """Begin an empty one of some rows."""
+        self.rows = list(rows)
+        self.cache: DynamicCache | None = None
+        self.texts: list[list[int]] = [[] for _ in rows]
+        self._model: Any = None
+
+    def begin(self, model: Any, cache: DynamicCache | None) -> DynamicCache:
+        """Return the cache that decoding is to fill: that of its start, or a new one."""
+        self._model = model
+        self.cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
+        return self.cache
+
+    def end(self, texts: list[list[int]]) -> None:
+        """Take the tokens that were decoded, and what the model keeps of the prompts beside the cache."""
+        self.texts = texts
+        state = () if self._model is None else position_state(self._model)
+        self._positions = [(module, name, getattr(module, name)) for module, name in state]
+
+    def back(self, inputs: Any, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[Any, Start] | None:
+        """Return inputs and a start that go on behind given tokens of some texts; None if the cache does not have them.
+
+        Args:
+            inputs: of the whole batch, on the model's device.
+            rows: which of its rows, those of this trail.
+            tokens: the first tokens of each of these texts.
+        """
+        places = [self.rows.index(row) for row in rows]
+        if self.cache is None or any(
+            self.texts[place][: len(kept)] != list(kept) for place, kept in zip(places, tokens, strict=True)
+        ):
+            return None
+        shortest = min(map(len, tokens))
+        ids: Tensor = inputs["input_ids"]
+        index = torch.tensor(places, device=ids.device)
+        cache = cut_back(self.cache, index, ids.shape[1] + shortest - 1)
+        if cache is None:
+            return None
+        for module, name, value in self._positions:
+            setattr(module, name, value[index] if isinstance(value, Tensor) else value)
+        own = {name: value[list(rows)] for name, value in inputs.items() if value.shape == ids.shape}
+        return followed(self._model, own, [kept[:shortest] for kept in tokens]), Start(tokens, shortest, cache)

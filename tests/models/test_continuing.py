@@ -1,0 +1,88 @@
+"""Texts that go on behind given tokens: every logit is that of a text decoded in one go, in every family."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+from skimage import data
+from transformers import LogitsProcessor
+
+from sira_cli import load
+from sira_cli.core.forcing import followed
+from sira_cli.models.forbidding import Given
+from sira_cli.models.starts import Start, Trail
+from tests.support.checkpoints import write_llava
+from tests.support.checkpoints_other import WRITERS
+from tests.support.reference import counterfactual
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+CHELSEA = Image.fromarray(data.chelsea())
+PICTURES = [CHELSEA, CHELSEA.crop((0, 0, 300, 300)).resize((200, 120))]
+PROMPTS = ["Describe this image.", "What is there to be seen in this image? Say all."]
+GIVEN = [[40, 41, 42, 43, 44], [50, 51, 52]]
+SLIDING = ("gemma3",)
+
+
+class Seen(LogitsProcessor):
+    """Keeps the scores of every step."""
+
+    def __init__(self):
+        self.steps = []
+
+    def __call__(self, input_ids, scores):
+        self.steps.append(scores.clone())
+        return scores
+
+
+@pytest.fixture(params=["LLaVA-1.5", *WRITERS], scope="module")
+def folder(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoints") / "checkpoint"
+    (write_llava if request.param == "LLaVA-1.5" else WRITERS[request.param])(folder)
+    return folder
+
+
+def whole(lvlm, picture, prompt, tokens):
+    """The method's logits behind a prompt and tokens `[V]`: one pass over all of it, no cache."""
+    inputs = lvlm.to_device(lvlm.prepare([picture], [prompt]))
+    inputs = followed(lvlm.model, inputs, [tokens])
+    with torch.no_grad():
+        z = lvlm.model(**inputs, use_cache=False).logits[0, -1].float()
+    if lvlm.method == "greedy":
+        return z
+    z_cf = counterfactual(lvlm.model, dict(inputs), lvlm.find_image(inputs["input_ids"]), lvlm.k)
+    return (1 + lvlm.alpha) * z - lvlm.alpha * z_cf
+
+
+@pytest.mark.parametrize("method", ["greedy", "sira"])
+def test_given_tokens_and_what_follows_them(folder, method):
+    lvlm = load(folder, method=method, dtype="float32", max_new_tokens=7)
+    inputs = lvlm.to_device(lvlm.prepare(PICTURES, PROMPTS))
+    first, trail = Seen(), Trail([0, 1])
+    start = Start(GIVEN, processors=(first, Given(GIVEN, inputs["input_ids"].shape[1])))
+    texts = lvlm.generate(inputs, start=start, trail=trail).tolist()
+    trail.end(texts)
+    for row, given in enumerate(GIVEN):
+        assert texts[row][: len(given)] == given
+        for step in (0, len(given), 5):
+            expected = whole(lvlm, PICTURES[row], PROMPTS[row], texts[row][:step])
+            torch.testing.assert_close(first.steps[step][row], expected, atol=1e-4, rtol=1e-4)
+
+    for rows, kept in (([0, 1], [5, 3]), ([1], [6]), ([1, 0], [0, 0])):
+        tokens = [texts[row][:count] for row, count in zip(rows, kept, strict=True)]
+        back = trail.back(inputs, rows, tokens)
+        assert (back is None) == (lvlm.model.config.model_type in SLIDING)
+        if back is None:
+            continue
+        shorter, start = back
+        again = Seen()
+        given = Given([text[start.behind :] for text in tokens], shorter["input_ids"].shape[1])
+        start = replace(start, processors=(again, given))
+        other = lvlm.generate(shorter, start=start).tolist()
+        for place, row in enumerate(rows):
+            torch.testing.assert_close(again.steps[0][place], first.steps[start.behind][row], atol=1e-4, rtol=1e-4)
+            if kept[place]:
+                assert other[place] == texts[row][start.behind :]
+                torch.testing.assert_close(again.steps[-1][place], first.steps[-1][row], atol=1e-4, rtol=1e-4)
