@@ -233,8 +233,11 @@ class DecodingModel:
             streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
         picking = self._picking(seeds, inputs["attention_mask"], start)
+        cache = start.cache
         if trail is not None and self._leaves_trail:
-            picking["past_key_values"] = trail.begin(self.model, start.cache)
+            cache = trail.begin(self.model, cache)
+        if cache is not None:
+            picking["past_key_values"] = cache
         with torch.random.fork_rng(cuda):
             torch.manual_seed(seeds[0])  # for whatever does not sample row by row
             output = self.decode(

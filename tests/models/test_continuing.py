@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from sira_cli import load
 from sira_cli.core.forcing import followed
 from sira_cli.models.forbidding import Given
 from sira_cli.models.starts import Start, Trail
-from tests.support.checkpoints import write_llava
+from tests.support.checkpoints import write_llava, write_qwen
 from tests.support.checkpoints_other import WRITERS
 from tests.support.reference import counterfactual
 
@@ -37,10 +38,17 @@ class Seen(LogitsProcessor):
         return scores
 
 
-@pytest.fixture(params=["LLaVA-1.5", *WRITERS], scope="module")
+ALL = {
+    "LLaVA-1.5": write_llava,
+    **{f"Qwen{version}-VL": partial(write_qwen, version=version) for version in ["2", "2.5", "3"]},
+}
+ALL |= WRITERS
+
+
+@pytest.fixture(params=ALL, scope="module")
 def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints") / "checkpoint"
-    (write_llava if request.param == "LLaVA-1.5" else WRITERS[request.param])(folder)
+    ALL[request.param](folder)
     return folder
 
 
