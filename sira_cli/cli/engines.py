@@ -52,6 +52,7 @@ class Engines:
             prompt=job.prompt,
             quantization=self._model.quantization,
             trust_remote_code=self._model.trust_remote_code,
+            verify=self._asked["verify"],
         )
         return left or self._decoding(job, pictures, on_text)
 

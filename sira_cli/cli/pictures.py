@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -76,11 +76,11 @@ def run_pictures(
     from sira_cli.runs.targets import Targets, settings_of
 
     look = None if verify is None else verify.read()
-    asked = {"words": words, "choices": choices, "verify": look}
+    asked: dict[str, Any] = {"words": words, "choices": choices, "verify": look}
     jobs = []
     with ExitStack() as files:
         for name, (preset, method) in chosen.items():
-            check_request(method, preset.generation.num_beams, words=words, choices=choices, compiled=engine.compile)
+            check_request(method, preset.generation.num_beams, **asked, compiled=engine.compile)
             prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(said or "")
             settings = settings_of(task, prompt, preset, method, model.quantization)
             settings |= {"words": words, "choices": list(choices)}
@@ -155,6 +155,7 @@ class _Terminal:
         self._shown = False  # whether a part of the current text is on the terminal
         self._suspicious = 0  # pictures with warnings
         self._unsupported = 0  # pictures whose texts name something that they do not support
+        self._rewritten = 0
         self._legend_shown = False
 
     @property
@@ -212,6 +213,7 @@ class _Terminal:
             say(record.error)
         self._suspicious += bool(record.warnings)
         self._unsupported += bool(unsupported(record))
+        self._rewritten += record.draft is not None
         if record.warnings and not self._targets.any and not self._output.json:
             note(f"{event.picture.shown}: {'; '.join(record.warnings)}")
 
@@ -254,6 +256,8 @@ class _Terminal:
             parts.append(f"{counts.ok_before} of {counts.total} pictures were done before")
         if self._suspicious:
             parts.append(f"{self._suspicious} with warnings in their records")
+        if self._rewritten:
+            parts.append(f"{self._rewritten} rewritten")
         if self._unsupported:
             parts.append(f"{self._unsupported} with things that the picture does not support")
         if counts.failed:

@@ -23,6 +23,7 @@ class VerifyMode(StrEnum):
     """What a second look does."""
 
     FLAG = "flag"
+    REWRITE = "rewrite"
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,19 @@ class VerifyOptions:
 
     verify: Annotated[
         VerifyMode | None,
-        typer.Option(help="Ask the model about each thing that a text names, and mark what it does not see."),
+        typer.Option(
+            help="Ask the model about each thing that a text names: mark what it does not see, or decode again without."
+        ),
     ] = None
     min_support: Annotated[
         float | None,
         typer.Option(metavar="X", min=0, max=1, help="Mark things with less support (default: the preset's)."),
+    ] = None
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="With --verify rewrite, decode a text again at most N times (default: 3)."
+        ),
     ] = None
     objects: Annotated[
         Path | None,
@@ -54,13 +63,18 @@ class VerifyOptions:
             DataError: the file of things cannot be read.
         """
         if self.verify is None:
-            if self.min_support is not None or self.objects is not None:
-                raise SettingsError("--min-support and --objects are about a second look: give --verify flag, too")
+            if self.min_support is not None or self.objects is not None or self.rounds is not None:
+                raise SettingsError(
+                    "--min-support, --objects and --rounds are about a second look: give --verify flag or rewrite, too"
+                )
             return None
+        if self.rounds is not None and self.verify != VerifyMode.REWRITE:
+            raise SettingsError("--rounds is about texts that are decoded again: give --verify rewrite")
         from sira_cli.language.things import read
-        from sira_cli.models.second_look import Verify
+        from sira_cli.models.second_look import ROUNDS, Verify
 
-        return Verify(self.min_support, None if self.objects is None else read(self.objects))
+        words = None if self.objects is None else read(self.objects)
+        return Verify(self.min_support, words, self.verify.value, self.rounds or ROUNDS)
 
 
 def unsupported(result: Result) -> list[dict[str, Any]]:
@@ -86,6 +100,10 @@ def print_marked(result: Result) -> None:
 
 def verdict(result: Result) -> str:
     """Return what the second look says of a text, in a line."""
+    if result.draft is not None:
+        taken = ", ".join(f"{each['thing']} ({each['support']:.2f})" for each in result.removed or ())
+        rest = ", ".join(claim["thing"] for claim in unsupported(result))
+        return f"rewritten without: {taken or 'nothing'}" + f"; still not supported: {rest}" * bool(rest)
     if doubted := unsupported(result):
         return "not supported: " + ", ".join(f"{claim['thing']} ({claim['support']:.2f})" for claim in doubted)
     if not result.objects:

@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import Cache, DynamicCache
 
+from sira_cli.core.cache import full_stream
 from sira_cli.core.positions import position_state, positions_kept
 
 # Families whose prompt rows see each other in both directions: what follows the picture changes the picture's rows.
@@ -34,14 +35,17 @@ class ImagePrefix:
     """
 
     @torch.no_grad()
-    def __init__(self, model: Any, inputs: Mapping[str, Tensor], length: int) -> None:
-        """Compute the rows.
+    def __init__(
+        self, model: Any, inputs: Mapping[str, Tensor], length: int, cache: DynamicCache | None = None
+    ) -> None:
+        """Compute the rows, unless they are given.
 
         Args:
             model: a Hugging Face LVLM.
             inputs: what the processor makes of one picture and prompt, `input_ids [1, S]`, without padding, on the
                 model's device.
             length: p, so many of the S rows, all image rows among them.
+            cache: their keys and values, which are not changed; None: they are computed.
         """
         ids = inputs["input_ids"]
         self.length = length
@@ -49,12 +53,48 @@ class ImagePrefix:
         self._inputs = {
             name: value[:, :length] if value.shape == ids.shape else value for name, value in inputs.items()
         }
-        self._cache = DynamicCache(config=model.config.get_text_config(decoder=True))
         self._position_state = position_state(model)
+        self._cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
+        if cache is not None:
+            return
         with positions_kept(self._position_state):
             positions = self._positions(0)
             more = {} if positions is None else {"position_ids": positions}
             model(**self._inputs, **more, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+
+    @classmethod
+    def of(
+        cls, model: Any, inputs: Mapping[str, Tensor], image: Tensor, row: int, cache: Cache, place: int
+    ) -> ImagePrefix | None:
+        """Take the first rows of a prompt from the cache that it was decoded with; None if that no longer has them.
+
+        Args:
+            model: as above.
+            inputs: of B prompts, left-padded.
+            image: `[B, S]` bool, P_img.
+            row: which of the prompts.
+            cache: filled by `generate`, with a fork or without.
+            place: which of the cache's texts is the prompt's.
+        """
+        if model.config.model_type in BIDIRECTIONAL:
+            return None
+        ids = inputs["input_ids"]
+        first = int(ids.shape[1] - inputs["attention_mask"][row].sum())
+        last = int(image[row].nonzero().max()) + 1
+        rows = full_stream(cache, place, first, last)
+        if rows is None:
+            return None
+        own = {
+            name: value[row : row + 1, first:] if value.shape == ids.shape else value[row : row + 1]
+            for name, value in inputs.items()
+            if len(value) == len(ids) and not value.is_floating_point()  # no samples: only positions are still needed
+        }
+        return cls(model, own, last - first, rows)
+
+    @property
+    def ids(self) -> Tensor:
+        """The rows' tokens `[p]`."""
+        return self._inputs["input_ids"][0]
 
     @torch.no_grad()
     def last_logits(self, tails: Sequence[Sequence[int]]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,25 +44,50 @@ class Keys:
         settings = {"method": method.name, "revision": revision, "quantization": quantization}
         return cls(method, preset, settings, preset.generation.temperature > 0 or method.uses_seed)
 
-    def key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
-        """Return a hash over everything that decides a picture's text."""
+    def key(
+        self, task: str, file_name: str, image_sha256: str, prompt: str, verify: Mapping[str, Any] | None = None
+    ) -> str:
+        """Return a hash over everything that decides a picture's text.
+
+        Args:
+            task, file_name, image_sha256, prompt: of the record.
+            verify: how a second look was done (`Verify.settings`); it decides where it rewrites texts.
+        """
         drawn = {"draws": "per picture and prompt"} if self.draws else {}
-        return self._hash(task, file_name, image_sha256, prompt, **drawn)
+        return self._hash(task, file_name, image_sha256, prompt, verify, **drawn)
 
     def fits(
-        self, key: str, task: str, file_name: str, image_sha256: str, prompt: str, *, old_draws: bool = True
+        self,
+        key: str,
+        task: str,
+        file_name: str,
+        image_sha256: str,
+        prompt: str,
+        verify: Mapping[str, Any] | None = None,
+        *,
+        old_draws: bool = True,
     ) -> bool:
         """Return whether a key is of this work.
 
         Args:
             key: of an earlier run.
-            task, file_name, image_sha256, prompt: as for `key`.
+            task, file_name, image_sha256, prompt, verify: as for `key`.
             old_draws: also take a text of sira 0.1, where every picture had the same random numbers.
         """
-        work = (task, file_name, image_sha256, prompt)
+        work = (task, file_name, image_sha256, prompt, verify)
         return key == self.key(*work) or (self.draws and old_draws and key == self._hash(*work))
 
-    def _hash(self, task: str, file_name: str, image_sha256: str, prompt: str, **more: str) -> str:
+    def _hash(
+        self,
+        task: str,
+        file_name: str,
+        image_sha256: str,
+        prompt: str,
+        verify: Mapping[str, Any] | None,
+        **more: Any,
+    ) -> str:
+        if verify is not None and verify["mode"] == "rewrite":
+            more["verify"] = dict(verify)
         work = {"task": task, "file_name": file_name, "image_sha256": image_sha256, "prompt": prompt}
         return hash_of(**work, **self.settings, preset=self._decisive[task], **more)
 

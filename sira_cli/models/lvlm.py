@@ -18,7 +18,8 @@ from sira_cli.models.keys import Keys
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
-from sira_cli.models.second_look import Check, SecondLook
+from sira_cli.models.second_look import Check, SecondLook, Verify
+from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture
@@ -40,20 +41,29 @@ class Lvlm(AnsweringModel):
         )
 
     def caption(
-        self, picture: PictureSource, prompt: str | None = None, *, on_text: Callable[[str], None] | None = None
+        self,
+        picture: PictureSource,
+        prompt: str | None = None,
+        *,
+        on_text: Callable[[str], None] | None = None,
+        verify: str | Verify | None = None,
     ) -> Result:
         """Describe a picture.
 
         Args:
             picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`.
             prompt: instead of the preset's.
-            on_text: called with pieces of text as they are decoded (not with beams, nor where the preset's `text`
-                changes them).
+            on_text: called with pieces of text as they are decoded (not with beams or `verify`, nor where the preset's
+                `text` changes them).
+            verify: ask about each thing that the text names whether it is in the picture: `flag` to keep the text,
+                `rewrite` to take out what is not, or a `Verify`.
 
         Raises:
             PictureError: the picture cannot be opened or processed.
+            SettingsError: `verify` is none, or does not go with the settings.
         """
-        return self.run("caption", picture, self.preset.prompts.caption if prompt is None else prompt, on_text)
+        text, look = self.preset.prompts.caption if prompt is None else prompt, Verify.of(verify)
+        return self._run("caption", [as_picture(picture)], text, on_text, look)[0]
 
     def ask(self, picture: PictureSource, question: str, *, on_text: Callable[[str], None] | None = None) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
@@ -132,13 +142,19 @@ class Lvlm(AnsweringModel):
             return self.result(task, picture.name_in(None), "", prompt, Answer(error=str(error)))
 
     def _run(
-        self, task: str, pictures: Sequence[Picture], prompt: str, on_text: Callable[[str], None] | None = None
+        self,
+        task: str,
+        pictures: Sequence[Picture],
+        prompt: str,
+        on_text: Callable[[str], None] | None = None,
+        verify: Verify | None = None,
     ) -> list[Result]:
         """Decode some pictures together.
 
         Raises:
             PictureError: one of them cannot be opened or processed.
         """
+        verified = None if verify is None else VerifiedAnswers(self, verify)
         started = time.perf_counter()
         self.check_prompt(prompt)
         opened = [picture.open() for picture in pictures]
@@ -150,13 +166,15 @@ class Lvlm(AnsweringModel):
             raise
         except Exception as error:
             raise refused(pictures[0].shown, error) from error
-        text, seeds = self.preset.text, self.text_seeds(hashes, prompts)
-        answers = self.answer(inputs, on_text if self.preset.streams else None, seeds=seeds, task=task)
+        seeds = self.text_seeds(hashes, prompts)
+        if verified is not None:
+            answers = verified.answer(images, inputs, seeds=seeds, task=task)
+        else:
+            plain = self.answer(inputs, on_text if self.preset.streams else None, seeds=seeds, task=task)
+            answers = [self.preset.text.finished(answer) for answer in plain]
         each = 1000 * (time.perf_counter() - started) / len(opened)
         return [
-            self.result(
-                task, as_text(picture.name), picture.sha256, prompt, text.finished(answer), each, picture.warnings
-            )
+            self.result(task, as_text(picture.name), picture.sha256, prompt, answer, each, picture.warnings)
             for picture, answer in zip(opened, answers, strict=True)
         ]
 
@@ -183,7 +201,7 @@ class Lvlm(AnsweringModel):
         preset = self.preset
         return Result(
             schema=f"sira.{task}/1",
-            key=self.key(task, file_name, image_sha256, prompt),
+            key=self.keys.key(task, file_name, image_sha256, prompt, answer.verify),
             file_name=file_name,
             status="error" if answer.error else "ok",
             text=answer.text,

@@ -26,7 +26,7 @@ ONLY_IF_SET = (
     "system",
     *(f"generation.{name}" for name in _LATER_GENERATION),
     *(f"text.{name}" for name in TextSettings.model_fields),
-    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support")),
+    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "rounds")),
 )
 
 

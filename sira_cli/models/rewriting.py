@@ -97,7 +97,7 @@ class Rewriter:
             text: what was said about it; what stands before the first thing without support stays as it is.
             prompt: under which decoding goes on; None: the preset's for captions.
         """
-        at = self.look.at(image)
+        at = PictureLook(self.look, image)
         draft = _Draft(0, at, at.check(text), lambda plain, reason: (plain, 0), [], head=text)
         if self._first(draft) is not None:
             inputs = self._prepared(image, prompt)
@@ -112,26 +112,24 @@ class Rewriter:
         settings: dict[str, Any],
         *,
         seeds: Sequence[int],
-        task: str = "caption",
-        trail: Trail | None = None,
+        task: str,
+        trail: Trail,
     ) -> list[Answer]:
         """Return answers whose texts name what the pictures support, with what was taken out.
 
         Args:
             images: B pictures, RGB.
             answers: B of them, as decoded.
-            inputs: what they were decoded from.
+            inputs: what they were decoded from, on the model's device.
             settings: from `Verify.settings`, for their records.
             seeds, task, trail: as they were decoded.
         """
-        inputs = self._lvlm.to_device(inputs)
         first = [self._lvlm.preset.text.finished(answer) for answer in answers]
-        drafts = []
-        for row, (image, answer, begun) in enumerate(zip(images, answers, first, strict=True)):
-            at = self.look.at(image)
-            drafts.append(
-                _Draft(row, at, at.check(begun.text), self._finished, list(answer.tokens), answer.finish_reason)
-            )
+        looks = self.look.at(images, inputs, trail)
+        drafts = [
+            _Draft(row, at, at.check(answer.text), self._finished, list(answer.tokens), answer.finish_reason)
+            for row, (at, answer) in enumerate(zip(looks, first, strict=True))
+        ]
         decoded = Decoded(self._lvlm, inputs, seeds, words=self.look.words, task=task, trail=trail)
         self._rewrite(drafts, decoded, inputs["input_ids"])
         return [self._answer(draft, answer, settings) for draft, answer in zip(drafts, first, strict=True)]

@@ -21,9 +21,10 @@ from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.language import things
 from sira_cli.language.things import Thing, WordList
+from sira_cli.methods.base import Method
 from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.preset import Preset
-from sira_cli.models.records import Answer
+from sira_cli.models.starts import Trail
 
 YES = ("Yes", "yes", "YES")
 NO = ("No", "no", "NO", "Not", "not")
@@ -71,6 +72,28 @@ class Verify:
     def line(self, preset: Preset) -> float:
         """Return the support below which a thing is not supported."""
         return preset.verify.min_support if self.min_support is None else self.min_support
+
+    def check(self, method: Method, num_beams: int, *, words: bool, choices: bool, compiled: bool) -> None:
+        """Check that it goes with how texts are made.
+
+        Raises:
+            SettingsError: it does not.
+        """
+        if choices:
+            raise SettingsError("`verify=` looks at texts, and `choices=` writes none: leave out one of them")
+        if not self.rewrites:
+            return
+        instead = "leave it out, or take `verify=` flag"
+        if method.own_search:
+            raise SettingsError(f"`verify=` rewrite goes on behind single tokens, and method {method.name} does not")
+        if num_beams > 1:
+            raise SettingsError(f"`verify=` rewrite follows one text per picture, not `num_beams=`: {instead}")
+        if words:
+            raise SettingsError(
+                f"`words=` scores a text as it was decoded, and `verify=` rewrite changes it: {instead}"
+            )
+        if compiled:
+            raise SettingsError(f"`verify=` rewrite cannot go back in compiled steps (`compile=`): {instead}")
 
     def settings(self, preset: Preset) -> dict[str, Any]:
         """Return how the look is done, as records hold it."""
@@ -148,6 +171,7 @@ class SecondLook:
         self._lvlm = lvlm
         self.words = words or things.shipped()
         self._yes, self._no = self._spellings(YES), self._spellings(NO)
+        self._worded: dict[str, tuple[list[int], list[int]]] = {}  # what stands before and behind the picture
 
     def check(self, image: Image.Image, text: str) -> Check:
         """Ask about each thing that a text names.
@@ -156,29 +180,22 @@ class SecondLook:
             image: the picture, RGB.
             text: what was said about it.
         """
-        return self.at(image).check(text)
+        return PictureLook(self, image).check(text)
 
-    def at(self, image: Image.Image) -> PictureLook:
-        """Return the look at one picture, at which several texts can be checked."""
-        return PictureLook(self, image)
-
-    def flagged(
-        self, images: Sequence[Image.Image], answers: Sequence[Answer], settings: dict[str, Any]
-    ) -> list[Answer]:
-        """Return answers with what they name, and how far each picture supports it.
+    def at(self, images: Sequence[Image.Image], inputs: Any, trail: Trail) -> list[PictureLook]:
+        """Return the looks at pictures that were decoded just now; what decoding computed is used again.
 
         Args:
             images: B pictures, RGB.
-            answers: B of them, as their texts will be written.
-            settings: from `Verify.settings`, for their records.
+            inputs: what was decoded, on the model's device.
+            trail: what decoding has left of it.
         """
+        if trail.cache is None:
+            return [PictureLook(self, image) for image in images]
+        found = self._lvlm.find_image(inputs["input_ids"])
         return [
-            replace(
-                answer,
-                objects=[claim.to_json() for claim in self.check(image, answer.text).objects],
-                verify=settings,
-            )
-            for image, answer in zip(images, answers, strict=True)
+            PictureLook(self, image, ImagePrefix.of(self._lvlm.model, inputs, found, row, trail.cache, row))
+            for row, image in enumerate(images)
         ]
 
     def questions(self, named: Sequence[Thing]) -> list[str]:
@@ -187,49 +204,60 @@ class SecondLook:
         return [wording.replace("{thing}", things.with_article(thing.name)) for thing in named]
 
     @torch.no_grad()
-    def last_logits(self, image: Image.Image, questions: Sequence[str]) -> Tensor:
+    def last_logits(self, image: Image.Image, questions: Sequence[str], prefix: ImagePrefix | None = None) -> Tensor:
         """Return what the model thinks of the first token of each answer: `[Q, V]` float32.
 
         Args:
             image: the picture, RGB.
             questions: Q of them, as the model is to read them.
+            prefix: the first rows of another prompt about the picture, which serve if they are those of the questions.
         """
         lvlm = self._lvlm
-        tails = self._tails(questions) if lvlm.model.config.model_type not in BIDIRECTIONAL else None
-        if tails is not None:
-            with lvlm.vocabulary.lock:
-                inputs = lvlm.to_device(lvlm.chat_inputs([image], questions[:1]))
-            length = self._prefix_length(inputs["input_ids"][0])
-            if inputs["input_ids"][0, length:].tolist() == tails[0]:
-                return ImagePrefix(lvlm.model, inputs, length).last_logits(tails)
-        return self._whole(image, questions)
+        if lvlm.model.config.model_type in BIDIRECTIONAL:
+            return self._whole(image, questions)
+        self._word([question for question in questions if question not in self._worded])
+        befores, tails = zip(*(self._worded[question] for question in questions), strict=True)
+        if any(before != befores[0] for before in befores):
+            return self._whole(image, questions)
+        if prefix is not None and self._before(prefix.ids) == befores[0]:
+            return prefix.last_logits(tails)
+        with lvlm.vocabulary.lock:
+            inputs = lvlm.to_device(lvlm.chat_inputs([image], questions[:1]))
+        length = self._prefix_length(inputs["input_ids"][0])
+        if inputs["input_ids"][0, length:].tolist() != tails[0]:
+            return self._whole(image, questions)
+        return ImagePrefix(lvlm.model, inputs, length).last_logits(tails)
 
-    def claims(self, image: Image.Image, named: Sequence[Thing]) -> list[Claim]:
-        """Ask about things."""
+    def claims(self, image: Image.Image, named: Sequence[Thing], prefix: ImagePrefix | None = None) -> list[Claim]:
+        """Ask about things; otherwise as `last_logits`."""
         if not named:
             return []
-        probabilities = self.last_logits(image, self.questions(named)).softmax(dim=-1)  # [Q, V]
+        probabilities = self.last_logits(image, self.questions(named), prefix).softmax(dim=-1)  # [Q, V]
         yes, no = (probabilities[:, ids].sum(dim=1) for ids in (self._yes, self._no))  # [Q]
         return [
             Claim(thing.name, thing.spans, y / (y + n) if y + n else 0.5, max(0.0, 1 - y - n))
             for thing, y, n in zip(named, yes.tolist(), no.tolist(), strict=True)
         ]
 
-    def _tails(self, questions: Sequence[str]) -> list[list[int]] | None:
-        """Return what follows the picture in each prompt, or None if something before it differs.
+    def _word(self, questions: Sequence[str]) -> None:
+        """Find out what stands before and behind the picture in the prompt of each question.
 
-        The prompts are worded with a small picture: what stands behind a picture does not depend on it.
+        The prompts are worded with a small picture: what stands around a picture does not depend on it.
         """
+        if not questions:
+            return
         lvlm = self._lvlm
         probe = Image.new("RGB", (_PROBE, _PROBE))
         with lvlm.vocabulary.lock:
             inputs = lvlm.chat_inputs([probe] * len(questions), questions)
-        rows = [row[seen.bool()] for row, seen in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)]
-        lengths = [self._prefix_length(row) for row in rows]
-        first = rows[0][: lengths[0]]
-        if any(not torch.equal(row[:length], first) for row, length in zip(rows, lengths, strict=True)):
-            return None
-        return [row[length:].tolist() for row, length in zip(rows, lengths, strict=True)]
+        for question, row, seen in zip(questions, inputs["input_ids"], inputs["attention_mask"], strict=True):
+            ids = row[seen.bool()]
+            self._worded[question] = self._before(ids), ids[self._prefix_length(ids) :].tolist()
+
+    def _before(self, ids: Tensor) -> list[int]:
+        """Return what stands before the picture in a prompt `[S]`."""
+        tokens: list[int] = ids[: int(self._lvlm.find_image(ids[None])[0].nonzero().min())].tolist()
+        return tokens
 
     def _whole(self, image: Image.Image, questions: Sequence[str]) -> Tensor:
         """Ask each question as a prompt of its own."""
@@ -266,15 +294,15 @@ class SecondLook:
 class PictureLook:
     """A second look at one picture: what several texts name is asked about once."""
 
-    def __init__(self, look: SecondLook, image: Image.Image) -> None:
-        self._look, self._image = look, image
+    def __init__(self, look: SecondLook, image: Image.Image, prefix: ImagePrefix | None = None) -> None:
+        self._look, self._image, self._prefix = look, image, prefix
         self._known: dict[str, Claim] = {}
 
     def check(self, text: str) -> Check:
         """Ask about each thing that a text names, unless an earlier text named it."""
         named = self._look.words.things(text)
         new = [thing for thing in named if thing.name not in self._known]
-        self._known |= {claim.thing: claim for claim in self._look.claims(self._image, new)}
+        self._known |= {claim.thing: claim for claim in self._look.claims(self._image, new, self._prefix)}
         claims = (replace(self._known[thing.name], spans=thing.spans) for thing in named)
         return Check(text, tuple(claims), self._look.words.name)
 

@@ -27,7 +27,8 @@ from sira_cli.models.choices import choose
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
-from sira_cli.models.second_look import SecondLook, Verify
+from sira_cli.models.second_look import Verify
+from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ahead import ahead
@@ -83,7 +84,7 @@ class BatchRun:
                 whatever the other pictures are, and for methods without `Ability.BATCHES`.
             words: score the words of each text.
             choices: pick one of these answers, instead of decoding.
-            verify: ask about each thing that a text names whether it is in the picture.
+            verify: ask about each thing that a text names whether it is in the picture, and perhaps take it out.
             done: called with an item's id, returns the key of the work that an earlier run did on it; equal work is
                 skipped.
             old_draws: whether sampled texts of sira 0.1, where every picture had the same random numbers, count as
@@ -97,8 +98,8 @@ class BatchRun:
         self._lvlm, self._task, self._prompt, self._done = lvlm, task, prompt, done
         self.batch_size = batch_size if lvlm.batches else 1
         as_decoded = self.batch_size == 1 and not words and verify is None and lvlm.preset.streams
-        self._look = None if verify is None else SecondLook(lvlm, verify.words)
-        self._looked = None if verify is None else verify.settings(lvlm.preset)
+        self._verified = None if verify is None else VerifiedAnswers(lvlm, verify)
+        self._looked = None if self._verified is None else self._verified.settings
         self._on_text = on_text if as_decoded else None
         self._words, self._choices, self._old_draws = words, choices, old_draws
         self._halvings: deque[Halved] = deque()
@@ -183,7 +184,7 @@ class BatchRun:
         return item
 
     def _is_done(self, item: Item) -> bool:
-        work = (self._task, item.name, item.sha256, item.prompt)
+        work = (self._task, item.name, item.sha256, item.prompt, self._looked)
         item.skipped = self._lvlm.keys.fits(self._done(item.id), *work, old_draws=self._old_draws)
         return item.skipped
 
@@ -291,11 +292,10 @@ class BatchRun:
         on_text = self._on_text
         stream = None if on_text is None else lambda text: on_text(batch.items[0].picture, text)
         seeds = self._lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
+        if self._verified is not None:
+            return self._verified.answer(batch.images, batch.inputs, seeds=seeds, words=self._words, task=self._task)
         answers = self._lvlm.answer(batch.inputs, stream, seeds=seeds, words=self._words, task=self._task)
-        finished = [self._lvlm.preset.text.finished(answer) for answer in answers]
-        if self._look is None or self._looked is None:
-            return finished
-        return self._look.flagged(batch.images, finished, self._looked)
+        return [self._lvlm.preset.text.finished(answer) for answer in answers]
 
     def _fail(self, item: Item, error: Exception) -> None:
         name, message = item.picture.shown, str(error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import ModelNotFoundError
 from sira_cli.methods.base import Method
@@ -22,6 +22,9 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ahead import ahead
 from sira_cli.runs.events import Skipped
 from sira_cli.runs.targets import Targets
+
+if TYPE_CHECKING:
+    from sira_cli.models.second_look import Verify
 
 READERS = 4
 
@@ -56,6 +59,7 @@ def nothing_left(
     prompt: str,
     quantization: str | None = None,
     trust_remote_code: bool = False,
+    verify: Verify | None = None,
 ) -> NothingLeft | None:
     """Return the engine of a run in which nothing is left to do; None if something is, so that a model is needed.
 
@@ -67,6 +71,7 @@ def nothing_left(
         preset, method: with the settings in force.
         task, prompt, quantization: what else decides a text.
         trust_remote_code: whether the model's Python files belong to it.
+        verify: the second look.
     """
     named = [(picture, targets.name(picture)) for picture in pictures if not targets.keeps(picture)]
     if not all(targets.done(name) for _, name in named):
@@ -74,13 +79,15 @@ def nothing_left(
     if named:
         keys = Keys.of(preset, method, _revision(preset, targets, trust_remote_code), quantization)
 
+        looked = None if verify is None else verify.settings(preset)
+
         def is_done(one: tuple[Picture, str]) -> bool:
             picture, name = one
             try:
                 sha256 = hashlib.sha256(picture.read()).hexdigest()
             except Exception:  # an earlier run could not read it either, if that has it as done
                 sha256 = ""
-            return keys.fits(targets.done(name), task, name, sha256, prompt)
+            return keys.fits(targets.done(name), task, name, sha256, prompt, looked)
 
         for picture, _ in named:
             picture.make_ready()

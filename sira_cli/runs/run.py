@@ -155,7 +155,13 @@ class PictureRun:
 
 
 def check_request(
-    method: Method, num_beams: int, *, words: bool = False, choices: Sequence[str] = (), compiled: bool = False
+    method: Method,
+    num_beams: int,
+    *,
+    words: bool = False,
+    choices: Sequence[str] = (),
+    compiled: bool = False,
+    verify: Verify | None = None,
 ) -> None:
     """Check that a method can do what a run asks for, before the model is loaded.
 
@@ -165,6 +171,7 @@ def check_request(
         words: score the words of each text.
         choices: pick one of these answers.
         compiled: whether decoding steps are compiled.
+        verify: the second look.
 
     Raises:
         SettingsError: it cannot.
@@ -179,6 +186,8 @@ def check_request(
     check_beams(method, num_beams)
     if words and num_beams > 1:
         raise SettingsError("`words=` follows one text: leave out `num_beams=`")
+    if verify is not None:
+        verify.check(method, num_beams, words=words, choices=bool(choices), compiled=compiled)
     if compiled:
         check_compile(method, num_beams, "`words=`" if words else "`choices=`" if choices else "")
 
@@ -195,7 +204,7 @@ def run_pictures(
     batch_size: int = 1,
     words: bool = False,
     choices: Sequence[str] = (),
-    verify: Verify | None = None,
+    verify: str | Verify | None = None,
     fail_fast: bool = False,
     on_text: Callable[[Picture, str], None] | None = None,
     output: str | Path | None = None,
@@ -221,6 +230,9 @@ def run_pictures(
     if task == "ask" and prompt is None:
         raise SettingsError("a task of kind ask needs a prompt: the question")
     prompts = lvlm.preset.prompts
+    from sira_cli.models.second_look import Verify  # with torch, which a run without a model does not wait for
+
+    look = Verify.of(verify)
     text = prompts.caption if prompt is None else prompts.asking(prompt) if task == "ask" else prompt
     check_request(
         lvlm.decoder,
@@ -228,16 +240,17 @@ def run_pictures(
         words=words,
         choices=choices,
         compiled=lvlm.compiled is not None,
+        verify=look,
     )
     places = [paths] if isinstance(paths, str | Path) else paths
     pictures = find_pictures([str(place) for place in places], recursive=recursive, shard=shard, limit=limit)
     settings = settings_of(task, text, lvlm.preset, lvlm.decoder, lvlm.quantization)
     settings |= {"words": words, "choices": list(choices)}
-    if verify is not None:
-        settings["verify"] = verify.settings(lvlm.preset)
+    if look is not None:
+        settings["verify"] = look.settings(lvlm.preset)
     with Targets(pictures, task=task, output=None if output is None else Path(output), **targets) as kept:
         kept.check(settings, lvlm.decoder)
-        from sira_cli.runs.batch import BatchRun  # with torch, which a run without a model does not wait for
+        from sira_cli.runs.batch import BatchRun
 
         engine = BatchRun(
             lvlm,
@@ -246,7 +259,7 @@ def run_pictures(
             batch_size=batch_size,
             words=words,
             choices=choices,
-            verify=verify,
+            verify=look,
             done=kept.done,
             on_text=on_text,
         )

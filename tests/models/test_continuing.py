@@ -38,11 +38,8 @@ class Seen(LogitsProcessor):
         return scores
 
 
-ALL = {
-    "LLaVA-1.5": write_llava,
-    **{f"Qwen{version}-VL": partial(write_qwen, version=version) for version in ["2", "2.5", "3"]},
-}
-ALL |= WRITERS
+ALL = {f"Qwen{version}-VL": partial(write_qwen, version=version) for version in ["2", "2.5", "3"]}
+ALL |= {"LLaVA-1.5": write_llava, **WRITERS}
 
 
 @pytest.fixture(params=ALL, scope="module")

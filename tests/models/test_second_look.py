@@ -51,7 +51,7 @@ def test_answers_are_those_of_ask_in_every_family(greedy, monkeypatch):
     passes = []
     monkeypatch.setattr(second_look, "ImagePrefix", lambda *args: passes.append(args) or ImagePrefix(*args))
     look = SecondLook.__new__(SecondLook)  # tiny tokenizers may have no token for yes
-    look._lvlm = greedy
+    look._lvlm, look._worded = greedy, {}
     for image in (CHELSEA, CHELSEA.crop((0, 0, 300, 300)).resize((700, 200))):
         found = look.last_logits(image, QUESTIONS)
         for row, question in enumerate(QUESTIONS):

@@ -1,0 +1,59 @@
+"""Answers with a second look at them, as `Verify` wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from PIL import Image
+
+from sira_cli.models.answering import AnsweringModel
+from sira_cli.models.records import Answer
+from sira_cli.models.rewriting import Rewriter
+from sira_cli.models.second_look import SecondLook, Verify
+from sira_cli.models.starts import Trail
+
+
+class VerifiedAnswers:
+    """A loaded model that looks twice.
+
+    Attributes:
+        settings: how it looks, as records hold it.
+    """
+
+    def __init__(self, lvlm: AnsweringModel, verify: Verify) -> None:
+        """Prepare to answer.
+
+        Raises:
+            SettingsError: the second look does not go with the method or the settings.
+            UnsupportedModelError: the tokenizer has no token for yes or no.
+        """
+        beams, compiled = lvlm.preset.generation.num_beams, lvlm.compiled is not None
+        verify.check(lvlm.decoder, beams, words=False, choices=False, compiled=compiled)
+        self.settings = verify.settings(lvlm.preset)
+        self._lvlm = lvlm
+        self._rewriter = Rewriter(lvlm, verify) if verify.rewrites else None
+        self._look = SecondLook(lvlm, verify.words) if self._rewriter is None else self._rewriter.look
+
+    def answer(
+        self, images: Sequence[Image.Image], inputs: Any, *, seeds: Sequence[int], words: bool = False, task: str
+    ) -> list[Answer]:
+        """Decode, and return answers with what their texts name; the texts are as the preset wants them.
+
+        Args:
+            images: B pictures, RGB.
+            inputs, seeds, words, task: as for `AnsweringModel.answer`.
+        """
+        lvlm, trail = self._lvlm, Trail(range(len(images)))
+        inputs = lvlm.to_device(inputs)
+        answers = lvlm.answer(inputs, seeds=seeds, words=words, task=task, trail=trail)
+        if self._rewriter is not None:
+            return self._rewriter.rewritten(images, answers, inputs, self.settings, seeds=seeds, task=task, trail=trail)
+        finished = [lvlm.preset.text.finished(answer) for answer in answers]
+        looks = self._look.at(images, inputs, trail)
+        checks = [look.check(answer.text) for look, answer in zip(looks, finished, strict=True)]
+        return [
+            replace(answer, objects=[claim.to_json() for claim in check.objects], verify=self.settings)
+            for answer, check in zip(finished, checks, strict=True)
+        ]
