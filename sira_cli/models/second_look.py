@@ -232,11 +232,13 @@ class SecondLook:
         """Ask about things; otherwise as `last_logits`."""
         if not named:
             return []
-        probabilities = self.last_logits(image, self.questions(named), prefix).softmax(dim=-1)  # [Q, V]
-        yes, no = (probabilities[:, ids].sum(dim=1) for ids in (self._yes, self._no))  # [Q]
+        logprobs = self.last_logits(image, self.questions(named), prefix).log_softmax(dim=-1)  # [Q, V]
+        # In logarithms, because both may be less than what a float can hold.
+        yes, no = (logprobs[:, ids].logsumexp(dim=1) for ids in (self._yes, self._no))  # [Q]
+        support, neither = (yes - no).sigmoid(), (1 - yes.exp() - no.exp()).clamp(min=0)
         return [
-            Claim(thing.name, thing.spans, y / (y + n) if y + n else 0.5, max(0.0, 1 - y - n))
-            for thing, y, n in zip(named, yes.tolist(), no.tolist(), strict=True)
+            Claim(thing.name, thing.spans, *numbers)
+            for thing, *numbers in zip(named, support.tolist(), neither.tolist(), strict=True)
         ]
 
     def _word(self, questions: Sequence[str]) -> None:

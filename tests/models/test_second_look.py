@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from PIL import Image
@@ -103,6 +105,30 @@ def test_support_is_the_share_of_yes_over_all_spellings(demo):
             shares["yes" if plain == "yes" else "no"] += probability
     assert claim.support == pytest.approx(shares["yes"] / sum(shares.values()), abs=1e-5)
     assert claim.neither == pytest.approx(1 - sum(shares.values()), abs=1e-5)
+
+
+@pytest.mark.parametrize("far", [3.0, 300.0])
+def test_a_model_that_answers_neither_yes_nor_no(demo, monkeypatch, far):
+    """Support is that of the two logits all the same, however improbable both are; `neither` is what lies elsewhere."""
+    look = SecondLook(demo)
+    logits = torch.zeros(1, 100 + max(look._yes + look._no))
+    logits[0, look._yes], logits[0, look._no], logits[0, 0] = -far, -far - 1.0, far
+    monkeypatch.setattr(look, "last_logits", lambda image, questions: logits)
+    (claim,) = look.check(CHELSEA, "A cat.").objects
+    odds = len(look._yes) / len(look._no) * math.e
+    assert claim.support == pytest.approx(odds / (1 + odds), abs=1e-5)
+    probabilities = logits[0].double().softmax(0)
+    assert claim.neither == pytest.approx(1 - probabilities[look._yes + look._no].sum().item(), abs=1e-6)
+
+
+def test_a_text_of_thousands_of_words(demo):
+    """Each thing is asked about once, however often it is named."""
+    text = "A dog sits beside a cat and a tree. " * 600
+    check = demo.check(CHELSEA, text)
+    assert [(claim.thing, len(claim.spans)) for claim in check.objects] == [("dog", 600), ("cat", 600), ("tree", 600)]
+    alone = demo.check(CHELSEA, "A dog, a cat, a tree.")
+    for one, other in zip(check.objects, alone.objects, strict=True):
+        assert one.support == pytest.approx(other.support, abs=1e-6)
 
 
 def test_the_decoder_plays_no_part(demo):
