@@ -248,7 +248,25 @@ def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[P
     """
     if not paths and selection.files_from is None:
         raise SettingsError("Missing argument 'PATH': a picture, a folder, a glob, or --files-from FILE")
-    from sira_cli.pictures.find import Shard, check_any_exists, find_pictures, read_list
+    from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
+
+    pictures = find_pictures(
+        [*paths, *listed_paths(paths, selection)],
+        recursive=selection.recursive,
+        shard=None if selection.shard is None else Shard.parse(selection.shard),
+        limit=selection.limit,
+    )
+    check_any_exists(pictures)
+    return pictures
+
+
+def listed_paths(paths: Sequence[str], selection: SelectionOptions) -> list[str]:
+    """Return the paths that --files-from adds to those of the command line.
+
+    Raises:
+        SettingsError: the list cannot be read, or names nothing.
+    """
+    from sira_cli.pictures.find import read_list
     from sira_cli.pictures.picture import STDIN
 
     listed: list[str] = []
@@ -263,11 +281,4 @@ def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[P
             raise SettingsError(f"--files-from {selection.files_from}: cannot be read: {error.strerror}") from error
     if selection.files_from is not None and not paths and not listed:
         raise SettingsError(f"--files-from {selection.files_from}: names no pictures")
-    pictures = find_pictures(
-        [*paths, *listed],
-        recursive=selection.recursive,
-        shard=None if selection.shard is None else Shard.parse(selection.shard),
-        limit=selection.limit,
-    )
-    check_any_exists(pictures)
-    return pictures
+    return listed

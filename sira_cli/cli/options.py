@@ -261,8 +261,8 @@ class OutputOptions:
 
 
 @dataclass(frozen=True)
-class EngineOptions:
-    """How many pictures are decoded at once, where, and how fast."""
+class WorkerOptions:
+    """How many pictures are decoded at once, and where."""
 
     title: ClassVar[str] = "Speed"
 
@@ -275,6 +275,12 @@ class EngineOptions:
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of Ray workers (default: one per GPU, or one).")
     ] = None
+
+
+@dataclass(frozen=True)
+class EngineOptions(WorkerOptions):
+    """How many pictures are decoded at once, where, and how fast."""
+
     compile: Annotated[
         bool,
         typer.Option("--compile", help="Compile the decoding steps: a slow start, then faster (sira and greedy)."),

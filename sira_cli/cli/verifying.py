@@ -26,6 +26,18 @@ class VerifyMode(StrEnum):
     REWRITE = "rewrite"
 
 
+MinSupport = Annotated[
+    float | None,
+    typer.Option(metavar="X", min=0, max=1, help="Mark things with less support (default: the preset's)."),
+]
+Objects = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Look for these things: one a line, synonyms behind commas (default: common objects)."
+    ),
+]
+
+
 @dataclass(frozen=True)
 class VerifyOptions:
     """A second look at what each text names."""
@@ -38,22 +50,14 @@ class VerifyOptions:
             help="Ask the model about each thing that a text names: mark what it does not see, or decode again without."
         ),
     ] = None
-    min_support: Annotated[
-        float | None,
-        typer.Option(metavar="X", min=0, max=1, help="Mark things with less support (default: the preset's)."),
-    ] = None
+    min_support: MinSupport = None
     rounds: Annotated[
         int | None,
         typer.Option(
             metavar="N", min=1, help="With --verify rewrite, decode a text again at most N times (default: 3)."
         ),
     ] = None
-    objects: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Look for these things: one a line, synonyms behind commas (default: common objects)."
-        ),
-    ] = None
+    objects: Objects = None
 
     def read(self) -> Verify | None:
         """Return the second look that they ask for.

@@ -1,7 +1,9 @@
-"""Rows of JSON from data files, each with where it stands: JSON lines, or one JSON array."""
+"""Rows from data files, each with where it stands: JSON lines, one JSON array, tables of text."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -28,6 +30,19 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise DataError(f"{path}: line {number}: expected one object per line, or one JSON array of objects")
         if line.strip():
             yield _object(f"{path}: line {number}", parse_json(path, line, number))
+
+
+def read_cells(path: Path) -> Iterator[list[str]]:
+    """Yield the rows of a CSV file, or of a TSV file by its name, the head among them.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    try:
+        yield from csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter)
+    except csv.Error as error:
+        raise DataError(f"{path}: is no table: {error}") from error
 
 
 def read_json(path: Path) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 
 from sira_cli.errors import PictureError
 from sira_cli.pictures import stores
+from sira_cli.pictures.names import from_text
 from sira_cli.pictures.opening import suspicious, to_rgb
 from sira_cli.pictures.picture import STDIN, FilePicture, OpenedPicture, Picture, StorePicture
 
@@ -84,6 +86,17 @@ def located(location: str, below: str | None = None) -> Picture:
     """Return the picture at a path or URI; `below` is its path below the folder that was given."""
     kind = StorePicture if stores.is_uri(location) else FilePicture
     return kind(location, location if below is None else below)
+
+
+def recorded(name: str, folder: Path) -> Picture:
+    """Return the picture that a file in `folder` names.
+
+    A name that other programs wrote may only look as if it held escaped bytes.
+    """
+    if stores.is_uri(name):
+        return located(name)
+    known = from_text(name) if os.path.lexists(folder / from_text(name)) else name
+    return located(str(folder / known), known)
 
 
 def open_picture(source: PictureSource) -> OpenedPicture:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sira_cli.errors import DataError
 from sira_cli.eval.rows import read_rows, text_of
-from sira_cli.pictures import stores
-from sira_cli.pictures.names import from_text
 from sira_cli.pictures.picture import OpenedPicture, Picture
-from sira_cli.pictures.sources import located
+from sira_cli.pictures.sources import recorded
 
 
 @dataclass(frozen=True)
@@ -79,15 +76,7 @@ def read_texts(path: Path) -> list[TraceRequest]:
         name, text = text_of(where, record, "file_name"), text_of(where, record, "text", "caption")
         prompt = text_of(where, {"prompt": "", **record}, "prompt")
         if record.get("status", "ok") == "ok":
-            requests.append(TraceRequest(_located(name, path.parent), prompt, text))
+            requests.append(TraceRequest(recorded(name, path.parent), prompt, text))
     if not requests:
         raise DataError(f"{path}: holds no texts")
     return requests
-
-
-def _located(name: str, folder: Path) -> Picture:
-    """Return the picture of a record; a name that other programs wrote may only look as if it held escaped bytes."""
-    if stores.is_uri(name):
-        return located(name)
-    known = from_text(name) if os.path.lexists(folder / from_text(name)) else name
-    return located(str(folder / known), known)

@@ -8,15 +8,13 @@ the prompt in `input`, and ids inside the metrics or inside `doc`. VLMEvalKit wr
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.rows import brief, read_rows, read_text
+from sira_cli.eval.rows import brief, read_cells, read_rows
 
 FAILED = "Failed to obtain answer"  # what VLMEvalKit writes instead of an answer
 TABLES = (".tsv", ".csv", ".xlsx")
@@ -123,17 +121,10 @@ def _categories(row: Mapping[str, Any]) -> Collection[str]:
 
 
 def _table(path: Path) -> Iterator[Placed]:
-    if path.suffix.lower() == ".xlsx":
-        cells = _sheet(path)
-    else:
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-        cells = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter)
-    try:
-        head = [str(name) for name in next(cells, ())]
-        for number, row in enumerate(cells, start=2):
-            yield f"{path}: row {number}", dict(zip(head, row, strict=False))
-    except csv.Error as error:
-        raise DataError(f"{path}: is no table: {error}") from error
+    cells: Iterator[Sequence[Any]] = _sheet(path) if path.suffix.lower() == ".xlsx" else read_cells(path)
+    head = [str(name) for name in next(cells, ())]
+    for number, row in enumerate(cells, start=2):
+        yield f"{path}: row {number}", dict(zip(head, row, strict=False))
 
 
 def _sheet(path: Path) -> Iterator[Sequence[Any]]:
