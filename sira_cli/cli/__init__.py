@@ -11,7 +11,7 @@ import typer
 
 from sira_cli import interrupts
 from sira_cli._version import __version__
-from sira_cli.cli import ask, bench, calibrate, caption, compare, demo, drift, presets, report, sweep, trace
+from sira_cli.cli import ask, bench, calibrate, caption, check, compare, demo, drift, presets, report, sweep, trace
 from sira_cli.cli import eval as evaluation
 from sira_cli.cli.console import say, verbosity
 from sira_cli.cli.help import Command
@@ -30,6 +30,7 @@ app = typer.Typer(
 COMMANDS = {
     "caption": (caption, None),
     "ask": (ask, None),
+    "check": (check, "Find what existing captions name and pictures lack."),
     "compare": (compare, "Show what differs between two runs over the same pictures."),
     "demo": (demo, "Show greedy and SIRA on drawn scenes; nothing to download."),
     "trace": (trace, "Write the logits of both streams, token by token."),

@@ -62,9 +62,9 @@ class Engines:
         engine, done = self._engine, job.targets.done
         if engine.engine == Engine.LOCAL:
             lvlm = self._under(job, pictures)
-            from sira_cli.runs.batch import BatchRun
+            from sira_cli.runs.check_run import engine_of
 
-            return BatchRun(
+            return engine_of(self._task)(
                 lvlm,
                 self._task,
                 job.prompt,

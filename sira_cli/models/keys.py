@@ -94,4 +94,4 @@ class Keys:
     @functools.cached_property
     def _decisive(self) -> dict[str, dict[str, Any]]:
         """What decides texts of each task."""
-        return {task: self.method.decisive(self.preset.decisive(), task) for task in ("caption", "ask")}
+        return {task: self.method.decisive(self.preset.decisive(), task) for task in ("caption", "ask", "check")}

@@ -54,7 +54,7 @@ class Result:
     """One caption or answer and everything that decided it.
 
     Attributes:
-        schema: `sira.caption/1` or `sira.ask/1`.
+        schema: `sira.caption/1`, `sira.ask/1` or `sira.check/1`.
         key: hash over all that decides the text; equal keys mean equal work.
         k, alpha: of the method; 0 where it has none.
         text: the answer; empty if the picture failed.
@@ -70,6 +70,9 @@ class Result:
             not in the record, if there are none.
         warnings: why to look at the picture and its text again; None, and not in the record, if there is no reason.
         words, choices: None, and not in the record, unless they were asked for (`Lvlm.answer`, `choose`).
+        support: of a check, that of the least supported thing; 1 where the text names none, 0 where it failed.
+        fixed: of a check, the text without what the picture does not support.
+        dropped: of a check, the sentences that `fixed` lacks.
         objects: what the text names, each with its support (`second_look.Claim`); None, and not in the record, unless a
             second look was asked for.
         verify: how the second look was done; None as `objects`.
@@ -111,6 +114,9 @@ class Result:
     text_settings: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     picture_settings: dict[str, Any] | None = None
     warnings: list[str] | None = None
+    support: float | None = None  # before `objects`, whose entries have a field of the same name
+    fixed: str | None = None
+    dropped: list[str] | None = None
     objects: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     draft: str | None = None

@@ -76,6 +76,10 @@ class Picture(ABC):
         """Whether `location` means something else in another current folder."""
         return False
 
+    def asked(self, prompt: str) -> str:
+        """Return what is asked about it in a run with a prompt; a picture may bring a text of its own."""
+        return prompt
+
     def is_missing(self) -> bool:
         """Return whether it can be told without reading that there is no such picture."""
         return False

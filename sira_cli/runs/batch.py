@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Batch:
+class Batch:
     """Pictures that are decoded together; `inputs` is None if there is nothing to decode."""
 
     items: list[Item]
@@ -130,7 +130,7 @@ class BatchRun:
 
     def give_up(self, picture: Picture, name: str, message: str) -> PictureEvent:
         """Fail a picture without opening it."""
-        item = Item(picture, name, self._prompt)
+        item = Item(picture, name, picture.asked(self._prompt))
         self._settle(item, self._no_answer(f"{picture.shown}: {message}"))
         return item.event()
 
@@ -143,7 +143,7 @@ class BatchRun:
         Raises:
             SiraError: about the model or the settings: no picture would do better.
         """
-        return self.answers(Item(picture, name, self._prompt) for picture, name in pictures)
+        return self.answers(Item(picture, name, picture.asked(self._prompt)) for picture, name in pictures)
 
     def answers(self, todo: Iterable[Item]) -> Generator[PictureEvent | Halved, None, None]:
         """Yield what becomes of every item, in order.
@@ -188,7 +188,7 @@ class BatchRun:
         item.skipped = self._lvlm.keys.fits(self._done(item.id), *work, old_draws=self._old_draws)
         return item.skipped
 
-    def _batches(self, read: Iterator[Item], given_out: deque[Item]) -> Iterator[_Batch]:
+    def _batches(self, read: Iterator[Item], given_out: deque[Item]) -> Iterator[Batch]:
         while True:
             window: list[Item] = []
             for item in read:
@@ -198,15 +198,15 @@ class BatchRun:
                 if len(window) == WINDOW * self.batch_size:
                     break
                 if not window and (not item.skipped or len(given_out) >= FLUSH):
-                    yield _Batch([])  # lets those that need no decoding out
+                    yield Batch([])  # lets those that need no decoding out
             window.sort(key=lambda item: item.size[0] * item.size[1])  # stable
             size = self.batch_size
             for start in range(0, len(window), size):
-                yield _Batch(window[start : start + size])
+                yield Batch(window[start : start + size])
             if not window:
                 return
 
-    def _prepare(self, batch: _Batch) -> _Batch:
+    def _prepare(self, batch: Batch) -> Batch:
         started = time.perf_counter()
         pictures = []
         for item, image in zip(batch.items, self._readers.map(self._samples, batch.items), strict=True):
@@ -250,7 +250,7 @@ class BatchRun:
             return False
         return True
 
-    def _decode(self, batch: _Batch) -> None:
+    def _decode(self, batch: Batch) -> None:
         """Give every item its result. What fails is tried again in halves, down to single pictures."""
         if batch.inputs is None:
             return
@@ -284,9 +284,9 @@ class BatchRun:
         for part in (slice(None, middle), slice(middle, None)):
             items, images = batch.items[part], batch.images[part]
             inputs = self._inputs(list(zip(items, images, strict=True)))
-            self._decode(_Batch(items, images, inputs, batch.seconds / 2))
+            self._decode(Batch(items, images, inputs, batch.seconds / 2))
 
-    def _answers(self, batch: _Batch) -> list[Answer]:
+    def _answers(self, batch: Batch) -> list[Answer]:
         if self._choices:
             return choose(self._lvlm, batch.inputs, self._choices)
         on_text = self._on_text

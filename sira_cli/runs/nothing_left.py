@@ -87,7 +87,7 @@ def nothing_left(
                 sha256 = hashlib.sha256(picture.read()).hexdigest()
             except Exception:  # an earlier run could not read it either, if that has it as done
                 sha256 = ""
-            return keys.fits(targets.done(name), task, name, sha256, prompt, looked)
+            return keys.fits(targets.done(name), task, name, sha256, picture.asked(prompt), looked)
 
         for picture, _ in named:
             picture.make_ready()

@@ -30,7 +30,8 @@ from sira_cli.models.preset import Preset
 from sira_cli.models.records import Result
 from sira_cli.models.second_look import Verify
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.batch import WINDOW, BatchRun
+from sira_cli.runs.batch import WINDOW
+from sira_cli.runs.check_run import engine_of
 from sira_cli.runs.events import Failed, Finished, Halved, PictureEvent, Skipped
 
 ROWS = 32  # pictures in a block, at least; a block's texts come back together
@@ -60,7 +61,7 @@ class Work:
 
 
 class RayRun:
-    """One prompt about many pictures, as with `BatchRun`, on the machines of a Ray cluster."""
+    """One prompt about many pictures, as with `BatchRun` or `CheckRun`, on the machines of a Ray cluster."""
 
     def __init__(
         self,
@@ -197,7 +198,7 @@ class Captioner:
         self._failure = b""
         try:
             lvlm = load(work.preset, **work.loading)
-            self._run = BatchRun(
+            self._run = engine_of(work.task)(
                 lvlm,
                 work.task,
                 work.prompt,

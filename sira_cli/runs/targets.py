@@ -22,6 +22,7 @@ from sira_cli.runs.sidecars import Sidecars
 from sira_cli.runs.tables import check_format, write_table
 
 FORMATS = (".jsonl", ".csv", ".parquet")
+NAMES = {"caption": "captions.jsonl", "ask": "answers.jsonl", "check": "checks.jsonl"}  # of files, by task
 # An `ImageFolder` of Hugging Face's `datasets` opens every picture that its metadata names.
 METADATA, METADATA_FAILURES = "metadata.jsonl", "metadata.errors.jsonl"
 
@@ -50,7 +51,7 @@ class Targets:
 
         Args:
             pictures: all of the run.
-            task: `caption` or `ask`; names the file of records where `output` is a folder.
+            task: `caption`, `ask` or `check`; names the file of records where `output` is a folder.
             output: records (.jsonl), or a table (.csv, .parquet) that is made from records beside it. Without an
                 ending it is a folder, made if need be.
             sidecar: write a text file beside each picture.
@@ -75,7 +76,7 @@ class Targets:
             return
         if output.is_dir() or not output.suffix:
             make_folder(output)
-            output /= "captions.jsonl" if task == "caption" else "answers.jsonl"
+            output /= NAMES[task]
         if output.suffix.lower() not in FORMATS:
             raise SettingsError(f"`output=` {output}: expected a name that ends in {', '.join(FORMATS)}")
         if output.suffix.lower() != ".jsonl":

@@ -1,0 +1,222 @@
+"""Captions that exist already, each with its picture, wherever they are.
+
+photos/             a text file beside each picture; without any, metadata.jsonl or metadata.csv
+captions.jsonl      also .json, .csv and .tsv: a column that names the picture, and one with the text
+records of sira     of `sira caption` and `sira ask`; those of pictures that failed are left out
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sira_cli.analysis.check.files import ENDINGS, CaptionFile, Row
+from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.pictures import stores
+from sira_cli.pictures.captioned import CaptionedPicture
+from sira_cli.pictures.find import Shard, find_pictures
+from sira_cli.pictures.names import one_line
+from sira_cli.pictures.opening import endings
+from sira_cli.pictures.picture import STDIN, Picture
+from sira_cli.pictures.sources import recorded
+from sira_cli.runs.sidecars import Sidecars
+
+METADATA = ("metadata.jsonl", "metadata.csv")  # of an `ImageFolder` of Hugging Face's `datasets`
+
+
+@dataclass
+class Captions:
+    """Captions with their pictures, in order.
+
+    Attributes:
+        pictures: each with a caption.
+        without: how many pictures have none.
+        failed: how many records are of pictures that failed, and have none.
+        files: the files of captions that were read.
+    """
+
+    pictures: list[CaptionedPicture] = field(default_factory=list)
+    without: int = 0
+    failed: int = 0
+    files: list[CaptionFile] = field(default_factory=list)
+    _rows: list[tuple[Row, CaptionedPicture | None]] = field(default_factory=list)
+    _numbers: Counter[str] = field(default_factory=Counter)
+    _extension: str = ".txt"
+
+    def add(self, picture: Picture, text: str | None) -> CaptionedPicture | None:
+        """Take a picture and its caption; without one it is counted."""
+        if text is None:
+            self.without += 1
+            return None
+        self._numbers[picture.identity] += 1
+        self.pictures.append(CaptionedPicture.of(picture, text, self._numbers[picture.identity]))
+        return self.pictures[-1]
+
+    def check_target(self, target: Path) -> None:
+        """Check that changed captions can be written to a place, before a model is loaded.
+
+        Args:
+            target: of `write`.
+
+        Raises:
+            SettingsError: they cannot, or would take the place of the originals.
+        """
+        if not self.files:
+            if target.is_file():
+                raise SettingsError(f"`fixed=` {target}: is a file; captions beside pictures go into a folder")
+            Sidecars(self.pictures, extension=self._extension, output_dir=target)
+            for picture in self.pictures:
+                if _same(target / picture.mirrored(self._extension), picture.text_file(self._extension)):
+                    raise SettingsError(f"`fixed=` {target}: captions there would be replaced: give another folder")
+            return
+        if len(self.files) > 1 or sum(picture is not None for _, picture in self._rows) < len(self.pictures):
+            raise SettingsError("`fixed=` takes captions from one place: a file of captions, or pictures with texts")
+        source = self.files[0].path
+        if _same(target, source):
+            raise SettingsError(f"`fixed=` {target}: is the file of captions itself: give another")
+        if target.suffix.lower() != source.suffix.lower() or target.is_dir():
+            raise SettingsError(f"`fixed=` {target}: expected a file that ends in {source.suffix}, as {source} does")
+        if not target.parent.is_dir():
+            raise SettingsError(f"`fixed=` {target}: the folder {target.parent} does not exist: make it first")
+
+    def write(self, target: Path, texts: Mapping[str, str]) -> None:
+        """Write captions in the form in which they came, with other texts; the originals stay as they are.
+
+        Args:
+            target: a file like that of the captions, or a folder for text files.
+            texts: by `identity` of the picture; the others stay as they are.
+
+        Raises:
+            SettingsError: they cannot be written there.
+            SiraError: the system has something against it.
+        """
+        self.check_target(target)
+        if self.files:
+            rows = [(row, None if picture is None else texts.get(picture.identity)) for row, picture in self._rows]
+            self.files[0].write(target, rows)
+            return
+        places = Sidecars(self.pictures, extension=self._extension, output_dir=target, overwrite=True)
+        for picture in self.pictures:
+            places.write(picture, texts.get(picture.identity, picture.text))
+
+
+def find_captions(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    recursive: bool = False,
+    caption_extension: str = ".txt",
+    image_column: str | None = None,
+    text_column: str | None = None,
+    images: Path | None = None,
+    shard: Shard | None = None,
+    limit: int | None = None,
+) -> Captions:
+    """Return the captions that some paths name.
+
+    Args:
+        paths: files of captions (.jsonl, .json, .csv, .tsv), and pictures, folders and globs with a text file beside
+            each picture.
+        recursive: include subfolders.
+        caption_extension: of these text files.
+        image_column, text_column: of files of captions; None: the first usual name (`files`).
+        images: the folder that names in these files start from; None: the file's own.
+        shard: keep this part only.
+        limit: keep this many at most.
+
+    Raises:
+        SettingsError: a path is no such thing, or there are no pictures.
+        DataError: a file cannot be read, lacks a column, or there is no caption at all.
+    """
+    places = [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    found = Captions(_extension=caption_extension if caption_extension.startswith(".") else f".{caption_extension}")
+    tables, rest = _parted(places)
+    if rest:
+        pictures = find_pictures(rest, recursive=recursive, shard=shard)
+        texts = {picture.identity: _text_beside(picture, found._extension) for picture in pictures}
+        if pictures and all(text is None for text in texts.values()):
+            metadata = _metadata(rest)
+            if metadata is None:
+                raise DataError(
+                    f"{one_line(rest[0])}: none of {len(pictures)} pictures has a {found._extension} file beside it: "
+                    "give `caption_extension=`, or a file of captions (.jsonl, .csv)"
+                )
+            tables, pictures = [metadata, *tables], []
+        for picture in pictures:
+            found.add(picture, texts[picture.identity])
+    for path in tables:
+        file = CaptionFile.read(path, image_column, text_column)
+        found.files.append(file)
+        for row in file.rows:
+            picture = recorded(row.image, images or path.parent)
+            if shard is not None and not shard.holds(picture.relative):
+                continue
+            if row.failed:
+                found.failed += 1
+            found._rows.append((row, None if row.failed else found.add(picture, row.text)))
+    if not found.pictures and (shard is None or found.without or found.failed):
+        raise DataError(f"{one_line(places[0])}: holds no captions")
+    if limit is not None and len(found.pictures) > limit:
+        found.pictures = found.pictures[:limit]
+        kept = {picture.identity for picture in found.pictures}
+        found._rows = [(row, picture) for row, picture in found._rows if picture is None or picture.identity in kept]
+    return found
+
+
+def check_pictures(captions: Captions) -> None:
+    """Check that not all pictures are missing, before a model is loaded.
+
+    Raises:
+        PictureError: they are.
+    """
+    if captions.pictures and all(picture.is_missing() for picture in captions.pictures):
+        many = len(captions.pictures)
+        others = f", nor any of the other {many - 1}" * (many > 1)
+        where = "; names in a file start from its folder, or from `images=`" * bool(captions.files)
+        raise PictureError(f"{captions.pictures[0].shown}: no such file{others}{where}")
+
+
+def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Return which paths are files of captions, and which name pictures.
+
+    Raises:
+        SettingsError: a path is neither.
+    """
+    tables, rest = [], []
+    for place in places:
+        suffix = Path(place).suffix.lower()
+        if place == STDIN:
+            raise SettingsError("'-' (stdin) brings no caption: give a folder, or a file of captions")
+        if stores.is_uri(place) or not Path(place).is_file() or suffix in endings():
+            if suffix in ENDINGS:
+                raise DataError(f"{one_line(place)}: no such file of captions")
+            rest.append(place)
+        elif suffix in ENDINGS:
+            tables.append(Path(place))
+        else:
+            raise SettingsError(
+                f"{one_line(place)}: is neither a picture nor a file of captions ({', '.join(ENDINGS)}): "
+                "captions in text files are found beside their pictures"
+            )
+    return tables, rest
+
+
+def _text_beside(picture: Picture, extension: str) -> str | None:
+    if stores.is_uri(picture.location):
+        return None
+    try:
+        return picture.text_file(extension).read_bytes().decode("utf-8-sig", "backslashreplace").strip()
+    except OSError:
+        return None
+
+
+def _metadata(places: Sequence[str]) -> Path | None:
+    """Return the metadata of the one folder that is given."""
+    files = [Path(places[0], name) for name in METADATA] if len(places) == 1 else []
+    return next((file for file in files if file.is_file()), None)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)

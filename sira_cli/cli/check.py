@@ -1,0 +1,215 @@
+"""`sira check`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from sira_cli.cli.checking import CheckTerminal
+from sira_cli.cli.choosing import choose, listed_paths
+from sira_cli.cli.console import resumable, set_verbosity
+from sira_cli.cli.engines import Engines, Job
+from sira_cli.cli.options import (
+    DecodingOptions,
+    Engine,
+    EngineOptions,
+    ModelOptions,
+    SelectionOptions,
+    Verbose,
+    WorkerOptions,
+    with_options,
+)
+from sira_cli.cli.verifying import MinSupport, Objects, VerifyMode, VerifyOptions
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.analysis.check.captions import Captions
+
+EXAMPLES = """
+sira check photos/
+sira check captions.csv -o checks.jsonl --below 0.3
+sira check captions.jsonl --fix drop-sentences --fixed better.jsonl
+"""
+
+
+class Fix(StrEnum):
+    """What becomes of captions that name something unsupported."""
+
+    DROP_SENTENCES = "drop-sentences"
+
+
+@dataclass(frozen=True)
+class CaptionOptions:
+    """Where captions and their pictures are."""
+
+    title: ClassVar[str] = "Captions"
+
+    caption_extension: Annotated[
+        str, typer.Option(metavar=".EXT", help="File extension of captions beside pictures.")
+    ] = ".txt"
+    text_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Column of the captions in a file (default: text, caption, ...)."),
+    ] = None
+    image_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Column that names the pictures (default: file_name, image, ...)."),
+    ] = None
+    images: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder that these names start from (default: the file's).")
+    ] = None
+
+
+@dataclass(frozen=True)
+class LookOptions:
+    """How to look, and what to do about it."""
+
+    title: ClassVar[str] = "Second look"
+
+    min_support: MinSupport = None
+    objects: Objects = None
+    below: Annotated[
+        float | None,
+        typer.Option(metavar="X", min=0, max=1, help="Show captions with something below X only, all of them."),
+    ] = None
+    fix: Annotated[
+        Fix | None, typer.Option(help="Write captions without the sentences that name something unsupported.")
+    ] = None
+    fixed: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where --fix writes: a file like that of the captions, or a folder."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """Where records go, what is done again, and how much is said."""
+
+    title: ClassVar[str] = "Output"
+
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write records to FILE.jsonl or into a folder; .csv and .parquet are made from such records.",
+        ),
+    ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew: replace existing records.")] = False
+    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Try again what failed in an earlier run.")] = (
+        False
+    )
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON record per caption.")] = False
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False
+    verbose: Verbose = 0
+
+
+@with_options(
+    captions=CaptionOptions,
+    model=ModelOptions,
+    look=LookOptions,
+    selection=SelectionOptions,
+    worker=WorkerOptions,
+    output=RecordOptions,
+)
+def check(
+    *,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATH", help="Pictures and folders with captions in text files, or files of captions."),
+    ] = None,
+    captions: CaptionOptions,
+    model: ModelOptions,
+    look: LookOptions,
+    selection: SelectionOptions,
+    worker: WorkerOptions,
+    output: RecordOptions,
+) -> None:
+    """Ask the model about each thing that existing captions name: is it in the picture?
+
+    Captions are text files beside pictures, a .jsonl, .json, .csv or .tsv file, or records of sira. They are never
+    changed. The worst are shown in a table; -o keeps a record of each, and goes on where a run stopped.
+    """
+    set_verbosity(output.quiet, output.verbose)
+    if (look.fix is None) != (look.fixed is None):
+        raise SettingsError("--fix and --fixed go together: give --fix drop-sentences --fixed FILE")
+    if worker.engine == Engine.LOCAL and worker.workers is not None:
+        raise SettingsError("--workers is for --engine ray")
+    if worker.engine == Engine.RAY and output.output is None:
+        raise SettingsError("--engine ray writes files: give -o FILE")
+    found = _captions(paths or [], captions, selection)
+    _check_files(found, output.output, look.fixed)
+    preset, method = choose(model, DecodingOptions(method="greedy"))
+    verify = VerifyOptions(VerifyMode.FLAG, look.min_support, look.objects).read()
+    assert verify is not None
+    from sira_cli.analysis.check.run import settings_in_force
+    from sira_cli.runs.check_run import TASK, plain, prompt_of
+    from sira_cli.runs.run import PictureRun
+    from sira_cli.runs.targets import Targets
+
+    preset = plain(preset)
+    settings = settings_in_force(preset, verify, model.quantization)
+    line = settings["verify"]["min_support"]
+    with Targets(
+        found.pictures,
+        task=TASK,
+        output=output.output,
+        overwrite=output.overwrite,
+        retry_errors=output.retry_errors,
+    ) as targets:
+        targets.check(settings, method)
+        terminal = CheckTerminal(targets, line, below=look.below, as_json=output.json, keep=look.fix is not None)
+        terminal.say_found(found)
+        job = Job(preset, method, prompt_of(verify, preset), settings, targets)
+        engine = Engines(TASK, model, EngineOptions(**asdict(worker)), {"verify": verify}).of(job, found.pictures, None)
+        run = PictureRun(found.pictures, engine, targets, settings, fail_fast=output.fail_fast)
+        with resumable(targets.any), closing(run.events()) as events:
+            terminal.listen(events, len(found.pictures))
+        terminal.sum_up(run)
+    if look.fixed is not None and not run.stopped:
+        found.write(look.fixed, terminal.fixed)
+        terminal.say_fixed(look.fixed)
+    if run.counts.failed:
+        raise typer.Exit(3)
+
+
+def _captions(paths: list[str], where: CaptionOptions, selection: SelectionOptions) -> Captions:
+    if not paths and selection.files_from is None:
+        raise SettingsError("Missing argument 'PATH': a folder of pictures with captions, or a file of captions")
+    from sira_cli.analysis.check.captions import check_pictures, find_captions
+    from sira_cli.pictures.find import Shard
+
+    found = find_captions(
+        [*paths, *listed_paths(paths, selection)],
+        recursive=selection.recursive,
+        shard=None if selection.shard is None else Shard.parse(selection.shard),
+        limit=selection.limit,
+        **asdict(where),
+    )
+    check_pictures(found)
+    return found
+
+
+def _check_files(found: Captions, output: Path | None, fixed: Path | None) -> None:
+    """Check that nothing is written over: neither captions nor records. A table is made from records beside it.
+
+    Raises:
+        SettingsError: something would be.
+    """
+    if fixed is not None:
+        found.check_target(fixed)
+    if output is None:
+        return
+    written = (output.resolve(), output.resolve().with_suffix(".jsonl"))
+    for file in found.files:
+        if file.path.resolve() in written:
+            raise SettingsError(f"--output {output}: would replace the captions in {file.path}: give another name")
+    if fixed is not None and fixed.resolve() in written:
+        raise SettingsError(f"--fixed {fixed}: is where --output writes: give another name")

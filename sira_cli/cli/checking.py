@@ -1,0 +1,132 @@
+"""What `sira check` shows: the worst captions in a table, sums, what was changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.cli.console import note, say
+from sira_cli.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from sira_cli.analysis.check.captions import Captions
+    from sira_cli.runs.events import Event
+    from sira_cli.runs.run import PictureRun
+    from sira_cli.runs.targets import Targets
+
+WORST = 20  # rows of the table, unless --below asks for all
+
+
+class CheckTerminal:
+    """Listens to a run of checks.
+
+    Attributes:
+        fixed: the new captions, by identity of the picture, if they are to be kept.
+    """
+
+    def __init__(self, targets: Targets, line: float, *, below: float | None, as_json: bool, keep: bool) -> None:
+        """Prepare to listen.
+
+        Args:
+            targets: where records go.
+            line: things with less support are not supported.
+            below: show captions with something below it; None: below the line, the worst.
+            as_json: print records instead of a table.
+            keep: whether new captions are wanted.
+        """
+        from sira_cli.analysis.check.summary import Summary
+
+        self._targets, self._line, self._below = targets, line, below
+        self._json, self._keep = as_json, keep
+        self._summary = Summary(line)
+        self._shown = Summary(line if below is None else below)
+        self.fixed: dict[str, str] = {}
+        self._changed = 0
+
+    def say_found(self, captions: Captions) -> None:
+        """Say what has no caption."""
+        if captions.without:
+            note(f"left out: {_number(captions.without, 'picture')} without a caption")
+        if captions.failed:
+            note(f"left out: {_number(captions.failed, 'record')} of pictures that failed")
+
+    def listen(self, events: Iterable[Event], total: int) -> None:
+        """Take what happens, to the end."""
+        with Progress.shown("captions", total) as progress:
+            for event in events:
+                self._take(event, progress)
+
+    def _take(self, event: Event, progress: Progress) -> None:
+        from sira_cli.runs.events import Failed, Finished, Halved, Skipped
+
+        if isinstance(event, Halved):
+            note(f"out of memory with {event.before} pictures at once, now {event.batch_size}")
+        elif isinstance(event, Skipped):
+            self._add(event.picture.identity, self._targets.record_before(event.picture, event.name))
+            progress.advance(error=event.failed, worked=False)
+        elif isinstance(event, Finished | Failed):
+            self._add(event.picture.identity, event.record.to_record())
+            if isinstance(event, Failed):
+                say(event.record.error)
+            progress.advance(error=isinstance(event, Failed))
+
+    def _add(self, identity: str, record: dict[str, Any]) -> None:
+        self._summary.add(record)
+        self._shown.add(record)
+        if self._json and (self._below is None or (record["status"] == "ok" and record["support"] < self._below)):
+            print(json.dumps(record, ensure_ascii=False), flush=True)
+        if self._keep:
+            self.fixed[identity] = record["fixed"]
+            self._changed += record["fixed"] != record["text"]
+
+    def sum_up(self, run: PictureRun) -> None:
+        """Print the table and the sums; with JSON on stdout, the sums go to stderr."""
+        if self._json:
+            note("; ".join(self._sums()))
+        else:
+            self._print_table()
+            print("\n".join(self._sums()))
+        if run.counts.failed:
+            again = " (--retry-errors tries them again)" if self._targets.any else ""
+            say(f"{run.counts.failed} of {run.counts.total} failed{again}")
+        if self._targets.output is not None:
+            before = f", {run.counts.ok_before} of them before" if run.counts.ok_before else ""
+            note(f"{run.counts.ok + run.counts.ok_before} checked{before}: {self._targets.output}")
+
+    def _print_table(self) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        from sira_cli.cli.output import table_console
+
+        worst = self._shown.worst()
+        shown = worst if self._below is not None else worst[:WORST]
+        if not shown:
+            return
+        table = Table("picture", "support", "not supported", box=None, header_style="bold")
+        for doubted in shown:
+            things = ", ".join(f"{thing} {support:.2f}" for thing, support in doubted.things)
+            table.add_row(Text(doubted.name), f"{doubted.support:.2f}", Text(things))
+        table_console().print(table)
+        if len(shown) < len(worst):
+            print(f"... and {len(worst) - len(shown)} more (--below {self._line:g} shows all)")
+        print()
+
+    def _sums(self) -> list[str]:
+        sums, doubted = self._summary, len(self._summary.doubted)
+        below = f"{sums.unsupported} of them, in {_number(doubted, 'caption')}, below {self._line:g}"
+        parts = [f"{_number(sums.captions, 'caption')}, {_number(sums.things, 'thing')}: {below}"]
+        if sums.unrecognised:
+            parts.append(f"{_number(sums.unrecognised, 'caption')} with nothing recognised (--objects: your own words)")
+        return parts
+
+    def say_fixed(self, target: Path) -> None:
+        """Say what was changed."""
+        empty = f", {self._summary.emptied} of them empty now" if self._summary.emptied else ""
+        note(f"{self._changed} of {len(self.fixed)} captions changed{empty}: {target}")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

@@ -1,0 +1,35 @@
+"""Sentences of a text, and the text without some of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+
+from sira_cli.models.texts import sentence_ends
+
+# A paragraph and a line of a list end a sentence, too, if it has no full stop.
+_BREAK = re.compile(r"\s*\n(?:\s*\n|(?=\s*(?:[-*\u2022]|\d+[.)])\s))")
+
+
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Return start and end of every sentence, each with the white space behind it: together they are the text."""
+    ends = {*sentence_ends(text), *(match.start() for match in _BREAK.finditer(text) if text[: match.start()].strip())}
+    starts = [0, *(end + len(text[end:]) - len(text[end:].lstrip()) for end in sorted(ends)), len(text)]
+    return [(start, end) for start, end in itertools.pairwise(dict.fromkeys(starts)) if text[start:end].strip()]
+
+
+def without_sentences(text: str, spans: Iterable[tuple[int, int]]) -> tuple[str, list[str]]:
+    """Return a text without the sentences that some spans lie in, and these sentences.
+
+    Args:
+        text: any text; without a full stop it is one sentence.
+        spans: start and end of words, in characters of the text.
+    """
+    unwanted = list(spans)
+    kept: list[str] = []
+    dropped: list[str] = []
+    for start, end in sentence_spans(text):
+        hit = any(first < end and start < last for first, last in unwanted)
+        (dropped if hit else kept).append(text[start:end])
+    return ("".join(kept).strip() if dropped else text), [sentence.strip() for sentence in dropped]

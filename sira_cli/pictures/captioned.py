@@ -1,0 +1,82 @@
+"""A picture with a text about it that exists already."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sira_cli.pictures.picture import Picture
+
+
+@dataclass(frozen=True)
+class CaptionedPicture(Picture):
+    """A picture, wherever it is, and one of the texts about it.
+
+    Attributes:
+        picture: the picture itself.
+        text: what was said about it.
+        number: 1 for the first text about a picture, 2 for the second, ...; from 2 on it is part of the name.
+    """
+
+    picture: Picture
+    text: str
+    number: int = 1
+
+    @classmethod
+    def of(cls, picture: Picture, text: str, number: int = 1) -> Self:
+        """Put a text to a picture."""
+        return cls(picture.location, picture.relative, picture, text, number)
+
+    @property
+    def _mark(self) -> str:
+        return f"#{self.number}" if self.number > 1 else ""
+
+    @property
+    def shown(self) -> str:
+        """Its location in a message."""
+        return self.picture.shown + self._mark
+
+    @property
+    def identity(self) -> str:
+        """The picture's, and which of its texts this is."""
+        return self.picture.identity + self._mark
+
+    @property
+    def address(self) -> str:
+        """The picture's."""
+        return self.picture.address
+
+    @property
+    def depends_on_folder(self) -> bool:
+        """Whether the picture's location does."""
+        return self.picture.depends_on_folder
+
+    def asked(self, prompt: str) -> str:
+        """Return the prompt and the text: both decide what becomes of it."""
+        return json.dumps([prompt, self.text])
+
+    def is_missing(self) -> bool:
+        """Return whether it can be told without reading that there is no such picture."""
+        return self.picture.is_missing()
+
+    def is_here(self) -> bool:
+        """Return whether the picture can be opened without asking anyone."""
+        return self.picture.is_here()
+
+    def name_in(self, folder: Path | None) -> str:
+        """Return the picture's name in a record, such as `a.jpg`; `a.jpg#2` for the second text about it."""
+        return self.picture.name_in(folder) + self._mark
+
+    def text_file(self, extension: str) -> Path:
+        """Return the text file beside the picture."""
+        return self.picture.text_file(extension)
+
+    def make_ready(self) -> None:
+        """Get the picture ready for `read`."""
+        self.picture.make_ready()
+
+    def read(self) -> bytes:
+        """Return the bytes of the picture's file."""
+        return self.picture.read()

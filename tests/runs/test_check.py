@@ -1,0 +1,324 @@
+"""`sira check`: a second look at captions that exist already, resumable, and captions without what is not there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pickle
+import re
+import shutil
+
+import pytest
+
+from sira_cli import load
+from sira_cli.analysis.check.captions import find_captions
+from sira_cli.analysis.check.run import check_captions
+from sira_cli.demo.questions import held_out
+from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.models.second_look import Verify
+from sira_cli.runs.check_run import EMPTY, NOT_RECOGNISED, NOTHING_LEFT, TASK, plain, prompt_of
+from sira_cli.runs.events import Failed, Finished, Skipped
+from sira_cli.runs.ray_run import Captioner, Work
+
+FIRST = VALIDATION_SEEDS[500_000]  # a bicycle, tables, a bowl, a clock
+TEXTS = {
+    "0": "A dog stands there. There is a bowl beside a blue bicycle.",
+    "1": "There is a house. A horse stands in front of it.",
+    "2": "A boat with an elephant.",
+    "3": "Ein Lastwagen und zwei St\u00fchle.",
+}
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load("demo")
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drawn")
+    for number in range(5):
+        render(held_out(FIRST + number))[0].save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def scenes(drawn, tmp_path):
+    """Scenes with captions: one without a caption, one whose picture is broken, one whose caption is empty."""
+    folder = tmp_path / "scenes"
+    shutil.copytree(drawn, folder)
+    shutil.copy(folder / "4.png", folder / "5.png")
+    for name, text in TEXTS.items():
+        (folder / f"{name}.txt").write_text(f"{text}\n", encoding="utf-8")
+    (folder / "5.txt").write_text("")
+    (folder / "6.png").write_bytes(b"no picture")
+    (folder / "6.txt").write_text("A dog.")
+    return folder
+
+
+def records(path):
+    return {(record := json.loads(line))["file_name"]: record for line in path.read_text(encoding="utf-8").splitlines()}
+
+
+def without_time(path):
+    return re.sub(r'"duration_ms": [0-9.]+', "", path.read_text(encoding="utf-8"))
+
+
+def events(lvlm, folder, output, **settings):
+    return list(check_captions(lvlm, find_captions(folder), output=output, **settings))[1:]
+
+
+def test_records_hold_what_the_library_says_of_the_captions(sira, demo, scenes, tmp_path):
+    command = ["check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl"]
+    code, out, err = sira(*command, "-b", "3")
+    assert code == 3
+    found = records(tmp_path / "a.jsonl")
+    assert [*found] == [f"scenes/{name}.png" for name in "012356"]  # 4 has no caption
+    for name, record in found.items():
+        text = (scenes / name[7:]).with_suffix(".txt").read_text(encoding="utf-8").strip()
+        assert (record["schema"], record["text"], record["preset"]) == ("sira.check/1", text, "demo")
+        assert record["prompt"] == record["verify"]["question"] == "Is there {thing} in the image?"
+        if record["status"] == "error":
+            continue
+        check = demo.check(scenes / name[7:], text)
+        assert [(claim["thing"], claim["spans"]) for claim in record["objects"]] == [
+            (claim.thing, [list(span) for span in claim.spans]) for claim in check.objects
+        ]
+        assert [claim["support"] for claim in record["objects"]] == pytest.approx(
+            [claim.support for claim in check.objects], abs=1e-4
+        )
+        assert record["support"] == pytest.approx(check.support, abs=1e-4)
+    optional = ("warnings",)
+    keys = {
+        name: [(key, type(value)) for key, value in record.items() if key not in optional]
+        for name, record in found.items()
+    }
+    assert len({tuple(types) for types in keys.values()}) == 1  # the failed one among them
+    failed = found["scenes/6.png"]
+    assert (failed["status"], failed["support"], failed["objects"], failed["fixed"]) == ("error", 0.0, [], "A dog.")
+    assert "6.png" in failed["error"]
+    assert "6.png" in err
+    assert "left out: 1 picture without a caption" in err
+    assert "1 of 6 failed (--retry-errors tries them again)" in err
+    assert sira(*command)[1] == out  # nothing is left to do, and all is shown again
+    assert json.loads((tmp_path / "a.run.json").read_text())["pictures"]["ok before"] == 5
+
+
+def test_the_worst_come_first_and_the_sums_below(sira, scenes, tmp_path):
+    _, out, _ = sira("check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl")
+    table, sums = out.split("\n\n")
+    found = records(tmp_path / "a.jsonl")
+    doubted = {name: record for name, record in found.items() if record["status"] == "ok" and record["support"] < 0.5}
+    expected = sorted(doubted, key=lambda name: doubted[name]["support"])
+    assert 1 < len(expected) < 5
+    assert [line.split()[0] for line in table.splitlines()[1:]] == expected
+    for line, name in zip(table.splitlines()[1:], expected, strict=True):
+        for claim in doubted[name]["objects"]:
+            assert (f"{claim['thing']} {claim['support']:.2f}" in line) == (claim["support"] < 0.5)
+    claims = [claim for record in found.values() for claim in record["objects"]]
+    below = sum(claim["support"] < 0.5 for claim in claims)
+    assert sums.splitlines() == [
+        f"5 captions, {len(claims)} things: {below} of them, in {len(expected)} captions, below 0.5",
+        "2 captions with nothing recognised (--objects: your own words)",
+    ]
+
+
+def test_below_shows_these_only_and_keeps_all(sira, scenes, tmp_path):
+    command = ["check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl"]
+    sira(*command)
+    supports = sorted(
+        record["support"] for record in records(tmp_path / "a.jsonl").values() if record["status"] == "ok"
+    )
+    line = (supports[0] + supports[1]) / 2
+    _, out, err = sira(*command, "--below", line, "--json")
+    shown = [json.loads(line) for line in out.splitlines()]
+    assert [record["support"] for record in shown] == supports[:1]
+    assert "5 captions" in err
+    _, out, _ = sira(*command, "--below", line)
+    assert len(out.split("\n\n")[0].splitlines()) == 2  # a head and the one
+    assert len(records(tmp_path / "a.jsonl")) == 6
+
+
+def test_only_what_is_new_or_changed_is_looked_at_again(demo, scenes, tmp_path):
+    def worked():
+        happened = events(demo, scenes, tmp_path / "a.jsonl")
+        return {event.picture.shown[-5:] for event in happened if not isinstance(event, Skipped)}
+
+    assert len(worked()) == 6
+    before = (tmp_path / "a.jsonl").read_bytes()
+    assert worked() == set()
+    assert (tmp_path / "a.jsonl").read_bytes() == before
+    (scenes / "1.txt").write_text("A horse.")
+    (scenes / "4.txt").write_text("A tree.")
+    assert worked() == {"1.png", "4.png"}
+    found = records(tmp_path / "a.jsonl")
+    assert found["scenes/1.png"]["text"] == "A horse."
+    assert [*found] == [f"scenes/{name}.png" for name in "0123456"]
+    assert worked() == set()
+
+
+def test_a_stopped_run_goes_on_to_the_same_file(demo, scenes, tmp_path):
+    list(check_captions(demo, find_captions(scenes), output=tmp_path / "whole.jsonl"))
+    run = check_captions(demo, find_captions(scenes), output=tmp_path / "parts.jsonl", batch_size=2)
+    kinds = [type(next(run)) for _ in range(3)]
+    run.close()
+    assert kinds[1:] == [Finished, Finished]
+    kinds = [type(event) for event in events(demo, scenes, tmp_path / "parts.jsonl")]
+    assert kinds[:2] == [Skipped, Skipped]
+    assert without_time(tmp_path / "parts.jsonl") == without_time(tmp_path / "whole.jsonl")
+    retried = events(demo, scenes, tmp_path / "parts.jsonl", retry_errors=True)
+    assert [type(event) for event in retried] == [Skipped] * 5 + [Failed]
+    assert [type(event) for event in events(demo, scenes, None, fail_fast=True)] == [Finished] * 5 + [Failed]
+
+
+def test_shards_together_are_the_whole(sira, demo, scenes, tmp_path):
+    list(check_captions(demo, find_captions(scenes), output=tmp_path / "whole.jsonl"))
+    for shard in (1, 2):
+        sira("check", scenes, "-p", "demo", "-o", tmp_path / f"{shard}.jsonl", "--shard", f"{shard}/2")
+    parts = without_time(tmp_path / "1.jsonl") + without_time(tmp_path / "2.jsonl")
+    assert sorted(parts.splitlines()) == sorted(without_time(tmp_path / "whole.jsonl").splitlines())
+
+
+def test_the_decoder_and_its_settings_play_no_part(demo, scenes):
+    greedy = load("demo", method="greedy", temperature=0.7, prefix="Look: ")
+    one, two = ([event.record for event in events(lvlm, scenes / "0.png", None)] for lvlm in (demo, greedy))
+    assert [{**record.to_record(), "duration_ms": 0} for record in one] == [
+        {**record.to_record(), "duration_ms": 0} for record in two
+    ]
+
+
+def test_what_decides_is_in_the_key(demo, scenes):
+    keys = [
+        events(demo, scenes / "0.png", None, verify=verify)[0].record.key
+        for verify in (None, Verify(min_support=0.5), Verify(min_support=0.4))
+    ]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_worker_of_a_cluster_gives_the_same_records(demo, scenes):
+    preset = plain(demo.preset)
+    loading = {"method": "greedy", "device": "auto", "quantization": None, "offline": False, "trust_remote_code": False}
+    work = Work(preset, loading, TASK, prompt_of(Verify(), preset), 2, os.getcwd(), verify=Verify())  # noqa: PTH109
+    captions = find_captions(scenes).pictures
+    rows = {
+        "number": range(len(captions)),
+        "picture": [pickle.dumps(picture) for picture in captions],
+        "name": [picture.name_in(None) for picture in captions],
+        "done": [""] * len(captions),
+        "error": [""] * len(captions),
+    }
+    found = [json.loads(record) for record in Captioner(work)(rows)["record"]]
+    expected = [event.record.to_record() for event in events(demo, scenes, None)]
+    assert [{**record, "duration_ms": 0} for record in found] == [{**record, "duration_ms": 0} for record in expected]
+
+
+def test_remarks(demo, scenes):
+    found = {event.name[-5:]: event.record for event in events(demo, scenes, None)}
+    remarks = {name: record.warnings for name, record in found.items()}
+    assert remarks == {
+        "0.png": None,
+        "1.png": None,
+        "2.png": [NOTHING_LEFT],
+        "3.png": [NOT_RECOGNISED],
+        "5.png": [EMPTY],
+        "6.png": None,
+    }
+    assert (found["3.png"].objects, found["3.png"].support, found["3.png"].fixed) == ([], 1.0, TEXTS["3"])
+    assert (found["2.png"].fixed, found["2.png"].dropped) == ("", [TEXTS["2"]])
+
+
+def test_sentences_that_name_something_unsupported_are_dropped(sira, demo, scenes, tmp_path):
+    fix = ["--fix", "drop-sentences", "--fixed", tmp_path / "fixed"]
+    before = {path.name: path.read_bytes() for path in scenes.iterdir()}
+    code, _, err = sira("check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl", *fix)
+    assert code == 3
+    texts = {path.stem: path.read_text(encoding="utf-8").strip() for path in (tmp_path / "fixed").iterdir()}
+    assert texts == {
+        "0": "There is a bowl beside a blue bicycle.",
+        "1": TEXTS["1"],
+        "2": "",
+        "3": TEXTS["3"],
+        "5": "",
+        "6": "A dog.",
+    }
+    assert f"2 of 6 captions changed, 1 of them empty now: {tmp_path / 'fixed'}" in err
+    assert {path.name: path.read_bytes() for path in scenes.iterdir()} == before
+    for name in "013":
+        assert demo.check(scenes / f"{name}.png", texts[name]).below(0.5) == []
+    record = records(tmp_path / "a.jsonl")["scenes/0.png"]
+    assert (record["fixed"], record["dropped"]) == (texts["0"], ["A dog stands there."])
+
+
+def test_captions_can_be_mended_from_records_without_a_model(sira, scenes, tmp_path, monkeypatch):
+    (scenes / "x.csv").write_text(f"id,image,caption\n7,0.png,{TEXTS['0']}\n8,1.png,A house.\n9,none.png,A dog.\n")
+    command = ["check", scenes / "x.csv", "-p", "demo", "-o", tmp_path / "a.csv"]
+    code, _, err = sira(*command)
+    assert (code, "none.png: no such file" in err) == (3, True)
+    monkeypatch.setattr("sira_cli.cli.engines.load_model", None)
+    assert sira(*command, "--fix", "drop-sentences", "--fixed", tmp_path / "new.csv")[0] == 3
+    with (tmp_path / "new.csv").open(newline="") as file:
+        assert [*csv.reader(file)] == [
+            ["id", "image", "caption"],
+            ["7", "0.png", "There is a bowl beside a blue bicycle."],
+            ["8", "1.png", "A house."],
+            ["9", "none.png", "A dog."],
+        ]
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [float(row["support"]) for row in rows] == [
+        record["support"] for record in records(tmp_path / "a.jsonl").values()
+    ]
+
+
+def test_what_caption_wrote_can_be_checked(sira, scenes, tmp_path):
+    captions = tmp_path / "captions.jsonl"
+    sira("caption", scenes, "-p", "demo", "--method", "greedy", "-o", captions, "--verify", "flag")
+    code, _, err = sira("check", captions, "-p", "demo", "-o", tmp_path / "checks.jsonl")
+    assert (code, "left out: 1 record of pictures that failed" in err) == (0, True)
+    made, checked = records(captions), records(tmp_path / "checks.jsonl")
+    for name, record in checked.items():
+        assert record["text"] == made[name]["text"]
+        assert [claim["support"] for claim in record["objects"]] == pytest.approx(
+            [claim["support"] for claim in made[name]["objects"]], abs=1e-4
+        )
+
+
+def test_ones_own_words_and_line(sira, scenes, tmp_path):
+    (tmp_path / "words.txt").write_text("Lastwagen\nStuhl, St\u00fchle\n", encoding="utf-8")
+    more = ["--objects", tmp_path / "words.txt", "--min-support", "1", "--json"]
+    _, out, _ = sira("check", scenes / "3.png", "-p", "demo", *more)
+    record = json.loads(out)
+    assert [claim["thing"] for claim in record["objects"]] == ["lastwagen", "st\u00fchle"]
+    assert (record["verify"]["min_support"], record["fixed"]) == (1.0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "Missing argument 'PATH': a folder of pictures with captions"),
+        (["scenes", "--fix", "drop-sentences"], 2, "--fix and --fixed go together"),
+        (["scenes", "--fix", "drop-sentences", "--fixed", "scenes"], 2, "--fixed scenes: captions there would be"),
+        (["x.jsonl", "-o", "x.csv"], 2, "--output x.csv: would replace the captions in x.jsonl"),
+        (["x.jsonl", "-o", "x.jsonl", "--overwrite"], 2, "would replace the captions in x.jsonl"),
+        (["x.jsonl", "-o", "y.csv", "--fix", "drop-sentences", "--fixed", "y.jsonl"], 2, "is where --output writes"),
+        (["x.jsonl", "--text-column", "no"], 2, "no column 'no' (--text-column), but image, text"),
+        (
+            ["x.jsonl", "--images", "nowhere"],
+            1,
+            "no such file; names in a file start from its folder, or from --images",
+        ),
+        (["scenes", "--engine", "ray"], 2, "--engine ray writes files: give -o FILE"),
+        (["scenes", "--workers", "2"], 2, "--workers is for --engine ray"),
+        (["scenes", "--objects", "none.txt"], 2, "none.txt: cannot be read"),
+        (["notes.md"], 2, "is neither a picture nor a file of captions"),
+        (["scenes", "-o", "x.jsonl"], 2, "x.jsonl: line 1 is no record of sira"),
+    ],
+)
+def test_refused_before_the_model_is_loaded(sira, scenes, monkeypatch, arguments, code, message):
+    monkeypatch.chdir(scenes.parent)
+    monkeypatch.setattr("sira_cli.cli.engines.load_model", None)
+    (scenes.parent / "x.jsonl").write_text('{"image": "scenes/0.png", "text": "A dog."}\n')
+    (scenes.parent / "notes.md").write_text("A dog.")
+    found, _, err = sira("check", *arguments, "-p", "demo")
+    assert (found, message in err) == (code, True), err
