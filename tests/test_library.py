@@ -58,6 +58,14 @@ def test_a_text_thing_by_thing(run):
     assert all(0 < support < 1 for _, support in ast.literal_eval(line))
 
 
+def test_captions_that_exist_already(run, folder):
+    events = run("Captions that exist already")
+    assert [line.split("(")[0] for line in events] == ["Started", "Finished"]
+    (record,) = map(json.loads, (folder / "checks.jsonl").read_text().splitlines())
+    assert [claim["thing"] for claim in record["objects"]] == ["dog", "tree"]
+    assert [line.split("(")[0] for line in run("Captions that exist already")] == ["Started", "Skipped"]
+
+
 def test_ones_own_model(llava, capsys):
     names: dict[str, object] = {}
     exec(compile(EXAMPLES["Your own model and code"], "library.md", "exec"), names)
