@@ -24,11 +24,12 @@ from sira_cli.cli.options import (
     WorkerOptions,
     with_options,
 )
-from sira_cli.cli.verifying import MinSupport, Objects, VerifyMode, VerifyOptions
+from sira_cli.cli.verifying import MinSupport, Objects
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.check.captions import Captions
+    from sira_cli.models.second_look import Verify
 
 EXAMPLES = """
 sira check photos/
@@ -41,6 +42,7 @@ class Fix(StrEnum):
     """What becomes of captions that name something unsupported."""
 
     DROP_SENTENCES = "drop-sentences"
+    REWRITE = "rewrite"
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,35 @@ class LookOptions:
         typer.Option(metavar="X", min=0, max=1, help="Show captions with something below X only, all of them."),
     ] = None
     fix: Annotated[
-        Fix | None, typer.Option(help="Write captions without the sentences that name something unsupported.")
+        Fix | None,
+        typer.Option(help="Write captions without what is unsupported: without such sentences, or decoded anew."),
     ] = None
     fixed: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Where --fix writes: a file like that of the captions, or a folder."),
     ] = None
+    rounds: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="How often --fix rewrite decodes a caption anew at most (default: 3)."),
+    ] = None
+
+    def read(self) -> Verify:
+        """Return the second look that they ask for.
+
+        Raises:
+            SettingsError: options exclude each other.
+            DataError: the file of things cannot be read.
+        """
+        if (self.fix is None) != (self.fixed is None):
+            raise SettingsError("--fix and --fixed go together: give --fix drop-sentences --fixed FILE")
+        if self.rounds is not None and self.fix != Fix.REWRITE:
+            raise SettingsError("--rounds is for --fix rewrite")
+        from sira_cli.language.things import read
+        from sira_cli.models.second_look import ROUNDS, Verify
+
+        words = None if self.objects is None else read(self.objects)
+        mode = "rewrite" if self.fix == Fix.REWRITE else "flag"
+        return Verify(self.min_support, words, mode, ROUNDS if self.rounds is None else self.rounds)
 
 
 @dataclass(frozen=True)
@@ -138,24 +163,21 @@ def check(
     changed. The worst are shown in a table; -o keeps a record of each, and goes on where a run stopped.
     """
     set_verbosity(output.quiet, output.verbose)
-    if (look.fix is None) != (look.fixed is None):
-        raise SettingsError("--fix and --fixed go together: give --fix drop-sentences --fixed FILE")
     if worker.engine == Engine.LOCAL and worker.workers is not None:
         raise SettingsError("--workers is for --engine ray")
     if worker.engine == Engine.RAY and output.output is None:
         raise SettingsError("--engine ray writes files: give -o FILE")
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output, look.fixed)
-    preset, method = choose(model, DecodingOptions(method="greedy"))
-    verify = VerifyOptions(VerifyMode.FLAG, look.min_support, look.objects).read()
-    assert verify is not None
+    verify = look.read()
+    preset, usual = choose(model, DecodingOptions())
     from sira_cli.analysis.check.run import settings_in_force
-    from sira_cli.runs.check_run import TASK, plain, prompt_of
+    from sira_cli.runs.check_run import TASK, method_of, plain, prompt_of
     from sira_cli.runs.run import PictureRun
     from sira_cli.runs.targets import Targets
 
-    preset = plain(preset)
-    settings = settings_in_force(preset, verify, model.quantization)
+    preset, method = plain(preset), method_of(verify, usual)
+    settings = settings_in_force(preset, method, verify, model.quantization)
     line = settings["verify"]["min_support"]
     with Targets(
         found.pictures,

@@ -72,12 +72,13 @@ class Result:
         words, choices: None, and not in the record, unless they were asked for (`Lvlm.answer`, `choose`).
         support: of a check, that of the least supported thing; 1 where the text names none, 0 where it failed.
         fixed: of a check, the text without what the picture does not support.
-        dropped: of a check, the sentences that `fixed` lacks.
+        dropped: of a check that decodes nothing, the sentences that `fixed` lacks.
         objects: what the text names, each with its support (`second_look.Claim`); None, and not in the record, unless a
             second look was asked for.
         verify: how the second look was done; None as `objects`.
         draft: the first text; None, and not in the record, unless a second look changed it.
-        removed: what was taken out of the draft: each thing with its support; None as `draft`.
+        removed: what was taken out of the draft: each thing with its support; None as `draft`. Of a
+            check that decodes anew: what `fixed` lacks.
     """
 
     schema: str = field(metadata=SAME_IN_A_FILE)

@@ -1,4 +1,4 @@
-"""Captions that exist already, each with its picture: the engine of a run that decodes nothing and only looks again."""
+"""The engine of runs over captions that exist already: it looks again, and decodes anew only what is not supported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any, cast
 
 from PIL import Image
 
+from sira_cli.methods import find
+from sira_cli.methods.base import Method
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer, Result
+from sira_cli.models.rewriting import Rewriter
 from sira_cli.models.second_look import Verify
 from sira_cli.models.sentences import without_sentences
 from sira_cli.pictures.captioned import CaptionedPicture
@@ -21,6 +24,7 @@ from sira_cli.runs.item import Item
 TASK = "check"
 EMPTY = "the caption is empty"
 NOT_RECOGNISED = "names nothing that the list of words has"
+STILL = "what could not be taken out"
 NOTHING_LEFT = "every sentence names something that is not supported: nothing is left of it"
 
 
@@ -34,22 +38,29 @@ def plain(preset: Preset) -> Preset:
     return preset.with_settings(temperature=0.0, num_beams=1).without_text()
 
 
+def method_of(verify: Verify, usual: Method) -> Method:
+    """Return the method that has a part in it: the usual one where captions are decoded anew, else none."""
+    return usual if verify.rewrites else find("greedy")
+
+
 def prompt_of(verify: Verify, preset: Preset) -> str:
     """Return what is asked about every caption, for keys: all that decides the answers beside picture and caption."""
-    return json.dumps(verify.settings(preset), sort_keys=True)
+    more = {"prompt": preset.prompts.caption} if verify.rewrites else {}
+    return json.dumps(verify.settings(preset) | more, sort_keys=True)
 
 
 class CheckRun(BatchRun):
     """Asks about the things that captions name; its pictures are `CaptionedPicture`s.
 
-    Records have the caption as `text`, and what becomes of it without the sentences that are not supported.
+    Records have the caption as `text`, and what it is without what is not supported as `fixed`: without the sentences
+    that name it, or, where `verify` rewrites, decoded anew from there on.
     """
 
     def __init__(self, lvlm: Lvlm, task: str, prompt: str, *, verify: Verify | None = None, **settings: Any) -> None:
         """Prepare a run.
 
         Args:
-            lvlm: the model; its decoder has no part in it.
+            lvlm: the model; its decoder has a part only in what is decoded anew.
             task: `check`.
             prompt: from `prompt_of`.
             verify: how to look.
@@ -57,8 +68,10 @@ class CheckRun(BatchRun):
         """
         verify = verify or Verify()
         preset = plain(lvlm.preset)
-        super().__init__(lvlm.under(preset.method("greedy"), preset), task, prompt, verify=verify, **settings)
+        lvlm = lvlm.under(method_of(verify, lvlm.decoder), preset)
+        super().__init__(lvlm, task, prompt, verify=verify, **settings)
         self._how = verify.settings(preset)
+        self._mender = Rewriter(lvlm, verify) if verify.rewrites else None
 
     def blank(self) -> Result:
         """Return a result without a picture: what all results of this run have in common."""
@@ -71,7 +84,22 @@ class CheckRun(BatchRun):
     def _answers(self, batch: Batch) -> list[Answer]:
         assert self._look is not None
         texts = [Answer(_text(item), "stop") for item in batch.items]
-        return self._look.flagged(batch.images, texts, self._how)
+        answers = self._look.flagged(batch.images, texts, self._how)
+        return [self._mended(image, answer) for image, answer in zip(batch.images, answers, strict=True)]
+
+    def _mended(self, image: Image.Image, answer: Answer) -> Answer:
+        """Return an answer with the new text, if captions are decoded anew and this one has to be."""
+        line = self._how["min_support"]
+        if self._mender is None or not any(claim["support"] < line for claim in answer.objects or ()):
+            return answer
+        new = self._mender.rewrite(image, answer.text)
+        left = ", ".join(claim.thing for claim in new.check.below(line))
+        return replace(
+            answer,
+            text=new.text,
+            removed=[{"thing": claim.thing, "support": claim.support} for claim in new.removed],
+            warnings=(*answer.warnings, *([f"{STILL}: {left}"] if left else [])),
+        )
 
     def _settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
         super()._settle(item, answer, milliseconds)
@@ -80,8 +108,13 @@ class CheckRun(BatchRun):
 
     def _checked(self, result: Result, text: str) -> Result:
         ok, objects, line = result.status == "ok", result.objects or [], self._how["min_support"]
-        unsupported = [span for claim in objects if claim["support"] < line for span in claim["spans"]]
-        fixed, dropped = without_sentences(text, unsupported)
+        fixed: str
+        dropped: list[str] | None
+        if self._mender is None:
+            unsupported = [span for claim in objects if claim["support"] < line for span in claim["spans"]]
+            fixed, dropped = without_sentences(text, unsupported)
+        else:
+            fixed, dropped = result.text if ok else text, None
         support = min((claim["support"] for claim in objects), default=1.0)
         remarks = [*(result.warnings or []), *(_remarks(text, objects, fixed) if ok else [])]
         return replace(
@@ -92,6 +125,7 @@ class CheckRun(BatchRun):
             support=support if ok else 0.0,
             fixed=fixed,
             dropped=dropped,
+            removed=None if self._mender is None else result.removed or [],
         )
 
 

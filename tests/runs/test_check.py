@@ -10,12 +10,14 @@ import re
 import shutil
 
 import pytest
+from PIL import Image
 
 from sira_cli import load
 from sira_cli.analysis.check.captions import find_captions
 from sira_cli.analysis.check.run import check_captions
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.models.rewriting import Rewriter
 from sira_cli.models.second_look import Verify
 from sira_cli.runs.check_run import EMPTY, NOT_RECOGNISED, NOTHING_LEFT, TASK, plain, prompt_of
 from sira_cli.runs.events import Failed, Finished, Skipped
@@ -250,6 +252,42 @@ def test_sentences_that_name_something_unsupported_are_dropped(sira, demo, scene
     assert (record["fixed"], record["dropped"]) == (texts["0"], ["A dog stands there."])
 
 
+def test_captions_are_decoded_anew_from_what_is_unsupported_on(sira, demo, scenes, tmp_path):
+    """What the library makes of each caption alone, and nothing below the line in it."""
+    fix = ["--fix", "rewrite", "--fixed", tmp_path / "fixed"]
+    command = ["check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl", *fix]
+    assert sira(*command, "-b", 2)[0] == 3
+    found = {name[7]: record for name, record in records(tmp_path / "a.jsonl").items()}
+    rewriter = Rewriter(demo, Verify(mode="rewrite"))
+    for name, record in found.items():
+        keys = {"support", "fixed", "objects", "verify", "removed"}
+        assert keys <= record.keys()
+        assert not {"dropped", "draft"} & record.keys()
+        assert (record["method"], record["verify"]["mode"], record["verify"]["rounds"]) == ("sira", "rewrite", 3)
+        assert (tmp_path / f"fixed/{name}.txt").read_text(encoding="utf-8").strip() == record["fixed"]
+        if name not in "02":
+            assert (record["fixed"], record["removed"]) == (record["text"], [])
+            continue
+        assert record["text"] == TEXTS[name]
+        new = rewriter.rewrite(Image.open(scenes / f"{name}.png").convert("RGB"), TEXTS[name])
+        assert record["fixed"] == new.text != TEXTS[name]
+        assert [removed["thing"] for removed in record["removed"]] == [claim.thing for claim in new.removed]
+        assert demo.check(scenes / f"{name}.png", record["fixed"]).below(0.5) == []
+    before = (tmp_path / "a.jsonl").read_bytes()
+    sira(*command)
+    assert (tmp_path / "a.jsonl").read_bytes() == before  # nothing was left to do
+
+
+def test_what_decides_a_new_caption_is_in_its_key(demo, scenes):
+    verify = Verify(mode="rewrite")
+    presets = [demo.preset, demo.preset.with_settings(prompt="Say it."), demo.preset.with_settings(alpha=0.25)]
+    keys = [
+        events(demo.under(demo.decoder, preset), scenes / "1.png", None, verify=verify)[0].record.key
+        for preset in presets
+    ]
+    assert len({*keys, events(demo, scenes / "1.png", None)[0].record.key}) == 4
+
+
 def test_captions_can_be_mended_from_records_without_a_model(sira, scenes, tmp_path, monkeypatch):
     (scenes / "x.csv").write_text(f"id,image,caption\n7,0.png,{TEXTS['0']}\n8,1.png,A house.\n9,none.png,A dog.\n")
     command = ["check", scenes / "x.csv", "-p", "demo", "-o", tmp_path / "a.csv"]
@@ -298,6 +336,7 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
     [
         ([], 2, "Missing argument 'PATH': a folder of pictures with captions"),
         (["scenes", "--fix", "drop-sentences"], 2, "--fix and --fixed go together"),
+        (["scenes", "--rounds", "2"], 2, "--rounds is for --fix rewrite"),
         (["scenes", "--fix", "drop-sentences", "--fixed", "scenes"], 2, "--fixed scenes: captions there would be"),
         (["x.jsonl", "-o", "x.csv"], 2, "--output x.csv: would replace the captions in x.jsonl"),
         (["x.jsonl", "-o", "x.jsonl", "--overwrite"], 2, "would replace the captions in x.jsonl"),

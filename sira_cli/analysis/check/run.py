@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.check.captions import Captions
-from sira_cli.methods import find
+from sira_cli.methods.base import Method
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
 from sira_cli.models.second_look import Verify
-from sira_cli.runs.check_run import TASK, CheckRun, plain, prompt_of
+from sira_cli.runs.check_run import TASK, CheckRun, method_of, plain, prompt_of
 from sira_cli.runs.events import Event
 from sira_cli.runs.run import PictureRun
 from sira_cli.runs.targets import Targets, settings_of
 
 
-def settings_in_force(preset: Preset, verify: Verify, quantization: str | None) -> dict[str, Any]:
+def settings_in_force(preset: Preset, method: Method, verify: Verify, quantization: str | None) -> dict[str, Any]:
     """Return everything that decides the records of a run, as its report holds it; `preset` is from `plain`."""
     how = verify.settings(preset)
-    return settings_of(TASK, how["question"], preset, find("greedy"), quantization) | {"verify": how}
+    return settings_of(TASK, how["question"], preset, method, quantization) | {"verify": how}
 
 
 def check_captions(
@@ -41,9 +41,9 @@ def check_captions(
     """Ask about each thing that captions name, and yield what happens. The same call goes on where a run stopped.
 
     Args:
-        lvlm: the loaded model; its decoder has no part in it.
+        lvlm: the loaded model; its decoder has a part only in what is decoded anew.
         captions: from `find_captions`.
-        verify: how to look; None: as the preset says.
+        verify: how to look; None: as the preset says. With `mode="rewrite"`, `fixed` of a record is decoded anew.
         batch_size: pictures prepared together.
         fail_fast: stop at the first picture that fails.
         output: the file of records; None: events only.
@@ -54,8 +54,9 @@ def check_captions(
         SiraError: the run cannot go on.
     """
     look, preset = verify or Verify(), plain(lvlm.preset)
-    settings = settings_in_force(preset, look, lvlm.quantization)
+    method = method_of(look, lvlm.decoder)
+    settings = settings_in_force(preset, method, look, lvlm.quantization)
     with Targets(captions.pictures, task=TASK, output=None if output is None else Path(output), **targets) as kept:
-        kept.check(settings, find("greedy"))
+        kept.check(settings, method)
         engine = CheckRun(lvlm, TASK, prompt_of(look, preset), batch_size=batch_size, verify=look, done=kept.done)
         yield from PictureRun(captions.pictures, engine, kept, settings, fail_fast=fail_fast).events()
