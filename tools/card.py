@@ -17,6 +17,7 @@ import transformers
 
 from sira_cli.analysis.sweep.best import by_captions
 from sira_cli.analysis.sweep.outcome import SweepReport
+from sira_cli.demo import support
 from sira_cli.demo.comparison import FILE, Comparison
 from sira_cli.demo.language import TYPICAL_SHARE
 from sira_cli.demo.measure import load_methods, measure
@@ -86,6 +87,10 @@ Scores of object words (`sira caption --words`): AUROC for telling true ones fro
 grounding: probability under the contrast. delta: z_full - z_cf. probability: under the full stream alone.
 
 {words}
+
+The second look (`--verify flag`): AUROC of its support in the same sense, beside position alone (the earlier, the truer).
+
+{support}
 
 {methods}## Limits
 
@@ -169,6 +174,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
         outcomes=report.outcomes_line(),
         answers=report.answers_table(),
         words=words_table(from_json(figures["words"])),
+        support=support.shipped(),
         methods=_methods(),
     )
 

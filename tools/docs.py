@@ -18,7 +18,7 @@ from sira_cli.cli import bench
 from sira_cli.cli.presets import shown_k
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.core.families import FAMILIES
-from sira_cli.demo import chosen, comparison
+from sira_cli.demo import chosen, comparison, support
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
 from sira_cli.demo.word_scores import doubt_table, from_json, words_table
 from sira_cli.methods import METHODS
@@ -79,6 +79,11 @@ def presets_table() -> str:
 def word_figures() -> str:
     """Return what the same command measured about the scores of words."""
     return words_table(from_json(read_figures()["words"]))
+
+
+def support_figures() -> str:
+    """Return what `python -m tools.support` measured: on test scenes, or before that on validation scenes."""
+    return support.shipped()
 
 
 def doubt_figures() -> str:

@@ -41,8 +41,10 @@ def measure_words(
         rows = []  # one per word: scene, hallucinated, scores
         for start in range(0, len(scenes), BATCH):
             batch = scenes[start : start + BATCH]
-            for number, (scene, scored) in enumerate(zip(batch, _captions(lvlm, batch), strict=True), start=start):
-                rows += [(number, *row) for row in _object_words(scene, *scored)]
+            for number, (scene, scored) in enumerate(
+                zip(batch, scored_captions(lvlm, batch), strict=True), start=start
+            ):
+                rows += [(number, *row) for row in object_words(scene, *scored)]
             on_progress(start + len(batch))
         table = np.array(rows, dtype=float).reshape(-1, 2 + len(SCORES))
         degrees = np.array([doubt(grounding) for grounding in table[:, 2]])
@@ -85,7 +87,7 @@ def doubt_table(found: dict[str, dict[str, Any]]) -> str:
     return markdown(rows)
 
 
-def _captions(lvlm: Lvlm, batch: Sequence[Scene]) -> list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]]:
+def scored_captions(lvlm: Lvlm, batch: Sequence[Scene]) -> list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]]:
     """Return each scene's caption, and its words under the contrast and under the full stream alone."""
     inputs = lvlm.prepare([render(scene)[0] for scene in batch], [lvlm.preset.prompts.caption] * len(batch))
     contrast, full = WordScores(lvlm.vocabulary, lvlm.sira.alpha), WordScores(lvlm.vocabulary, 0.0)
@@ -102,7 +104,7 @@ def _captions(lvlm: Lvlm, batch: Sequence[Scene]) -> list[tuple[str, list[dict[s
     ]
 
 
-def _object_words(
+def object_words(
     scene: Scene, text: str, contrast: list[dict[str, Any]], full: list[dict[str, Any]]
 ) -> list[tuple[bool, float, float, float]]:
     """Return whether each mention of an object is hallucinated, and its scores; several words multiply or add up."""

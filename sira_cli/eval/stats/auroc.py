@@ -14,13 +14,8 @@ def auroc(positive: np.ndarray, score: np.ndarray) -> float:
         positive: `[N]` bool.
         score: `[N]`.
     """
-    _, rank, count = np.unique(score, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    average = last - (count - 1) / 2  # the mean of the ranks that equal scores share
-    ups, downs = int(positive.sum()), int((~positive).sum())
-    if not ups or not downs:
-        return float("nan")
-    return float((average[rank][positive].sum() - ups * (ups + 1) / 2) / (ups * downs))
+    order = np.argsort(score)
+    return _area(positive[order], _firsts(score[order]), np.ones(len(score)))
 
 
 def auroc_interval(pictures: np.ndarray, positive: np.ndarray, score: np.ndarray, size: int) -> Figure | None:
@@ -34,10 +29,26 @@ def auroc_interval(pictures: np.ndarray, positive: np.ndarray, score: np.ndarray
     if positive.all() or not positive.any():
         return None
     rng = np.random.default_rng(0)
-    words = [np.flatnonzero(pictures == picture) for picture in range(size)]
+    order = np.argsort(score)
+    pictures, sorted_positive, firsts = pictures[order].astype(int), positive[order], _firsts(score[order])
     drawn = []
     for _ in range(RESAMPLES):
-        picked = np.concatenate([words[picture] for picture in rng.integers(size, size=size)])
-        drawn.append(auroc(positive[picked], score[picked]))
+        times = np.bincount(rng.integers(size, size=size), minlength=size)  # how often each picture is drawn
+        drawn.append(_area(sorted_positive, firsts, times[pictures]))
     low, high = np.nanpercentile(drawn, [2.5, 97.5])
     return Figure(100 * auroc(positive, score), 100 * float(low), 100 * float(high))
+
+
+def _firsts(score: np.ndarray) -> np.ndarray:
+    """Return where each value of sorted scores begins."""
+    return np.unique(score, return_index=True)[1]
+
+
+def _area(positive: np.ndarray, firsts: np.ndarray, times: np.ndarray) -> float:
+    """Return the area for words sorted by score, each of which counts so many times: `[N]`."""
+    if not len(firsts):
+        return float("nan")
+    ups, downs = (np.add.reduceat(times * kind, firsts) for kind in (positive, ~positive))  # by value of the score
+    pairs = ups.sum() * downs.sum()
+    below = downs.cumsum() - downs / 2
+    return float((ups * below).sum() / pairs) if pairs else float("nan")
