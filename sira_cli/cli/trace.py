@@ -25,6 +25,7 @@ from sira_cli.cli.options import (
     check_file,
     with_options,
 )
+from sira_cli.cli.verifying import VerifyMode, VerifyOptions, verdict
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
@@ -49,7 +50,7 @@ sira trace photo.jpg -q "Is there a dog?" --track Yes,No
 """
 
 
-@with_options(model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions)
+@with_options(model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, verifying=VerifyOptions)
 def trace(
     *,
     paths: Images = None,
@@ -69,6 +70,7 @@ def trace(
     model: ModelOptions,
     decoding: DecodingOptions,
     selection: SelectionOptions,
+    verifying: VerifyOptions,
     top_k: Annotated[
         int,
         typer.Option(
@@ -140,6 +142,9 @@ def trace(
             raise SettingsError("--force-from has its own prompts, or --prompt: leave out --question")
     if full_logits is not None and len(requests) != 1:
         raise SettingsError(f"--full-logits is for one picture, here are {len(requests)}")
+    verify = verifying.read()
+    if verifying.verify not in (None, VerifyMode.FLAG):
+        raise SettingsError("a trace is of one text as it was decoded: give --verify flag")
     preset, method = choose(model, decoding, prompt=prompt)
     require(method, Ability.TRACES, "sira trace")
     note_idle(decoding, preset)
@@ -164,7 +169,7 @@ def trace(
         lvlm,
         requests,
         targets,
-        TraceOptions(top_k, tuple(word.strip() for word in track.split(",") if word.strip()), full_logits),
+        TraceOptions(top_k, tuple(word.strip() for word in track.split(",") if word.strip()), full_logits, verify),
         batch_size=batch_size,
         prompt=prompt if question is None else preset.prompts.asking(question),
         question=question is not None,
@@ -215,5 +220,9 @@ class _Terminal:
         print(f"{picture.shown}:")
         print_words(lines[-1]["text"], lines[-1]["words"], self._color_by, legend=self._legend)
         self._legend = False
+        if "verify" in lines[-1]:
+            from sira_cli.models.records import Answer
+
+            print(verdict(Answer(objects=lines[-1]["objects"], verify=lines[-1]["verify"])))
         if verbosity() >= 1:
             print_candidates([line for line in lines if line["type"] == "token"], self._color_by)

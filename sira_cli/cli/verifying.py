@@ -13,7 +13,7 @@ import typer
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.models.records import Result
+    from sira_cli.models.records import Answer, Result
     from sira_cli.models.second_look import Verify
 
 UNSUPPORTED = "bold red"
@@ -81,7 +81,7 @@ class VerifyOptions:
         return Verify(self.min_support, words, self.verify.value, self.rounds or ROUNDS)
 
 
-def unsupported(result: Result) -> list[dict[str, Any]]:
+def unsupported(result: Answer | Result) -> list[dict[str, Any]]:
     """Return the things of a text that the picture does not support."""
     line = (result.verify or {}).get("min_support", 0.0)
     return [claim for claim in result.objects or () if claim["support"] < line]
@@ -102,7 +102,7 @@ def print_marked(result: Result) -> None:
     Console(highlight=False).print(marked.append(result.text[end:]))
 
 
-def verdict(result: Result) -> str:
+def verdict(result: Answer | Result) -> str:
     """Return what the second look says of a text, in a line."""
     if result.draft is not None:
         taken = ", ".join(f"{each['thing']} ({each['support']:.2f})" for each in result.removed or ())

@@ -13,6 +13,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import jsonschema
 import pytest
 from PIL import Image
 
@@ -20,8 +21,9 @@ from sira_cli.analysis.page.chart import HEIGHT, Chart, Scale
 from sira_cli.analysis.page.page import render, to_script
 from sira_cli.analysis.page.pictures import find_picture
 from sira_cli.analysis.page.text import label, pieces
+from sira_cli.analysis.trace import SCHEMA
 from sira_cli.analysis.trace.read import read_traces
-from tests.support.traces import CAPTION, END, failed, make_trace, write_traces
+from tests.support.traces import CAPTION, END, failed, looked_at, make_trace, write_traces
 
 VOID = ("img", "input", "meta", "path")
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -106,6 +108,51 @@ def test_every_token_has_the_doubt_of_its_word(tmp_path):
     #       There   is      a       booksh ' elves  ,       and     a       dog    .       end
     assert marks == ["pale", "pale", "pale", "g3", "g3", "pale", "pale", "pale", "g0", "pale", "pale"]
     assert (page.data[0]["first"], page.data[0]["tokens"][4]["grounding"]) == (3, 0.3)
+
+
+def test_what_a_second_look_does_not_support_is_marked(tmp_path):
+    """Each mention, over all its tokens; the lowest support first."""
+    text = "There is a dog, a bookshelf and a cat. The bookshelf is old."
+    trace = looked_at(make_trace(text=text), 0.7, dog=0.7, bookshelf=0.25, cat=0.699)
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(trace[-1])
+    page = page_of(tmp_path, trace)
+    marked = [
+        (text, [mark for mark in attrs["class"].split() if mark in ("unsupported", "begins", "ends")])
+        for text, attrs in zip(
+            [token["text"] for token in page.data[0]["tokens"]],
+            [attrs for tag, attrs in page.elements if tag == "span" and "title" in attrs],
+            strict=True,
+        )
+    ]
+    assert [each for each in marked if each[1]] == [
+        (" books", ["unsupported", "begins"]),
+        ("helf", ["unsupported", "ends"]),
+        (" cat", ["unsupported", "begins", "ends"]),
+        (" books", ["unsupported", "begins"]),
+        ("helf", ["unsupported", "ends"]),
+    ]
+    assert [(token["text"], token["support"]) for token in page.data[0]["tokens"] if token.get("supported")] == [
+        (" dog", 0.7)
+    ]
+    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", trace)))
+    section = re.search(r'<section class="things".*?</section>', html, re.DOTALL)[0]
+    assert "Things not supported: 2 of 3" in section
+    assert re.findall(r"<bdi>(.*?)</bdi>", section) == ["bookshelf", "cat", "dog"]
+    assert re.findall(r"<td>([\d.]+)</td>", section) == ["0.25", "0.70", "0.70"]
+    assert section.count("[not supported]") == 2
+
+
+def test_a_second_look_that_recognised_nothing(tmp_path):
+    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", looked_at(make_trace(text="Eine Katze.")))))
+    assert "Things not supported: none of 0" in html
+    assert "The second look recognised nothing in the text." in html
+
+
+def test_without_a_second_look_nothing_is_said_of_it(tmp_path):
+    trace = make_trace(text="A dog.")
+    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", trace)))
+    assert "Things not supported" not in html
+    assert '"support"' not in html
 
 
 def test_without_words_tokens_stand_for_themselves(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from sira_cli.analysis.page.page import render
 from sira_cli.analysis.trace.read import read_traces
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
-from tests.support.traces import CAPTION, END, failed, make_trace, write_traces
+from tests.support.traces import CAPTION, END, failed, looked_at, make_trace, write_traces
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
 MINUS = "\N{MINUS SIGN}"
@@ -169,6 +169,26 @@ def test_more_candidates_on_request(show, browser):
     browser.press("Right")  # the button has the focus: the strip is not moved
     browser.click(token(3))
     assert browser.run(rows) == len(trace[4]["top"])
+
+
+def test_what_is_not_supported_can_be_seen_and_heard(show, browser, photos):
+    """In brackets and bold, not by colour alone; a screen reader is told, too."""
+    text = "There is a cat on a sofa, beside a dog."
+    show(looked_at(make_trace(photos["chelsea"], text=text), cat=0.98, dog=0.12, sofa=0.6))
+    script = "const of = getComputedStyle(document.querySelector(arguments[0]), arguments[1]);"
+    marks = [[browser.run(f"{script} return of.content", token(step), f"::{end}") for end in ("before", "after")]
+             for step in (3, 10)]  # fmt: skip
+    assert marks == [["none", "none"], ['"["', '"]"']]
+    assert [browser.run(f"{script} return of.fontWeight", token(step), None) for step in (3, 10)] == ["400", "700"]
+    assert "not supported" in browser.text(".things tbody tr:first-child")
+    assert browser.text(".things h3") == "Things not supported: 1 of 3"
+    browser.click(".things tbody button")
+    assert where(browser) == "Token 11 of 13"
+    assert "Support 0.12, not supported" in browser.text(".numbers")
+    assert status(browser).endswith("Support 0.12: not supported.")
+    names = [name for role, name in accessible(browser) if role == "option"]
+    assert any(name.replace(" ", "") == "[dog]" for name in names)
+    assert not any("cat" in name and "[" in name for name in names)
 
 
 def test_the_chart_and_the_words_lead_to_tokens(show, browser):

@@ -16,10 +16,12 @@ from scipy.stats import mannwhitneyu
 
 from sira_cli import load
 from sira_cli.analysis.trace import SCHEMA
+from sira_cli.analysis.trace.read import read_traces
 from sira_cli.analysis.trace.record import trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, read_texts
 from sira_cli.errors import DataError
 from sira_cli.eval.stats.auroc import auroc
+from sira_cli.models.second_look import Verify
 from sira_cli.pictures.sources import located, open_picture
 from tests.support import tiny
 from tests.support.checkpoints_other import WRITERS
@@ -96,6 +98,37 @@ def test_every_number_follows_from_all_logits(family, request, tmp_path, photos)
     ids = lvlm.prepare([open_picture(str(picture)).image], [PROMPT])["input_ids"][0]
     image = lvlm.find_image(ids[None])[0].nonzero().flatten().tolist()
     assert [position for first, last in lines[0]["image_positions"] for position in range(first, last)] == image
+
+
+@pytest.mark.parametrize("forced", [None, "There is a dog and a zebra, and the dog is old."])
+def test_a_second_look_is_that_of_check(demo, forced):
+    plain = traced(demo, asked(EXAMPLES[0], forced))
+    looked = traced(demo, asked(EXAMPLES[0], forced), verify=Verify(min_support=0.25))
+    end = looked[-1]
+    check = demo.check(EXAMPLES[0], end["text"])
+    assert [(one["thing"], one["spans"]) for one in end["objects"]] == [
+        (claim.thing, [list(span) for span in claim.spans]) for claim in check.objects
+    ]
+    assert [one["support"] for one in end["objects"]] == pytest.approx([claim.support for claim in check.objects])
+    assert len(end["objects"]) >= 2
+    assert end["verify"] == {**Verify().settings(demo.preset), "min_support": 0.25}
+    same = {name: value for name, value in end.items() if name not in ("objects", "verify", "duration_ms")}
+    assert same == {name: value for name, value in plain[-1].items() if name != "duration_ms"}
+    assert looked[:-1] == plain[:-1]
+
+
+def test_a_second_look_by_the_command(sira, tmp_path):
+    (tmp_path / "words.txt").write_text("dog\nlamp\n")
+    out = tmp_path / "trace.jsonl"
+    options = ("--verify", "flag", "--min-support", 0.9, "--objects", tmp_path / "words.txt", "--top-k", 1)
+    code, _, err = sira("trace", EXAMPLES[0], "-p", "demo", "--force", "A dog, a cat.", *options, "-o", out)
+    assert (code, err) == (0, "")
+    (trace,) = read_traces(out)
+    assert [claim.thing for claim in trace.end.objects] == ["dog"]
+    assert trace.end.verify.min_support == 0.9
+    code, _, err = sira("trace", EXAMPLES[0], "-p", "demo", "--min-support", 0.9)
+    assert code == 2
+    assert "give --verify flag, too" in err
 
 
 @pytest.mark.parametrize("method", ["sira", "greedy"])

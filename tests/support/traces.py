@@ -96,6 +96,22 @@ def make_trace(
     return [settings, *lines, _end_line(text, tokens, lines, tracked)]
 
 
+def looked_at(trace: list[dict], line: float = 0.5, **support: float) -> list[dict]:
+    """The trace with a second look: things, words of the text, and their support."""
+    text = trace[-1]["text"]
+    objects = [
+        {
+            "thing": thing,
+            "spans": [list(match.span()) for match in re.finditer(rf"\b{thing}\b", text)],
+            "support": value,
+            "neither": 0.01,
+        }
+        for thing, value in support.items()
+    ]
+    verify = {"mode": "flag", "words": "test", "question": "Is there {thing} in the image?", "min_support": line}
+    return [*trace[:-1], {**trace[-1], "objects": objects, "verify": verify}]
+
+
 def write_traces(path: Path, *traces: list[dict]) -> Path:
     """One file of several traces."""
     path.write_text("".join(json.dumps(line) + "\n" for trace in traces for line in trace), encoding="utf-8")

@@ -13,7 +13,7 @@ from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
 from sira_cli.analysis.page.chart import Chart, Scale
 from sira_cli.analysis.page.pictures import Shown, find_picture
 from sira_cli.analysis.page.text import label, pieces
-from sira_cli.analysis.trace.read import Candidate, Token, Trace, Word
+from sira_cli.analysis.trace.read import Candidate, Claim, Token, Trace, Word
 from sira_cli.pictures.names import one_line
 
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
@@ -42,7 +42,8 @@ class Piece:
     Attributes:
         space: what stands before it and has no colour, or a line would end in a coloured stub.
         html: the rest of what it adds to the text.
-        marks: classes: its doubt (g0 to g4) and its delta (d-4 to d4), or that it is pale.
+        marks: classes: its doubt (g0 to g4) and its delta (d-4 to d4), or that it is pale; that a second look found no
+            support for it, and where such a mention begins and ends.
         about: a line about it.
     """
 
@@ -63,12 +64,22 @@ class Telling:
 
 
 @dataclass(frozen=True)
+class Named:
+    """A thing that the text names; `steps` are the tokens of each mention, `[first, last + 1]`."""
+
+    claim: Claim
+    supported: bool
+    steps: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
 class Card:
     """One trace on the page.
 
     Attributes:
         words: those that say something, the least grounded first.
         doubted: how many of them are to be doubted.
+        things: what a second look says of the things that the text names, the least supported first; None without one.
         data: what the script needs to fill the panel, which begins with the least grounded token.
     """
 
@@ -82,6 +93,7 @@ class Card:
     chart: Chart
     words: list[Telling]
     doubted: int
+    things: list[Named] | None
     data: dict[str, Any]
 
 
@@ -105,7 +117,9 @@ def _card(trace: Trace, scale: Scale, settings: list[Setting]) -> Card:
             f"{'SIRA' if run.method == 'sira' else run.method}, K = {run.k} of {run.layers}, {ALPHA} = {run.alpha:g}"
         )
     groundings = _groundings(trace)
-    words = _telling(trace)
+    words, things = _telling(trace), _things(trace)
+    support = {step: one for one in things or () for first, end in one.steps for step in range(first, end)}
+    edges = _edges(things or ())
     known = [(grounding, step) for step, grounding in enumerate(groundings) if grounding is not None]
     return Card(
         trace=trace,
@@ -115,15 +129,19 @@ def _card(trace: Trace, scale: Scale, settings: list[Setting]) -> Card:
         picture=picture,
         settings=settings,
         pieces=[
-            _piece(token, html, grounding, scale)
+            _piece(token, html, grounding, scale, edges.get(token.step, ""))
             for token, html, grounding in zip(trace.tokens, pieces(trace.tokens), groundings, strict=True)
         ],
         chart=Chart.of(trace.tokens, scale),
         words=words,
         doubted=sum(one.word.grounding < DOUBTED for one in words),
+        things=things,
         data={
             "first": min(known)[1] if known else 0,
-            "tokens": [_token(token, grounding) for token, grounding in zip(trace.tokens, groundings, strict=True)],
+            "tokens": [
+                _token(token, grounding, support.get(token.step))
+                for token, grounding in zip(trace.tokens, groundings, strict=True)
+            ],
         },
     )
 
@@ -143,9 +161,14 @@ def _groundings(trace: Trace) -> list[float | None]:
         if says_something(word.word):
             for step in range(*word.steps):
                 token = trace.tokens[step]
-                if not token.special and (bare(token.token) or "\ufffd" in token.token):
+                if _says_a_word(token):
                     found[step] = word.grounding
     return found
+
+
+def _says_a_word(token: Token) -> bool:
+    """Return whether a token has more than punctuation: a character, or a part of one."""
+    return not token.special and bool(bare(token.token) or "\ufffd" in token.token)
 
 
 def _telling(trace: Trace) -> list[Telling]:
@@ -158,13 +181,40 @@ def _telling(trace: Trace) -> list[Telling]:
     return sorted(found, key=lambda one: one.word.grounding)
 
 
-def _piece(token: Token, html: Markup, grounding: float | None, scale: Scale) -> Piece:
+def _things(trace: Trace) -> list[Named] | None:
+    """Return the things that a second look asked about; None without one."""
+    end = trace.end
+    if end is None or end.objects is None or end.verify is None:
+        return None
+    found = []
+    for claim in end.objects:
+        steps = []
+        for start, stop in claim.spans:
+            words = [word for word in end.words if word.start < stop and word.end > start]
+            own = [step for word in words for step in range(*word.steps) if _says_a_word(trace.tokens[step])]
+            steps += [(own[0], own[-1] + 1)] if own else []
+        found.append(Named(claim, claim.support >= end.verify.min_support, steps))
+    return sorted(found, key=lambda one: one.claim.support)
+
+
+def _edges(things: Sequence[Named]) -> dict[int, str]:
+    """Return the classes of the tokens that name something unsupported, by step: brackets stand around a mention."""
+    marks: dict[int, str] = {}
+    for one in things:
+        for first, end in [] if one.supported else one.steps:
+            for step in range(first, end):
+                edges = " begins" * (step == first) + " ends" * (step == end - 1)
+                marks[step] = f" unsupported{edges}"
+    return marks
+
+
+def _piece(token: Token, html: Markup, grounding: float | None, scale: Scale, unsupported: str) -> Piece:
     bare_html = html.lstrip(" ") or html
     marks = "pale" if grounding is None else f"g{doubt(grounding)} d{scale.level(token.delta)}"
     return Piece(
         space=" " * (len(html) - len(bare_html)),
         html=bare_html,
-        marks=f"{marks} special" if token.special else marks,
+        marks=(f"{marks} special" if token.special else marks) + unsupported,
         about=_about(token),
     )
 
@@ -211,7 +261,7 @@ def _sampling(trace: Trace) -> str:
     return f"temperature {run.temperature:g}, top-p {run.top_p:g}, seed {run.seed}, at most {run.max_new_tokens} tokens"
 
 
-def _token(token: Token, grounding: float | None) -> dict[str, Any]:
+def _token(token: Token, grounding: float | None, named: Named | None) -> dict[str, Any]:
     rows = list(token.top)
     chosen = next((index for index, row in enumerate(rows) if row.token_id == token.token_id), len(rows))
     if chosen == len(rows):
@@ -224,6 +274,7 @@ def _token(token: Token, grounding: float | None) -> dict[str, Any]:
         "chosen": chosen,
         "rows": [_row(row) for row in rows],
         "tracked": [[row.word, *_row(row)] for row in token.tracked],
+        **({} if named is None else {"support": _rounded(named.claim.support), "supported": named.supported}),
     }
 
 

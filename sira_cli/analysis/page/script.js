@@ -101,7 +101,8 @@ function inWords(tokens, step) {
   const ranks = [3, 6, 9].map((at) => token.rows[token.chosen][at]);
   return (
     `Token ${step + 1} of ${tokens.length}: ${token.text.trim()}. Delta ${signed(token.delta)}, KL ${token.kl.toFixed(3)}. ` +
-    `Rank ${ranks[0]} full, ${ranks[1]} CF, ${ranks[2]} contrast.`
+    `Rank ${ranks[0]} full, ${ranks[1]} CF, ${ranks[2]} contrast.` +
+    (token.support === undefined ? "" : ` Support ${plain(token.support)}: ${token.supported ? "supported" : "not supported"}.`)
   );
 }
 
@@ -110,8 +111,11 @@ function fillPanel(card, tokens, state) {
   card.querySelector(".where").textContent = `Token ${state.shown + 1} of ${tokens.length}`;
   card.querySelector(".what").replaceChildren(...named(token.text));
   const grounding = token.grounding === null ? [] : [element("span", {}, "Grounding ", element("b", {}, plain(token.grounding)))];
+  const verdict = token.supported ? "" : ", not supported";
+  const support = token.support === undefined ? [] : [element("span", {}, "Support ", element("b", {}, plain(token.support)), verdict)];
   card.querySelector(".numbers").replaceChildren(
     ...grounding,
+    ...support,
     element("span", {}, "Δ ", element("b", {}, signed(token.delta))),
     element("span", {}, "KL ", element("b", {}, token.kl.toFixed(3))),
   );

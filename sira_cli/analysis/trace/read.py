@@ -122,9 +122,11 @@ class Run:
 
 @dataclass(frozen=True, config=_STRICT)
 class Word:
-    """A word of the text: its tokens are `steps[0]` up to but without `steps[1]`."""
+    """A word of the text, `start` to `end` in it: its tokens are `steps[0]` up to but without `steps[1]`."""
 
     word: str
+    start: Count
+    end: Count
     steps: tuple[Count, Count]
     delta: float
     grounding: float
@@ -142,8 +144,25 @@ class Use:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class Claim:
+    """A thing that the text names, where it does, and how far a second look supports it."""
+
+    thing: str
+    spans: tuple[tuple[Count, Count], ...]
+    support: float
+    neither: float
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Look:
+    """How a second look was done."""
+
+    min_support: float
+
+
+@dataclass(frozen=True, config=_STRICT)
 class End:
-    """How it ended."""
+    """How it ended; `objects` and `verify` are None without a second look."""
 
     type: Literal["end"]
     status: Literal["ok", "error"]
@@ -154,6 +173,8 @@ class End:
     duration_ms: float
     words: tuple[Word, ...]
     tracked: tuple[Use, ...]
+    objects: tuple[Claim, ...] | None = None
+    verify: Look | None = None
 
 
 @plain_dataclass(frozen=True)

@@ -20,6 +20,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.second_look import SecondLook
 from sira_cli.models.word_scores import WordScores
 
 Line = dict[str, Any]
@@ -60,6 +61,8 @@ class Tracer:
         self._scores = WordScores(self._vocabulary, lvlm.sira.alpha)
         self._logprobs: list[dict[str, float]] = []  # one per chosen token
         self._logits = None if options.full_logits is None else LogitsFile(options.full_logits)
+        verify = options.verify
+        self._look = None if verify is None else SecondLook(lvlm, verify.words)
         self._began = time.perf_counter()
 
     def run(self, input_ids: Tensor, attention_mask: Tensor) -> None:
@@ -139,17 +142,31 @@ class Tracer:
         """Write the last line, and return it."""
         if self._logits is not None:
             self._logits.close()
+        text = self._vocabulary.text(self._tokens).strip()
+        looked = self._looked(text)
         line = _END | {
             "status": "ok",
-            "text": self._vocabulary.text(self._tokens).strip(),
+            "text": text,
             "finish_reason": finish_reason,
             "output_tokens": len(self._tokens),
             "duration_ms": round(1000 * (time.perf_counter() - self._began), 1),
             "words": self._scores.words(0, len(self._tokens)),
             "tracked": list(self._said()),
+            **looked,
         }
         self._write(line)
         return line
+
+    def _looked(self, text: str) -> Line:
+        """Return what a second look says of the text, if one is asked for."""
+        verify = self._options.verify
+        if self._look is None or verify is None:
+            return {}
+        check = self._look.check(self._request.picture.image, text)
+        return {
+            "objects": [claim.to_json() for claim in check.objects],
+            "verify": verify.settings(self._lvlm.preset),
+        }
 
     def _said(self) -> Iterator[Line]:
         """Yield where the text goes on with all tokens of a tracked word."""

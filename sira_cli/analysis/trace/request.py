@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sira_cli.errors import DataError
 from sira_cli.eval.rows import read_rows, text_of
+from sira_cli.models.second_look import Verify
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.sources import recorded
 
@@ -19,11 +20,13 @@ class TraceOptions:
         top_k: how many candidates of each view.
         track: words whose first token is looked up at every step.
         full_logits: a safetensors file for all logits of one trace.
+        verify: how to ask about each thing that a text names whether it is in the picture; None: do not.
     """
 
     top_k: int = 10
     track: tuple[str, ...] = ()
     full_logits: Path | None = None
+    verify: Verify | None = None
 
 
 @dataclass(frozen=True)
