@@ -88,7 +88,8 @@ grounding: probability under the contrast. delta: z_full - z_cf. probability: un
 
 {words}
 
-The second look (`--verify flag`): AUROC of its support in the same sense, beside position alone (the earlier, the truer).
+The second look (`--verify flag`): AUROC of its support in the same sense, beside position alone (the earlier, the
+truer).
 
 {support}
 

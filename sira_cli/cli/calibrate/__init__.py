@@ -1,18 +1,24 @@
-"""`sira calibrate`: what a method has to know about a model, made once. A module per command."""
+"""`sira calibrate`: what a method or a score has to know about a model, made once. A module per command."""
 
 from __future__ import annotations
 
 import typer
 
-from sira_cli.cli.calibrate import ict, k, maskcd
+from sira_cli.cli.calibrate import ict, k, maskcd, support
 from sira_cli.cli.help import Command, Variadic
 
 app = typer.Typer(
-    help="Make once what a method has to know about a model.", no_args_is_help=True, rich_markup_mode=None
+    help="Make once what a method or a score has to know about a model.", no_args_is_help=True, rich_markup_mode=None
 )
 COMMANDS = {
     "k": (k.k, Command, k.EXAMPLES, "Estimate SIRA's K, from pictures without labels."),
     "ict": (ict.ict, Variadic, ict.EXAMPLES, "Directions of method ict, from labelled yes/no questions."),
+    "support": (
+        support.support,
+        Command,
+        support.EXAMPLES,
+        "The second look's line between supported and not, from captions with labels.",
+    ),
     "maskcd": (maskcd.maskcd, Command, maskcd.EXAMPLES, "Image heads of method maskcd, from pictures without labels."),
 }
 for name, (command, kind, examples, short_help) in COMMANDS.items():

@@ -84,8 +84,8 @@ class Chair(Benchmark):
         self._language = language
         words: Callable[[str], list[str]] = getattr(language, RULES[rule])
         self._mentions = functools.cache(lambda text: mentions(words(text)))  # both counts and details ask for it
-        self._truth = annotations.truth(ids, words, {"rule": rule, **language.facts()})
-        asks = tuple(Ask(str(image), self._truth.names[image], prompt) for image in ids)
+        self.truth = annotations.truth(ids, words, {"rule": rule, **language.facts()})
+        asks = tuple(Ask(str(image), self.truth.names[image], prompt) for image in ids)
         self.parts = tuple(
             Part(str(length), "caption", asks, (f"{length} tokens",), {"max_new_tokens": length}) for length in lengths
         ) or (Part(ANSWERS, "caption", asks, (ANSWERS,)),)
@@ -203,7 +203,7 @@ class Chair(Benchmark):
     def _captions(self, part: Part, texts: Texts) -> Iterator[tuple[Ask, str, _Caption]]:
         for ask in part.asks:
             for text in _given(ask, texts):
-                yield ask, text, _Caption(self._mentions(text), self._truth.objects[int(ask.id)])
+                yield ask, text, _Caption(self._mentions(text), self.truth.objects[int(ask.id)])
 
 
 def _numbered(ask: str, number: int) -> str:

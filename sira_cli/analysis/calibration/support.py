@@ -1,0 +1,252 @@
+"""The line between supported and not, from captions with labels: `min_support` of the second look.
+
+The rule was fixed before anything was measured: the highest line, in thousandths, below which at most 3 % of the
+things that are there fall. A second look that takes out what is there is worse than none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sira_cli.errors import DataError
+from sira_cli.eval.chair.benchmark import Chair
+from sira_cli.eval.chair.coco import image_of
+from sira_cli.eval.chair.words import HEADS
+from sira_cli.eval.rows import brief, read_json, read_rows
+from sira_cli.eval.stats.auroc import auroc_interval
+from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.eval.stats.tally import ratio
+from sira_cli.language import things
+
+FALSE_ALARMS = 0.03
+SHOWN = (0.1, 0.3, 0.5, 0.7, 0.9)  # lines in the table, beside the one that is found
+
+
+class Labelled(NamedTuple):
+    """A thing that a caption names.
+
+    Attributes:
+        picture: its number.
+        there: whether the thing is in the picture.
+        support: from the second look.
+    """
+
+    picture: int
+    there: bool
+    support: float
+
+
+@dataclass(frozen=True)
+class Caption:
+    """A record with a second look: where it stands, its picture, and what it names with its support."""
+
+    where: str
+    file_name: str
+    support: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Whose support it is, and how it was asked for; the same in all records.
+
+    Attributes:
+        model, revision: as records have them.
+        verify: how the second look was done, without its line.
+    """
+
+    model: str
+    revision: str
+    verify: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SupportReport:
+    """The line that was found, and what it does.
+
+    Attributes:
+        source: whose support it is.
+        pictures, there, absent: how many pictures, things named that are there, and things that are not.
+        unknown: things that the labels say nothing about; they are left out.
+        false_alarms: the share of the things there that may be below the line.
+        line: below it a thing is not supported.
+        auroc: of support, in percent, with its 95 % interval over pictures; None without both kinds.
+        below: for several lines, the shares of the things there and of those that are not that are below.
+    """
+
+    source: Source
+    pictures: int
+    there: int
+    absent: int
+    unknown: int
+    false_alarms: float
+    line: float
+    auroc: Figure | None
+    below: dict[float, tuple[float, float]]
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        pictures: int,
+        labelled: Sequence[Labelled],
+        unknown: int = 0,
+        false_alarms: float = FALSE_ALARMS,
+    ) -> SupportReport:
+        """Find the line.
+
+        Args:
+            source: whose support it is.
+            pictures: how many.
+            labelled: the things that captions of them name.
+            unknown: number of things without a label.
+            false_alarms: the share of the things there that may be below the line.
+
+        Raises:
+            DataError: nothing that is named is there.
+        """
+        support = {kind: np.array([one.support for one in labelled if one.there is kind]) for kind in (True, False)}
+        if not len(support[True]):
+            raise DataError("no labelled thing is there, so there is no line to find: check file names and labels")
+
+        def below(line: float, there: bool) -> float:
+            return ratio(int((support[there] < line).sum()), len(support[there]))
+
+        line = next(each / 1000 for each in range(1000, -1, -1) if below(each / 1000, True) <= false_alarms)
+        columns = [np.array(column) for column in zip(*labelled, strict=True)]
+        return cls(
+            source=source,
+            pictures=pictures,
+            there=len(support[True]),
+            absent=len(support[False]),
+            unknown=unknown,
+            false_alarms=false_alarms,
+            line=line,
+            auroc=auroc_interval(*columns, pictures),
+            below={each: (below(each, True), below(each, False)) for each in sorted({*SHOWN, line})},
+        )
+
+    def to_json(self) -> str:
+        """Return one JSON object."""
+        return json.dumps({"schema": "sira.calibrate-support/1", **dataclasses.asdict(self)}, ensure_ascii=False)
+
+
+def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
+    """Read records that `sira caption --verify flag` wrote; failed ones are left out.
+
+    Raises:
+        DataError: a file cannot be read, a record has no second look, or records are of different models.
+    """
+    sources: dict[str, Source] = {}
+    captions = []
+    for path in paths:
+        for where, record in read_rows(path):
+            if record.get("status") == "error":
+                continue
+            try:
+                verify = {name: value for name, value in record["verify"].items() if name != "min_support"}
+                if verify["mode"] != "flag":
+                    raise ValueError("what is not supported may have been taken out")
+                source = Source(str(record["model"]), str(record["revision"]), verify)
+                support = {str(claim["thing"]): float(claim["support"]) for claim in record["objects"]}
+                captions.append(Caption(where, str(record["file_name"]), support))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise DataError(
+                    f"{where}: no record with a second look: caption the pictures with `verify=` flag"
+                ) from error
+            if source not in sources.values():
+                sources[where] = source
+    if not captions:
+        raise DataError(f"{paths[0]}: holds no captions with a second look")
+    if len(sources) > 1:
+        one, other, *_ = sources
+        raise DataError(f"{one} and {other}: made with different models, questions or words; calibrate each by itself")
+    return next(iter(sources.values())), captions
+
+
+def labelled_by(captions: Sequence[Caption], objects: Callable[[Caption], Collection[str]]) -> list[Labelled]:
+    """Label what captions name, by what is in their pictures.
+
+    Args:
+        captions: with the support of what they name.
+        objects: returns the things in a caption's picture: all that captions might name; synonyms and plurals count.
+    """
+    labelled = []
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(each.file_name for each in captions))}
+    for caption in captions:
+        there = {_head(name) for name in objects(caption)}
+        labelled += [
+            Labelled(numbers[caption.file_name], _head(thing) in there, support)
+            for thing, support in caption.support.items()
+        ]
+    return labelled
+
+
+def from_coco(captions: Sequence[Caption], annotations: Path) -> tuple[list[Labelled], int]:
+    """Label what captions of COCO's images name, by CHAIR's ground truth.
+
+    Args:
+        captions: with the support of what they name.
+        annotations: COCO's folder of annotations, or a table of ground truth (`eval.chair.table`).
+
+    Returns:
+        The things of CHAIR's list, and how many others there were.
+
+    Raises:
+        DataError: an image is none of COCO's, or the annotations do not have it.
+    """
+    images = {}
+    for caption in captions:
+        name = re.split(r"[/\\_]", caption.file_name)[-1]  # scenes are named as COCO's images, but for the beginning
+        if (image := image_of(name)) is None:
+            raise DataError(f"{caption.where}: {brief(caption.file_name)} is no file name of COCO")
+        images[caption.where] = image
+    truth = Chair.of(annotations, ids=sorted({*images.values()})).truth.objects
+    heads = {*HEADS.values()}
+    known = [
+        dataclasses.replace(caption, support={k: v for k, v in caption.support.items() if _head(k) in heads})
+        for caption in captions
+    ]
+    unknown = sum(len(one.support) - len(other.support) for one, other in zip(captions, known, strict=True))
+    return labelled_by(known, lambda caption: truth[images[caption.where]]), unknown
+
+
+def read_labels(path: Path) -> dict[str, list[str]]:
+    """Read what is in pictures: a JSON object of file names, each with the list of all things that are there.
+
+    Raises:
+        DataError: it cannot be read, or is not of this form.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or not content:
+        raise DataError(f'{path}: expected a JSON object such as {{"a.jpg": ["person", "dog"]}}')
+    for name, objects in content.items():
+        if not isinstance(objects, list) or not all(isinstance(each, str) for each in objects):
+            raise DataError(f"{path}: {brief(name)}: expected a list of things, got {brief(objects)}")
+    return content
+
+
+def from_labels(captions: Sequence[Caption], path: Path) -> list[Labelled]:
+    """Label what captions name by a file of one's own (`read_labels`).
+
+    Raises:
+        DataError: the file cannot be read, or says nothing of a picture.
+    """
+    labels = read_labels(path)
+    for caption in captions:
+        if caption.file_name not in labels:
+            raise DataError(f"{path}: says nothing of {brief(caption.file_name)} ({caption.where})")
+    return labelled_by(captions, lambda caption: labels[caption.file_name])
+
+
+def _head(name: str) -> str:
+    """Return the word that stands for a thing and its synonyms."""
+    found = things.shipped().things(f"a {name}")
+    return found[0].group if len(found) == 1 else name.strip().lower()

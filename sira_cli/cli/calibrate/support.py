@@ -1,0 +1,160 @@
+"""`sira calibrate support`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sira_cli.cli.choosing import choose_preset, load_model
+from sira_cli.cli.console import note, set_verbosity
+from sira_cli.cli.options import ModelOptions, Overwrite, Verbose, check_file, with_options
+from sira_cli.cli.output import check_preset_file, save_preset, save_report, table_console
+from sira_cli.cli.progress import Progress
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.analysis.calibration.support import SupportReport
+    from sira_cli.models.preset import Preset
+
+SCENES = 300
+FEW = 20  # hallucinated things; fewer say little
+
+EXAMPLES = """
+sira calibrate support captions.jsonl --annotations annotations/ -p llava-1.5-7b --write-preset mine.yaml
+sira calibrate support captions.jsonl --labels there.json
+"""
+
+
+@with_options(model=ModelOptions)
+def support(
+    *,
+    records: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RECORDS", help="Files that `sira caption --verify flag -o` wrote.", show_default=False),
+    ] = None,
+    annotations: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="What is there: the folder of COCO's annotations, for pictures of COCO."),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help='What is there: {"a.jpg": ["dog", "car"], ...}, all that is in each.'),
+    ] = None,
+    scenes: Annotated[
+        bool,
+        typer.Option(
+            "--scenes", help="Caption drawn validation scenes, without files (default with the bundled model)."
+        ),
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help=f"Number of scenes (default: {SCENES}).")
+    ] = None,
+    false_alarms: Annotated[
+        float,
+        typer.Option(
+            "--false-alarms", metavar="PERCENT", min=0, max=100, help="Things that are there may fall below the line."
+        ),
+    ] = 3.0,
+    model: ModelOptions,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="Write the record that --json prints.")
+    ] = None,
+    write_preset: Annotated[
+        Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the line.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Find the line between supported and not (--min-support), from captions with labels.
+
+    It is the highest line below which at most 3 % (--false-alarms) of the things fall that are there. The records hold
+    the support of everything that the captions name; the labels say what is there. Pictures with a few hundred things
+    are enough, if some of these are hallucinated. No model is needed but with --scenes.
+    """
+    set_verbosity(quiet, verbose)
+    check_file("--output", output, overwrite)
+    check_preset_file(write_preset, overwrite)
+    preset = choose_preset(model)
+    share = false_alarms / 100
+    if records:
+        if scenes or limit is not None:
+            raise SettingsError("--scenes and --limit are for drawn scenes: leave out the records, or these")
+        report = _from_files(records, annotations, labels, share)
+    else:
+        if annotations is not None or labels is not None:
+            raise SettingsError("--annotations and --labels are about records: name these, too")
+        report = _from_scenes(scenes, limit or SCENES, preset, model, share)
+    if write_preset is not None and report.source.model != preset.model:
+        raise SettingsError(
+            f"--write-preset: the records are of {report.source.model}, the preset is for {preset.model}: "
+            "name theirs with --preset or --model"
+        )
+    if as_json:
+        print(report.to_json())
+    else:
+        _print(report)
+    if output is not None:
+        save_report(report, output)
+    if write_preset is not None:
+        verify = preset.verify.model_copy(update={"min_support": report.line})
+        how = f"min_support by sira calibrate support on {report.pictures} pictures"
+        save_preset(preset.model_copy(update={"verify": verify}), write_preset, how, f"min_support = {report.line:g}")
+
+
+def _from_files(records: list[Path], annotations: Path | None, labels: Path | None, share: float) -> SupportReport:
+    if (annotations is None) == (labels is None):
+        raise SettingsError("say what is there with --annotations PATH (COCO's) or --labels FILE.json: one of them")
+    from sira_cli.analysis.calibration.support import SupportReport, from_coco, from_labels, read_captions
+
+    source, captions = read_captions(records)
+    unknown = 0
+    if annotations is not None:
+        labelled, unknown = from_coco(captions, annotations)
+    else:
+        assert labels is not None
+        labelled = from_labels(captions, labels)
+    pictures = len({caption.file_name for caption in captions})
+    return SupportReport.of(source, pictures, labelled, unknown, share)
+
+
+def _from_scenes(scenes: bool, count: int, preset: Preset, model: ModelOptions, share: float) -> SupportReport:
+    from sira_cli.models.presets import BUNDLED
+
+    if not scenes and preset.model != BUNDLED:
+        raise SettingsError(
+            "name files of records, which `sira caption --verify flag -o captions.jsonl` writes, or give --scenes "
+            "(-p demo: the bundled model on drawn scenes)"
+        )
+    lvlm = load_model(preset, model, "sira", pictures=())
+    from sira_cli.demo.labelled_captions import scene_report
+
+    with Progress.shown("scenes", count) as progress:
+        return scene_report(lvlm, count, share, progress.reach)
+
+
+def _print(report: SupportReport) -> None:
+    """Print what several lines would do, and the one that was found."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("line", "below it: of what is there", "of what is not"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for line, (there, absent) in report.below.items():
+        table.add_row(f"{line:g}", f"{there:.1%}", f"{absent:.0%}", "found" if line == report.line else "")
+    out = table_console()
+    out.print(table)
+    out.print(
+        f"{report.pictures:,} pictures, {report.there:,} named things that are there, {report.absent:,} that are not"
+        + (f", {report.unknown:,} without a label" if report.unknown else "")
+    )
+    if report.auroc is not None:
+        out.print(f"AUROC of support: {report.auroc} (100 tells all apart, 50 is chance)")
+    out.print(f"min_support = {report.line:g}: at most {report.false_alarms:.1%} of what is there is below it")
+    if report.absent < FEW:
+        note(f"only {report.absent} hallucinated things: what the line finds is not well known")
