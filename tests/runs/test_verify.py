@@ -32,6 +32,7 @@ def records(path):
 
 def test_records_hold_what_the_library_says_of_the_text(sira, scenes, tmp_path):
     command = ["caption", scenes, "-p", "demo", "--method", "greedy", "--verify", "flag", "-o", tmp_path / "a.jsonl"]
+    command += ["--min-support", "0.5"]
     code, _, err = sira(*command, "-b", "3")
     assert code == 3
     lvlm = load("demo", method="greedy")
@@ -94,6 +95,7 @@ def test_a_file_holds_texts_looked_at_in_one_way(sira, scenes, tmp_path, more):
 
 def test_what_is_not_supported_is_said_and_marked(sira, scenes):
     command = ["caption", scenes / f"{FIRST}.png", "-p", "demo", "--method", "greedy", "--verify", "flag"]
+    command += ["--min-support", "0.5"]
     code, out, err = sira(*command)
     assert code == 0
     assert "[" not in out
