@@ -93,7 +93,7 @@ Verbose = Annotated[
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 
-_PICTURES = "Pictures, folders, globs or URIs; - reads one picture from stdin."
+_PICTURES = "Pictures, folders, globs, URIs or WebDataset shards (.tar); - reads one picture from stdin."
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
 Question = Annotated[str | None, typer.Option("-q", "--question", help="Question to ask about each picture.")]
@@ -224,6 +224,10 @@ class SelectionOptions:
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Take part I of N, to share the work among N machines: 1/8, ..., 8/8."),
+    ] = None
+    image_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Extension of the picture in a shard with several pictures per key."),
     ] = None
 
 

@@ -12,9 +12,12 @@ from pathlib import Path
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import stores
+from sira_cli.pictures.containers import Container, expand_ranges
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
-from sira_cli.pictures.picture import STDIN, FilePicture, Picture, StdinPicture, StorePicture
+from sira_cli.pictures.picture import STDIN, Picture, StdinPicture
+from sira_cli.pictures.sources import located
+from sira_cli.pictures.webdataset import ENDING, TarShard
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,23 @@ class Shard:
 
 
 def find_pictures(
-    paths: Iterable[str], *, recursive: bool = False, shard: Shard | None = None, limit: int | None = None
+    paths: Iterable[str],
+    *,
+    recursive: bool = False,
+    shard: Shard | None = None,
+    limit: int | None = None,
+    image_column: str | None = None,
 ) -> list[Picture]:
     """Return every picture once, in the order of `paths`; those in a folder are sorted by name.
 
     Args:
         paths: files, folders, globs (where no such file exists), URIs of stores, `-` for stdin. What does not exist is
-            listed, too: it becomes an error of its own when it is opened.
+            listed, too: it becomes an error of its own when it is opened. WebDataset shards stand for the pictures in
+            them, `{000..123}` for many shards; a folder without pictures stands for the shards in it.
         recursive: include subfolders, after the files beside them; links to folders are not followed.
-        shard: keep this part only.
-        limit: keep this many at most.
+        shard: keep this part only. A WebDataset shard belongs to one part as a whole.
+        limit: keep this many at most; what is not needed for them is not looked at.
+        image_column: where a WebDataset shard has several pictures per key, the extension of the one to take.
 
     Raises:
         SettingsError: a path is empty, `-` is given twice, a store does not answer, or there are no pictures.
@@ -63,15 +73,23 @@ def find_pictures(
     if paths.count(STDIN) > 1:
         raise SettingsError("'-' (stdin) can be given once")
     found: dict[str, Picture] = {}
-    for path in paths:
-        for picture in _expand(path, recursive):
+    containers, any_place = 0, False
+    for place in _places(paths, recursive, image_column):
+        any_place = True
+        if shard is not None and not shard.holds(place.relative):
+            continue
+        containers += isinstance(place, Container)
+        for picture in place.pictures() if isinstance(place, Container) else (place,):
             found.setdefault(picture.identity, picture)
-    if not found:
+            if len(found) == limit:
+                return list(found.values())
+    if containers and not found:
+        raise SettingsError(f"{_shown(paths)}: no pictures inside")
+    if not any_place:
         # Only folders can be empty: everything else is listed as it is.
         subfolders = "" if recursive else " (subfolders count with -r)"
         raise SettingsError(f"{_shown(paths)}: no pictures in this folder{subfolders}")
-    pictures = [picture for picture in found.values() if shard is None or shard.holds(picture.relative)]
-    return pictures[:limit]
+    return list(found.values())
 
 
 def check_any_exists(pictures: Sequence[Picture]) -> None:
@@ -120,21 +138,51 @@ def _is_folder(path: str) -> bool:
         return False
 
 
-def _expand(path: str, recursive: bool) -> Iterator[Picture]:
+def _places(paths: Iterable[str], recursive: bool, image_column: str | None) -> Iterator[Picture | Container]:
+    for path in paths:
+        for each in expand_ranges(path):
+            for location, relative in _expand(each, recursive):
+                if location == STDIN:
+                    yield StdinPicture()
+                elif is_container(location) and (stores.is_uri(location) or os.path.lexists(location)):
+                    yield TarShard(location, relative, image_column)
+                else:
+                    yield located(location, relative)
+
+
+def is_container(name: str) -> bool:
+    """Return whether a file of this name holds many pictures."""
+    return name.lower().endswith(ENDING)
+
+
+def _expand(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
+    """Yield the files that a path stands for, each with its path below the folder that was given."""
     if path == STDIN:
-        yield StdinPicture()
+        yield STDIN, STDIN
     elif stores.is_uri(path):
-        for uri, relative in stores.walk(path, recursive):
-            if uri == path or Path(relative).suffix.lower() in endings():
-                yield StorePicture(uri, relative)
+        listed = list(stores.walk(path, recursive))
+        is_file = any(uri == path for uri, _ in listed)
+        yield from listed if is_file else _pictures_or_containers(each for each in listed if _counts(each[1]))
     elif _is_folder(path):
-        for picture in _walk(path, recursive):
-            yield FilePicture(picture, os.path.relpath(picture, path))
+        yield from _pictures_or_containers((file, os.path.relpath(file, path)) for file in _walk(path, recursive))
     elif os.path.lexists(path) or not (matches := _matches(path)):
-        yield FilePicture(path, path)
+        yield path, path
     else:
         for match in matches:
             yield from _expand(match, recursive)
+
+
+def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the pictures of a folder; if there are none, the files that hold many."""
+    containers, any_picture = [], False
+    for location, relative in files:
+        if is_container(relative):
+            containers.append((location, relative))
+        else:
+            any_picture = True
+            yield location, relative
+    if not any_picture:
+        yield from containers
 
 
 def _matches(pattern: str) -> list[str]:
@@ -144,7 +192,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _walk(folder: str, recursive: bool) -> Iterator[str]:
-    """Yield the files of a folder that are named like pictures, without hidden ones; an unreadable folder itself."""
+    """Yield the files of a folder whose names count, without hidden ones; an unreadable folder itself."""
     try:
         with os.scandir(folder) as entries:
             inside = sorted(
@@ -154,12 +202,17 @@ def _walk(folder: str, recursive: bool) -> Iterator[str]:
         yield folder
         return
     for entry in inside:
-        if Path(entry.name).suffix.lower() in endings() and not _is_folder(entry.path):
+        if _counts(entry.name) and not _is_folder(entry.path):
             yield str(Path(folder, entry.name))
     if recursive:
         for entry in inside:
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(str(Path(folder, entry.name)), recursive)
+
+
+def _counts(name: str) -> bool:
+    """Return whether a file of this name in a folder is a picture, or holds many."""
+    return Path(name).suffix.lower() in endings() or is_container(name)
 
 
 def _shown(paths: list[str]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from sira_cli.errors import SettingsError
@@ -37,10 +38,34 @@ def read(uri: str) -> bytes:
     return data
 
 
+def read_range(uri: str, offset: int, size: int) -> bytes:
+    """Return a part of an object; fewer bytes if it ends before.
+
+    Raises:
+        OSError, SettingsError: as `read`.
+    """
+    filesystem, path = _located(uri)
+    with filesystem.open_input_file(path) as file:
+        data: bytes = file.read_at(size, offset)
+    return data
+
+
+def stream(uri: str) -> BinaryIO:
+    """Open an object to be read from its beginning to its end.
+
+    Raises:
+        OSError, SettingsError: as `read`.
+    """
+    filesystem, path = _located(uri)
+    opened: BinaryIO = filesystem.open_input_stream(path)
+    return opened
+
+
 def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
     """Yield URI and path below for every file in a folder but hidden ones; for anything else the URI itself.
 
-    The order is that of a local folder: a folder's files by name, then its subfolders.
+    A `*` in the last part of a URI stands for any characters, where there is no object of that name. The order is that
+    of a local folder: a folder's files by name, then its subfolders.
 
     Raises:
         SettingsError: there is no such kind of store, or it does not answer.
@@ -50,7 +75,13 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
         filesystem, path = _located(uri)
         from pyarrow.fs import FileSelector, FileType
 
-        if filesystem.get_file_info(path).type != FileType.Directory:
+        pattern = ""
+        kind = filesystem.get_file_info(path).type
+        if kind == FileType.NotFound and "*" in path.rpartition("/")[2]:
+            path, _, pattern = path.rpartition("/")
+            parts = parts._replace(path=parts.path.rpartition("/")[0])
+            kind, recursive = filesystem.get_file_info(path).type, False
+        if kind != FileType.Directory:
             yield uri, parts.path.lstrip("/")
             return
         found = filesystem.get_file_info(FileSelector(path, recursive=recursive))
@@ -58,6 +89,8 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
         raise SettingsError(f"{public(uri)}: cannot be listed: {error}") from error
     files = [entry.path[len(path) :].strip("/").split("/") for entry in found if entry.type == FileType.File]
     visible = [names for names in files if not any(name.startswith(".") for name in names)]
+    if pattern:
+        visible = [names for names in visible if fnmatchcase(names[-1], pattern)]
     for names in sorted(visible, key=lambda names: [(1, name) for name in names[:-1]] + [(0, names[-1])]):
         below = "/".join(names)
         yield urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(below)}")), below

@@ -1,0 +1,110 @@
+"""Files that hold many pictures (shards, tables), and the pictures inside."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.pictures.names import as_text
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.sources import located
+
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+@dataclass(frozen=True)
+class Container(ABC):
+    """A file that holds many pictures.
+
+    Attributes:
+        location: its path or URI.
+        relative: its path below the folder that was given, or `location`; decides shards.
+    """
+
+    location: str
+    relative: str
+
+    @abstractmethod
+    def pictures(self) -> Iterator[Picture]:
+        """Yield what is inside, in order. What cannot be read becomes a picture that says so when it is opened.
+
+        Raises:
+            DataError: it is not of the expected kind.
+            SettingsError: a setting does not fit it.
+        """
+
+
+@dataclass(frozen=True)
+class ContainedPicture(Picture):
+    """A picture inside a file that holds many.
+
+    Attributes:
+        container: path or URI of the file.
+        member: its name inside the file; empty for the file as a whole.
+    """
+
+    container: str
+    member: str
+
+    @property
+    def container_name(self) -> str:
+        """The name of the file that holds it, without its folder."""
+        return as_text(PurePath(self.container).name)
+
+    @property
+    def member_key(self) -> str:
+        """What tells it apart from the others in the same file."""
+        return as_text(self.member)
+
+    @property
+    def address(self) -> str:
+        """The address of the file that holds it, and its name inside."""
+        return self._below(located(self.container).address)
+
+    @property
+    def depends_on_folder(self) -> bool:
+        """Whether the path of the file that holds it is relative."""
+        return located(self.container).depends_on_folder
+
+    def name_in(self, folder: Path | None) -> str:
+        """Return the name of the file that holds it, as seen from `folder`, and its name inside."""
+        return self._below(located(self.container).name_in(folder))
+
+    def text_file(self, extension: str) -> Path:
+        """Refuse: nothing is written into the file that holds it."""
+        raise SettingsError(f"{self.shown}: texts are not written into {self.container_name}: give `output_dir=`")
+
+    def _below(self, container: str) -> str:
+        return f"{container}/{as_text(self.member)}" if self.member else container
+
+
+@dataclass(frozen=True)
+class BrokenPicture(ContainedPicture):
+    """A picture of which it is known already that it cannot be read.
+
+    Attributes:
+        fault: what is wrong, for messages.
+    """
+
+    fault: str
+
+    def read(self) -> bytes:
+        """Raise what is wrong."""
+        raise PictureError(f"{self.shown}: {self.fault}")
+
+
+def expand_ranges(path: str) -> Iterator[str]:
+    """Yield the paths of a pattern such as `cc3m-{00000..00575}.tar`; any other path is its own only one."""
+    match = _RANGE.search(path)
+    if match is None or os.path.lexists(path):
+        yield path
+        return
+    first, last = match[1], match[2]
+    width = max(len(first), len(last)) if first.startswith("0") or last.startswith("0") else 0
+    for number in range(int(first), int(last) + 1):
+        yield from expand_ranges(f"{path[: match.start()]}{number:0{width}}{path[match.end() :]}")

@@ -1,0 +1,190 @@
+"""WebDataset shards: tar files in which the members of a picture share a key, `000012.jpg`, `000012.txt`."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sira_cli.errors import PictureError
+from sira_cli.pictures import stores
+from sira_cli.pictures.containers import BrokenPicture, ContainedPicture, Container
+from sira_cli.pictures.names import as_text, one_line
+from sira_cli.pictures.picture import Picture
+
+ENDING = ".tar"
+PICTURES = ("jpg", "jpeg", "png", "webp")
+TEXTS = ("txt", "json", "cls")  # what prompts can be filled from
+_READ_AHEAD = 2**20  # bytes, of a shard in a store
+
+# As the webdataset package has it: the key ends at the first full stop of the file's name.
+_MEMBER = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
+
+
+def key_and_extension(member: str) -> tuple[str, str] | None:
+    """Return the key and the extension, in lower case, of a member's name; None for one that belongs to no key."""
+    match = _MEMBER.fullmatch(member)
+    return None if match is None else (match[1], match[2].lower())
+
+
+@dataclass(frozen=True)
+class Member:
+    """Where the bytes of a member are."""
+
+    extension: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class MemberPicture(ContainedPicture):
+    """A picture in a WebDataset shard; `member` is its name there.
+
+    Attributes:
+        place: where its bytes are.
+        beside: text and JSON members of the same key.
+    """
+
+    place: Member
+    beside: tuple[Member, ...] = ()
+
+    @property
+    def member_key(self) -> str:
+        """The key in the sense of WebDataset."""
+        found = key_and_extension(self.member)
+        return as_text(self.member if found is None else found[0])
+
+    def read(self) -> bytes:
+        """Read the member's bytes, and nothing else of the shard."""
+        return self._bytes(self.place)
+
+    def _bytes(self, place: Member) -> bytes:
+        try:
+            if stores.is_uri(self.container):
+                data = stores.read_range(self.container, place.offset, place.size)
+            else:
+                with Path(self.container).open("rb") as file:
+                    file.seek(place.offset)
+                    data = file.read(place.size)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise PictureError(f"{self.shown}: cannot be read: {reason}") from None
+        if len(data) < place.size:
+            raise PictureError(f"{self.shown}: is cut off, because the shard ends in the middle of it")
+        return data
+
+
+@dataclass
+class _Sample:
+    """The members of one key, as they come."""
+
+    key: str
+    pictures: dict[str, tuple[str, Member]] = field(default_factory=dict)  # by extension: name, place
+    texts: list[Member] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TarShard(Container):
+    """A WebDataset shard.
+
+    Attributes:
+        image: the extension of the picture's member; None: whichever of `PICTURES` there is.
+    """
+
+    image: str | None = None
+
+    def pictures(self) -> Iterator[Picture]:
+        """Yield one picture per key. Of the shard only the headers are read, or in a store all of it, once."""
+        keys: set[str] = set()
+        last = ""
+        try:
+            for sample in self._samples():
+                last = sample.key
+                if not sample.pictures:
+                    continue
+                if sample.key in keys:
+                    yield self._broken(sample.key, "the key stands twice in the shard, and its pictures apart")
+                    continue
+                keys.add(sample.key)
+                yield self._picture(sample)
+        except (tarfile.TarError, OSError, EOFError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            if not last and isinstance(error, tarfile.TarError):
+                yield self._broken(
+                    "", f"is no tar file: {reason}; compressed ones are not read: unpack them with gunzip"
+                )
+            else:
+                where = f" behind {one_line(last)}: what follows cannot be read" if last else ""
+                yield self._broken("", f"cannot be read{where}: {reason}")
+
+    def _picture(self, sample: _Sample) -> Picture:
+        if len(sample.pictures) > 1:
+            extensions = sorted(sample.pictures)
+            return self._broken(
+                sample.key,
+                f"has {len(extensions)} pictures ({', '.join(extensions)}), expected one: choose with `image_column=`, "
+                f"such as {extensions[0]}",
+            )
+        ((name, place),) = sample.pictures.values()
+        return MemberPicture(
+            f"{self.location}/{name}", f"{self.relative}/{name}", self.location, name, place, tuple(sample.texts)
+        )
+
+    def _broken(self, member: str, fault: str) -> BrokenPicture:
+        below = f"/{member}" if member else ""
+        return BrokenPicture(self.location + below, self.relative + below, self.location, member, fault)
+
+    def _samples(self) -> Iterator[_Sample]:
+        sample: _Sample | None = None
+        try:
+            for name, offset, size in list_members(self.location):
+                found = key_and_extension(name)
+                if found is None:
+                    continue
+                key, extension = found
+                if sample is None or sample.key != key:
+                    if sample is not None:
+                        yield sample
+                    sample = _Sample(key)
+                place = Member(extension, offset, size)
+                if self._is_picture(extension):
+                    sample.pictures[extension] = (name, place)
+                elif extension.rpartition(".")[2] in TEXTS:
+                    sample.texts.append(place)
+        except (tarfile.TarError, OSError, EOFError):
+            if sample is not None:
+                yield sample
+            raise
+        if sample is not None:
+            yield sample
+
+    def _is_picture(self, extension: str) -> bool:
+        return extension in PICTURES if self.image is None else extension == self.image.lower().removeprefix(".")
+
+
+def list_members(location: str) -> Iterator[tuple[str, int, int]]:
+    """Yield name, offset and size of every regular file in a tar file, in order.
+
+    Raises:
+        tarfile.TarError: it is damaged, or no tar file.
+        OSError: it cannot be read.
+    """
+    with opened_tar(location) as archive:
+        while (member := archive.next()) is not None:
+            archive.members = []  # type: ignore[attr-defined] # it would keep all of them
+            if member.isreg():
+                yield member.name, member.offset_data, member.size
+
+
+def opened_tar(location: str) -> tarfile.TarFile:
+    """Open a tar file: a local one is read where it is needed, one in a store from its beginning to its end.
+
+    Raises:
+        tarfile.TarError: it is no tar file.
+        OSError: it cannot be opened.
+    """
+    if not stores.is_uri(location):
+        return tarfile.open(location, "r:")
+    return tarfile.open(fileobj=stores.stream(location), mode="r|", bufsize=_READ_AHEAD)

@@ -1,0 +1,175 @@
+"""Pictures in WebDataset shards: which there are, what they are called, what is wrong with a shard."""
+
+from __future__ import annotations
+
+import pickle
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.pictures.find import Shard, find_pictures
+from tests.support.shards import EXAMPLES, drawn, write_tar
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Three shards of two pictures, in shards/ below the current folder."""
+    (tmp_path / "shards").mkdir()
+    for number in range(3):
+        write_tar(tmp_path / f"shards/cc-{number:05}.tar", drawn(2, 2 * number))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "shards"
+
+
+def names(*paths: str, **options) -> list[str]:
+    return [picture.name_in(None) for picture in find_pictures(paths, **options)]
+
+
+def errors(path: Path) -> list[str]:
+    """What is said about the pictures of a shard that cannot be read."""
+    found = []
+    for picture in find_pictures([path.name]):
+        try:
+            picture.read()
+        except PictureError as error:
+            found.append(str(error))
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", ["shards/cc-{00000..00002}.tar", "shards/cc-*.tar", "shards", "shards/cc-0000{0..2}.tar"]
+)
+def test_each_key_is_a_picture(folder, path):
+    pictures = find_pictures([path])
+    assert [picture.name_in(None) for picture in pictures] == [
+        f"shards/cc-{number // 2:05}.tar/{number:06}.png" for number in range(6)
+    ]
+    assert [picture.read() for picture in pictures] == [
+        EXAMPLES[number % len(EXAMPLES)].read_bytes() for number in range(6)
+    ]
+    assert [picture.member_key for picture in pictures] == [f"{number:06}" for number in range(6)]
+
+
+def test_a_picture_is_what_the_tar_file_has(folder):
+    """Against the standard library, with members of every kind, and names of every length."""
+    picture, long = EXAMPLES[0].read_bytes(), "x" * 200
+    with tarfile.open(folder / "odd.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.add(EXAMPLES[1], "./sub/a.PNG")
+        archive.add(EXAMPLES[1].parent, "sub", recursive=False)
+        archive.add(EXAMPLES[2], f"{long}.webp")
+        archive.add(EXAMPLES[0], "é.jpeg")
+        archive.add(EXAMPLES[0], "._hidden.png")
+        archive.add(EXAMPLES[0], "d.e.gif")
+    found = find_pictures(["shards/odd.tar"])
+    assert [picture.member for picture in found] == ["./sub/a.PNG", f"{long}.webp", "é.jpeg"]
+    with tarfile.open(folder / "odd.tar") as archive:
+        for each in found:
+            assert archive.extractfile(each.member).read() == each.read()
+    assert found[2].read() == picture
+
+
+def test_names_survive_that_the_folder_moves(folder, tmp_path):
+    before = [(picture.name_in(tmp_path / "out"), picture.read()) for picture in find_pictures(["shards"])]
+    (tmp_path / "elsewhere").mkdir()
+    folder.rename(tmp_path / "elsewhere/shards")
+    moved = [
+        (picture.name_in(tmp_path / "elsewhere/out"), picture.read()) for picture in find_pictures(["elsewhere/shards"])
+    ]
+    assert before == moved
+    assert before[0][0] == "../shards/cc-00000.tar/000000.png"
+
+
+def test_a_store_gives_the_same(folder):
+    """pyarrow's local filesystem stands for a store."""
+    for path in (folder.as_uri(), f"{folder.as_uri()}/cc-{{00000..00002}}.tar", f"{folder.as_uri()}/cc-*.tar"):
+        there, here = find_pictures([path]), find_pictures([str(folder)])
+        assert [picture.read() for picture in there] == [picture.read() for picture in here]
+        assert [picture.member for picture in there] == [picture.member for picture in here]
+
+
+def test_only_the_headers_and_the_picture_are_read(tmp_path, monkeypatch):
+    """A shard of 20 GB, with holes: neither listing nor reading may take more than the picture."""
+    path = tmp_path / "huge.tar"
+    with tarfile.open(path, "w") as archive:
+        for number in range(20):
+            header = tarfile.TarInfo(f"{number}.bin")
+            header.size = 2**30
+            archive.addfile(header)
+            archive.fileobj.seek(2**30, 1)
+            archive.offset += 2**30
+        archive.add(EXAMPLES[0], "last.png")
+    assert path.stat().st_size > 20 * 2**30
+    (picture,) = find_pictures([str(path)])
+    assert picture.read() == EXAMPLES[0].read_bytes()
+
+
+def test_parts_take_whole_shards(folder):
+    parts = [names("shards", shard=Shard(index, 2)) for index in (1, 2)]
+    assert sorted(parts[0] + parts[1]) == names("shards")
+    assert not {name.split("/")[1] for name in parts[0]} & {name.split("/")[1] for name in parts[1]}
+
+
+def test_a_limit_ends_the_search(folder):
+    (folder / "cc-00001.tar").write_bytes(b"no tar file")
+    assert names("shards", limit=2) == names("shards/cc-00000.tar")
+
+
+def test_pictures_beside_shards_come_without_them(folder):
+    """As in earlier versions: who keeps an archive of a folder in the folder captions its pictures."""
+    (folder / "a.png").write_bytes(EXAMPLES[0].read_bytes())
+    assert names("shards") == ["shards/a.png"]
+
+
+def test_a_truncated_shard_gives_what_is_whole(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    path = folder / "cc-00000.tar"
+    whole = path.read_bytes()
+    (_, second) = find_pictures([path.name])
+    path.write_bytes(whole[: second.place.offset + 1000])
+    assert errors(path) == [
+        "cc-00000.tar/000001.png: is cut off, because the shard ends in the middle of it",
+        "cc-00000.tar: cannot be read behind 000001: what follows cannot be read: unexpected end of data",
+    ]
+    assert len(find_pictures([path.name])) == 3  # the first is whole
+
+
+def test_what_is_no_tar_file(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "page.tar").write_text("<html>" * 1000)
+    (message,) = errors(folder / "page.tar")
+    assert message.startswith("page.tar: is no tar file: ")
+    assert message.endswith("compressed ones are not read: unpack them with gunzip")
+    assert [picture.is_missing() for picture in find_pictures(["none.tar"])] == [True]
+
+
+def test_a_key_with_two_pictures(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    picture = EXAMPLES[0].read_bytes()
+    write_tar(folder / "two.tar", [("a.jpg", picture), ("a.png", b"x"), ("b.png", picture), ("b.depth.png", b"y")])
+    assert errors(folder / "two.tar") == [
+        "two.tar/a: has 2 pictures (jpg, png), expected one: choose with `image_column=`, such as jpg"
+    ]
+    assert [picture.read() for picture in find_pictures(["two.tar"], image_column="png")] == [b"x", picture]
+    assert [picture.read() for picture in find_pictures(["two.tar"], image_column=".depth.png")] == [b"y"]
+    write_tar(folder / "apart.tar", [("a.jpg", picture), ("b.png", picture), ("a.png", picture)])
+    assert errors(folder / "apart.tar") == ["apart.tar/a: the key stands twice in the shard, and its pictures apart"]
+
+
+def test_a_shard_without_pictures(folder):
+    write_tar(folder / "empty.tar", [])
+    write_tar(folder / "texts.tar", [("a.txt", b"text")])
+    with pytest.raises(SettingsError, match=r"^shards/empty\.tar and 1 more: no pictures inside$"):
+        find_pictures(["shards/empty.tar", "shards/texts.tar"])
+    assert names("shards/empty.tar", "shards/cc-00000.tar") == names("shards/cc-00000.tar")
+
+
+def test_a_picture_in_a_shard_travels_and_has_no_place_beside_it(folder):
+    (picture, *_) = find_pictures(["shards"])
+    assert pickle.loads(pickle.dumps(picture)) == picture
+    assert picture.depends_on_folder
+    assert picture.address == f"{folder}/cc-00000.tar/000000.png"
+    assert picture.mirrored(".txt") == Path("cc-00000.tar/000000.txt")
+    with pytest.raises(SettingsError, match=r"texts are not written into cc-00000\.tar: give `output_dir=`"):
+        picture.text_file(".txt")

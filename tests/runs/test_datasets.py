@@ -1,0 +1,88 @@
+"""Runs over data sets: shards and tables in, the same guarantees as for folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from sira_cli.models.loading import load
+from tests.support.helpers import SIRA
+from tests.support.shards import EXAMPLES, drawn, write_tar
+
+FAST = ("--preset", "demo", "--max-new-tokens", "6")
+
+
+@pytest.fixture
+def shards(tmp_path, monkeypatch) -> Path:
+    """Two shards of three pictures, the second with one that is none in the middle."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    write_tar(folder / "cc-000.tar", drawn(3))
+    broken = [(name, b"no picture" if name == "000004.png" else data) for name, data in drawn(3, 3)]
+    write_tar(folder / "cc-001.tar", broken)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def without_time(path: Path) -> bytes:
+    return re.sub(rb'"duration_ms": [0-9.]+', b'"duration_ms": 0', path.read_bytes())
+
+
+def kill_soon(folder: Path, home: Path, output: Path, *command: object) -> None:
+    """Start the installed command, and kill it as soon as it has written something new."""
+
+    def written() -> int:
+        return sum(path.stat().st_size for path in output.rglob("*.jsonl")) if output.is_dir() else 0
+
+    before = written()
+    arguments = [SIRA, *map(str, command)]
+    with subprocess.Popen(
+        arguments, cwd=folder, env={**os.environ, "SIRA_HOME": str(home)}, stderr=subprocess.DEVNULL
+    ) as run:
+        while run.poll() is None and written() <= before:
+            time.sleep(0.01)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+
+
+def test_texts_are_those_of_the_pictures_alone(sira, shards):
+    code, out, err = sira("caption", "shards/cc-{000..001}.tar", *FAST, "-o", "captions.jsonl", "-b", 4)
+    assert (code, out) == (3, "")
+    assert "sira: shards/cc-001.tar/000004.png: is not a picture that Pillow can read" in err
+    records = read(Path("captions.jsonl"))
+    assert [record["file_name"] for record in records] == [
+        f"shards/cc-{number // 3:03}.tar/{number:06}.png" for number in range(6)
+    ]
+    lvlm = load("demo", max_new_tokens=6)
+    for number, record in enumerate(records):
+        text = "" if number == 4 else lvlm.caption(EXAMPLES[number % len(EXAMPLES)]).text
+        assert record["text"] == text
+    again = sira("caption", "shards", *FAST, "-o", "captions.jsonl")
+    assert again[0] == 3
+    assert "5 of 6 pictures were done before" in again[2]
+
+
+def test_a_killed_run_over_shards_goes_on(sira, shards, home, tmp_path):
+    command = ("caption", "shards", *FAST)
+    assert sira(*command, "-o", "whole.jsonl")[0] == 3
+    (tmp_path / "killed").mkdir()
+    kill_soon(tmp_path, home, tmp_path / "killed", *command, "-o", "killed/captions.jsonl")
+    assert 1 <= len((tmp_path / "killed/captions.jsonl").read_bytes().splitlines()) < 6
+    assert sira(*command, "-o", "killed/captions.jsonl")[0] == 3
+    whole = without_time(tmp_path / "whole.jsonl")
+    names = [record["file_name"] for record in read(tmp_path / "killed/captions.jsonl")]
+    assert names == [f"../{record['file_name']}" for record in read(tmp_path / "whole.jsonl")]
+    assert [record["text"] for record in read(tmp_path / "killed/captions.jsonl")] == [
+        json.loads(line)["text"] for line in whole.splitlines()
+    ]
