@@ -256,6 +256,7 @@ def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[P
         shard=None if selection.shard is None else Shard.parse(selection.shard),
         limit=selection.limit,
         image_column=selection.image_column,
+        id_column=selection.id_column,
     )
     check_any_exists(pictures)
     return pictures

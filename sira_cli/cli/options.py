@@ -93,7 +93,9 @@ Verbose = Annotated[
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 
-_PICTURES = "Pictures, folders, globs, URIs or WebDataset shards (.tar); - reads one picture from stdin."
+_PICTURES = (
+    "Pictures, folders, globs, URIs, or .tar, .parquet and .arrow files with pictures; - reads one picture from stdin."
+)
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
 Question = Annotated[str | None, typer.Option("-q", "--question", help="Question to ask about each picture.")]
@@ -227,7 +229,12 @@ class SelectionOptions:
     ] = None
     image_column: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Extension of the picture in a shard with several pictures per key."),
+        typer.Option(
+            metavar="NAME", help="Column with the pictures, or their extension in a .tar file (default: found by type)."
+        ),
+    ] = None
+    id_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column that names the rows of a table (default: their numbers).")
     ] = None
 
 

@@ -17,6 +17,7 @@ from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import STDIN, Picture, StdinPicture
 from sira_cli.pictures.sources import located
+from sira_cli.pictures.tables import Table, is_table
 from sira_cli.pictures.webdataset import ENDING, TarShard
 
 
@@ -52,19 +53,23 @@ def find_pictures(
     shard: Shard | None = None,
     limit: int | None = None,
     image_column: str | None = None,
+    id_column: str | None = None,
 ) -> list[Picture]:
     """Return every picture once, in the order of `paths`; those in a folder are sorted by name.
 
     Args:
         paths: files, folders, globs (where no such file exists), URIs of stores, `-` for stdin. What does not exist is
-            listed, too: it becomes an error of its own when it is opened. WebDataset shards stand for the pictures in
-            them, `{000..123}` for many shards; a folder without pictures stands for the shards in it.
+            listed, too: it becomes an error of its own when it is opened. WebDataset shards, Parquet and Arrow files
+            stand for the pictures in them, `{000..123}` for many files; a folder without pictures for such files in it.
         recursive: include subfolders, after the files beside them; links to folders are not followed.
-        shard: keep this part only. A WebDataset shard belongs to one part as a whole.
+        shard: keep this part only. A file that holds many pictures belongs to one part as a whole.
         limit: keep this many at most; what is not needed for them is not looked at.
-        image_column: where a WebDataset shard has several pictures per key, the extension of the one to take.
+        image_column: the column with the pictures; where a WebDataset shard has several per key, the extension of the
+            one to take. None: found by type and name.
+        id_column: names the rows of a table, instead of their numbers.
 
     Raises:
+        DataError: a table has no column of pictures or ids.
         SettingsError: a path is empty, `-` is given twice, a store does not answer, or there are no pictures.
     """
     paths = list(paths)
@@ -74,7 +79,7 @@ def find_pictures(
         raise SettingsError("'-' (stdin) can be given once")
     found: dict[str, Picture] = {}
     containers, any_place = 0, False
-    for place in _places(paths, recursive, image_column):
+    for place in _places(paths, recursive, image_column, id_column):
         any_place = True
         if shard is not None and not shard.holds(place.relative):
             continue
@@ -138,21 +143,26 @@ def _is_folder(path: str) -> bool:
         return False
 
 
-def _places(paths: Iterable[str], recursive: bool, image_column: str | None) -> Iterator[Picture | Container]:
+def _places(
+    paths: Iterable[str], recursive: bool, image_column: str | None, id_column: str | None
+) -> Iterator[Picture | Container]:
     for path in paths:
         for each in expand_ranges(path):
             for location, relative in _expand(each, recursive):
                 if location == STDIN:
                     yield StdinPicture()
                 elif is_container(location) and (stores.is_uri(location) or os.path.lexists(location)):
-                    yield TarShard(location, relative, image_column)
+                    if is_table(location):
+                        yield Table(location, relative, image_column, id_column)
+                    else:
+                        yield TarShard(location, relative, image_column)
                 else:
                     yield located(location, relative)
 
 
 def is_container(name: str) -> bool:
     """Return whether a file of this name holds many pictures."""
-    return name.lower().endswith(ENDING)
+    return name.lower().endswith(ENDING) or is_table(name)
 
 
 def _expand(path: str, recursive: bool) -> Iterator[tuple[str, str]]:

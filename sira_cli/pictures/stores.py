@@ -50,6 +50,17 @@ def read_range(uri: str, offset: int, size: int) -> bytes:
     return data
 
 
+def open_file(uri: str) -> BinaryIO:
+    """Open an object to be read anywhere.
+
+    Raises:
+        OSError, SettingsError: as `read`.
+    """
+    filesystem, path = _located(uri)
+    opened: BinaryIO = filesystem.open_input_file(path)
+    return opened
+
+
 def stream(uri: str) -> BinaryIO:
     """Open an object to be read from its beginning to its end.
 

@@ -1,0 +1,141 @@
+"""Rows of Parquet and Arrow files, read in turn: about a row group is in memory, however large the file is."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from sira_cli.errors import SettingsError
+from sira_cli.pictures import stores
+from sira_cli.pictures.names import one_line
+
+PARQUET, ARROW = ".parquet", (".arrow", ".feather")
+_ROWS = 8  # of a Parquet file, that are decoded together
+_BATCHES = 2  # held in memory: threads ask for rows a little out of order
+_BUFFER = 2**22  # bytes of a column that are fetched together
+
+
+def schema(location: str) -> Any:
+    """Return the schema of a table.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or is no table.
+        SettingsError: pyarrow is missing.
+    """
+    return _parquet(location).schema_arrow if _is_parquet(location) else _arrow(location)[0]
+
+
+def count(location: str) -> int:
+    """Return the number of rows.
+
+    Raises:
+        OSError, ValueError, SettingsError: as `schema`.
+    """
+    if _is_parquet(location):
+        return int(_parquet(location).metadata.num_rows)
+    return sum(batch.num_rows for batch in _arrow(location)[1])
+
+
+def batches(location: str, columns: tuple[str, ...], first: int = 0, rows: int = _ROWS) -> Iterator[tuple[int, Any]]:
+    """Yield record batches, each with the number of its first row, from the one that holds row `first` or before.
+
+    Raises:
+        OSError, ValueError, SettingsError: as `schema`.
+    """
+    number = 0
+    if not _is_parquet(location):
+        for batch in _arrow(location)[1]:
+            if number + batch.num_rows > first:
+                yield number, batch.select(list(columns))
+            number += batch.num_rows
+        return
+    file = _parquet(location)
+    group = 0
+    while group < file.num_row_groups and number + file.metadata.row_group(group).num_rows <= first:
+        number += file.metadata.row_group(group).num_rows
+        group += 1
+    for batch in file.iter_batches(rows, row_groups=range(group, file.num_row_groups), columns=list(columns)):
+        yield number, batch
+        number += batch.num_rows
+
+
+class Cursor:
+    """Some columns of a table, to be asked for one row after the other; going back is slow. Safe in threads."""
+
+    def __init__(self, location: str, columns: tuple[str, ...]) -> None:
+        self._location, self._columns = location, columns
+        self._lock = threading.Lock()
+        self._rest: Iterator[tuple[int, Any]] = iter(())
+        self._held: deque[tuple[int, Any]] = deque(maxlen=_BATCHES)
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Return the columns of a row.
+
+        Raises:
+            OSError, ValueError, SettingsError: as `schema`; there is no such row.
+        """
+        with self._lock:
+            try:
+                return self._row(number)
+            except BaseException:
+                self._rest = iter(())
+                self._held.clear()
+                raise
+
+    def _row(self, number: int) -> dict[str, Any]:
+        end = self._held[-1][0] + self._held[-1][1].num_rows if self._held else 0
+        if not self._held or number < self._held[0][0] or number > end + 100 * _ROWS:
+            self._held.clear()
+            self._rest = batches(self._location, self._columns, number)
+        while True:
+            for start, batch in self._held:
+                if start <= number < start + batch.num_rows:
+                    return {name: batch.column(name)[number - start].as_py() for name in self._columns}
+            following = next(self._rest, None)
+            if following is None:
+                raise ValueError(f"the file has no row {number}")
+            self._held.append(following)
+
+
+@functools.lru_cache(maxsize=4)
+def cursor(location: str, columns: tuple[str, ...]) -> Cursor:
+    """Return the cursor that all rows of a table share."""
+    return Cursor(location, columns)
+
+
+def _is_parquet(location: str) -> bool:
+    return location.lower().endswith(PARQUET)
+
+
+def _parquet(location: str) -> Any:
+    _needs_pyarrow(location)
+    from pyarrow import parquet
+
+    source = stores.open_file(location) if stores.is_uri(location) else location
+    return parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False)
+
+
+def _arrow(location: str) -> tuple[Any, Iterator[Any]]:
+    """Return schema and record batches of a file in either of Arrow's formats; `datasets` writes streams."""
+    _needs_pyarrow(location)
+    import pyarrow
+
+    def source() -> Any:
+        return stores.open_file(location) if stores.is_uri(location) else pyarrow.memory_map(location)
+
+    try:
+        stream = pyarrow.ipc.open_stream(source())
+    except pyarrow.ArrowInvalid:
+        file = pyarrow.ipc.open_file(source())
+        return file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
+    return stream.schema, iter(stream)
+
+
+def _needs_pyarrow(location: str) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(f"{one_line(location)} needs pyarrow: pip install 'sira-cli[parquet]'") from error
