@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from sira_cli.cli.options import (
+    ColumnsPrompt,
     DecodingOptions,
     EngineOptions,
     ModelOptions,
     OutputOptions,
     Paths,
-    Prompt,
     SelectionOptions,
     TextOptions,
     with_options,
@@ -46,7 +46,7 @@ def caption(
     selection: SelectionOptions,
     engine: EngineOptions,
     output: OutputOptions,
-    prompt: Prompt = None,
+    prompt: ColumnsPrompt = None,
     words: Annotated[bool, typer.Option("--words", help="Score how well the picture supports each word.")] = False,
 ) -> None:
     """Describe pictures."""

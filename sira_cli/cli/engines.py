@@ -30,6 +30,7 @@ class Job:
     prompt: str
     settings: dict[str, Any]
     targets: Targets
+    fills: bool = False
 
 
 class Engines:
@@ -50,6 +51,7 @@ class Engines:
             job.method,
             task=self._task,
             prompt=job.prompt,
+            fills=job.fills,
             quantization=self._model.quantization,
             trust_remote_code=self._model.trust_remote_code,
             verify=self._asked["verify"],
@@ -69,6 +71,7 @@ class Engines:
                 self._task,
                 job.prompt,
                 batch_size=engine.batch_size,
+                fills=job.fills,
                 done=done,
                 on_text=on_text,
                 **self._asked,
@@ -78,7 +81,8 @@ class Engines:
 
             loaded = loading(self._model, job.method, engine.compile)
             folder = str(Path.cwd())
-            work = Work(job.preset, loaded, self._task, job.prompt, engine.batch_size, folder, **self._asked)
+            asked = {**self._asked, "fills": job.fills}
+            work = Work(job.preset, loaded, self._task, job.prompt, engine.batch_size, folder, **asked)
             run = RayRun(work, workers=engine.workers, done=done, quiet=verbosity() < 1)
         raise_interrupts()  # Ray has replaced our handler of SIGTERM
         note_bundled(job.preset, pictures)

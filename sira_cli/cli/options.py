@@ -100,6 +100,10 @@ Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURE
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
 Question = Annotated[str | None, typer.Option("-q", "--question", help="Question to ask about each picture.")]
 Prompt = Annotated[str | None, typer.Option("--prompt", help="Prompt for the model (default: the preset's).")]
+ColumnsPrompt = Annotated[
+    str | None,
+    typer.Option("--prompt", help="Prompt for the model; {NAME} stands for a column (default: the preset's)."),
+]
 Colors = Annotated[ColorBy, typer.Option("--color-by", help="Score that colours the words of a text on a terminal.")]
 
 

@@ -72,6 +72,7 @@ def run_pictures(
     pictures = chosen_pictures(paths, selection)
     prompts = {"prompt": said} if task == "caption" else {}
     chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))
+    from sira_cli.runs.prompts import needs_columns
     from sira_cli.runs.run import PictureRun, check_request
     from sira_cli.runs.targets import Targets, settings_of
 
@@ -86,6 +87,7 @@ def run_pictures(
             settings |= {"words": words, "choices": list(choices)}
             if look is not None:
                 settings["verify"] = look.settings(preset)
+            fills = needs_columns(prompt, pictures)
             own = output if len(chosen) == 1 else _of_method(output, task, name)
             targets = files.enter_context(
                 Targets(
@@ -97,10 +99,11 @@ def run_pictures(
                     output_dir=own.output_dir,
                     overwrite=own.overwrite,
                     retry_errors=own.retry_errors,
+                    same_prompt=not fills,
                 )
             )
             targets.check(settings, method)
-            jobs.append(Job(preset, method, prompt, settings, targets))
+            jobs.append(Job(preset, method, prompt, settings, targets, fills))
         note_idle(decoding, jobs[0].preset)
         if engine.engine == Engine.RAY and (not jobs[0].targets.any or "-" in paths):
             raise SettingsError(
@@ -190,7 +193,7 @@ class _Terminal:
             note(f"out of memory with {event.before} pictures at once, now {event.batch_size}")
         elif isinstance(event, Skipped):
             if self._output.json:
-                print(json.dumps(self._targets.record_before(event.picture, event.name), ensure_ascii=False))
+                print(json.dumps(self._targets.record_before(event.picture, event.id), ensure_ascii=False))
             progress.advance(error=event.failed, worked=False)
         elif isinstance(event, Finished | Failed):
             self._print(event)

@@ -62,6 +62,11 @@ class ContainedPicture(Picture):
         return as_text(self.member)
 
     @property
+    def has_columns(self) -> bool:
+        """Whether a prompt's `{names}` are columns: yes."""
+        return True
+
+    @property
     def address(self) -> str:
         """The address of the file that holds it, and its name inside."""
         return self._below(located(self.container).address)

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import stat
 import sys
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -79,6 +83,32 @@ class Picture(ABC):
     def asked(self, prompt: str) -> str:
         """Return what is asked about it in a run with a prompt; a picture may bring a text of its own."""
         return prompt
+
+    @property
+    def id(self) -> str:
+        """What tells it apart from others in a run, if not its name."""
+        return ""
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether it is part of a data set, so that a prompt's `{names}` are columns."""
+        return False
+
+    def column_names(self) -> list[str]:
+        """Return the names of what is known about it beside the picture.
+
+        Raises:
+            PictureError: that cannot be read.
+        """
+        return []
+
+    def columns(self, names: Collection[str]) -> Mapping[str, Any]:
+        """Return those of some columns that it has.
+
+        Raises:
+            PictureError: they cannot be read.
+        """
+        return {}
 
     def is_missing(self) -> bool:
         """Return whether it can be told without reading that there is no such picture."""
@@ -179,6 +209,21 @@ class FilePicture(Picture):
         """Return the file of the same name with another extension."""
         return Path(self.location).with_suffix(extension)
 
+    def column_names(self) -> list[str]:
+        """Return `txt` for a text file beside it, and the names in a JSON file beside it."""
+        return list(self._texts())
+
+    def columns(self, names: Collection[str]) -> Mapping[str, Any]:
+        """Return what the files beside it say."""
+        return self._texts()
+
+    def _texts(self) -> dict[str, Any]:
+        texts = {}
+        for extension in ("json", "txt"):
+            with suppress(FileNotFoundError):
+                texts[extension] = _read_file(self, self.text_file(f".{extension}"))
+        return columns_of(self.shown, texts)
+
     def read(self) -> bytes:
         """Read the file."""
         try:
@@ -253,6 +298,37 @@ class StdinPicture(Picture):
     @functools.cached_property
     def _bytes(self) -> bytes:
         return sys.stdin.buffer.read()
+
+
+def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the columns that text files hold: those of JSON are its names, any other is named as its extension.
+
+    Args:
+        shown: the picture's name, for messages.
+        texts: the files' bytes, by extension.
+
+    Raises:
+        PictureError: a JSON file holds something else than an object.
+    """
+    columns: dict[str, Any] = {}
+    for extension, data in texts.items():
+        if extension.rpartition(".")[2] != "json":
+            columns[extension] = data.decode(errors="replace").strip()
+            continue
+        try:
+            columns = {**json.loads(data), **columns}
+        except (ValueError, TypeError) as error:
+            raise PictureError(f"{shown}: its .{extension} is no JSON object: {error}") from None
+    return columns
+
+
+def _read_file(picture: Picture, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _unreadable(picture, error) from None
 
 
 def _unreadable(picture: Picture, error: Exception) -> PictureError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,17 @@ class RowPicture(ContainedPicture):
         if not isinstance(value, bytes):
             raise PictureError(f"{self.shown}: row {self.row} has no picture in column {self.column}")
         return value
+
+    def column_names(self) -> list[str]:
+        """Return the names of the other columns."""
+        try:
+            return [name for name in rows.schema(self.container).names if name != self.column]
+        except (OSError, ValueError) as error:
+            raise PictureError(f"{self.shown}: cannot be read: {_reason(error)}") from None
+
+    def columns(self, names: Collection[str]) -> Mapping[str, Any]:
+        """Return the cells of some of the other columns."""
+        return self._cells(tuple(name for name in self.column_names() if name in names))
 
     def _cells(self, columns: tuple[str, ...]) -> dict[str, Any]:
         try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sira_cli.errors import PictureError
 from sira_cli.pictures import stores
 from sira_cli.pictures.containers import BrokenPicture, ContainedPicture, Container
 from sira_cli.pictures.names import as_text, one_line
-from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.picture import Picture, columns_of
 
 ENDING = ".tar"
 PICTURES = ("jpg", "jpeg", "png", "webp")
@@ -59,6 +60,14 @@ class MemberPicture(ContainedPicture):
     def read(self) -> bytes:
         """Read the member's bytes, and nothing else of the shard."""
         return self._bytes(self.place)
+
+    def column_names(self) -> list[str]:
+        """Return the names of its text members, and those in its JSON members."""
+        return list(self.columns(()))
+
+    def columns(self, names: Collection[str]) -> Mapping[str, Any]:
+        """Return what its text and JSON members say."""
+        return columns_of(self.shown, {place.extension: self._bytes(place) for place in self.beside})
 
     def _bytes(self, place: Member) -> bytes:
         try:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from sira_cli.errors import PictureError, PictureSettingsError, SiraError
+from sira_cli.errors import PictureError, PictureSettingsError, SettingsError, SiraError
 from sira_cli.models.choices import choose
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
@@ -35,6 +35,7 @@ from sira_cli.runs.ahead import ahead
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.item import Item
 from sira_cli.runs.memory import out_of_memory, peak_memory
+from sira_cli.runs.prompts import filled
 
 READERS = 4
 FLUSH = 64  # pictures that an earlier run has done are given out together
@@ -70,6 +71,7 @@ class BatchRun:
         words: bool = False,
         choices: Sequence[str] = (),
         verify: Verify | None = None,
+        fills: bool = False,
         done: Callable[[str], str] = lambda name: "",
         old_draws: bool = True,
         on_text: Callable[[Picture, str], None] | None = None,
@@ -85,6 +87,7 @@ class BatchRun:
             words: score the words of each text.
             choices: pick one of these answers, instead of decoding.
             verify: ask about each thing that a text names whether it is in the picture, and perhaps take it out.
+            fills: replace the prompt's `{names}` by what is known about each picture.
             done: called with an item's id, returns the key of the work that an earlier run did on it; equal work is
                 skipped.
             old_draws: whether sampled texts of sira 0.1, where every picture had the same random numbers, count as
@@ -101,6 +104,7 @@ class BatchRun:
         self._verified = None if verify is None else VerifiedAnswers(lvlm, verify)
         self._looked = None if self._verified is None else self._verified.settings
         self._on_text = on_text if as_decoded else None
+        self._fills = fills
         self._words, self._choices, self._old_draws = words, choices, old_draws
         self._halvings: deque[Halved] = deque()
 
@@ -130,7 +134,7 @@ class BatchRun:
 
     def give_up(self, picture: Picture, name: str, message: str) -> PictureEvent:
         """Fail a picture without opening it."""
-        item = Item(picture, name, picture.asked(self._prompt))
+        item = self._item(picture, name)
         self._settle(item, self._no_answer(f"{picture.shown}: {message}"))
         return item.event()
 
@@ -143,7 +147,10 @@ class BatchRun:
         Raises:
             SiraError: about the model or the settings: no picture would do better.
         """
-        return self.answers(Item(picture, name, picture.asked(self._prompt)) for picture, name in pictures)
+        return self.answers(self._item(picture, name) for picture, name in pictures)
+
+    def _item(self, picture: Picture, name: str) -> Item:
+        return Item(picture, name, picture.asked(self._prompt), picture.id)
 
     def answers(self, todo: Iterable[Item]) -> Generator[PictureEvent | Halved, None, None]:
         """Yield what becomes of every item, in order.
@@ -174,6 +181,7 @@ class BatchRun:
         try:
             item.data = item.picture.read()
             item.sha256 = hashlib.sha256(item.data).hexdigest()
+            self._complete_prompt(item)
             if not self._is_done(item):
                 item.size = picture_size(item.picture.shown, item.data)
         except Exception as error:
@@ -182,6 +190,16 @@ class BatchRun:
         if item.settled:
             item.data = b""
         return item
+
+    def _complete_prompt(self, item: Item) -> None:
+        """Fill the prompt; one that is not the run's has not been checked yet."""
+        if self._fills:
+            item.prompt = filled(item.prompt, item.picture)
+        if item.prompt != self._prompt:
+            try:
+                self._lvlm.check_prompt(item.prompt)
+            except SettingsError as error:
+                raise PictureSettingsError(str(error)) from None
 
     def _is_done(self, item: Item) -> bool:
         work = (self._task, item.name, item.sha256, item.prompt, self._looked)

@@ -48,14 +48,21 @@ class Ledger:
     """
 
     def __init__(
-        self, path: Path, *, overwrite: bool = False, by: str = "file_name", failures: Path | None = None
+        self,
+        path: Path,
+        *,
+        overwrite: bool = False,
+        by: str = "file_name",
+        same_prompt: bool = True,
+        failures: Path | None = None,
     ) -> None:
         """Open or create the file, keep other processes out, and read what is in it.
 
         Args:
             path: the file.
             overwrite: do not look at what is in it; `begin` will drop it.
-            by: the field that tells records apart: `file_name`, or `id` where prompts differ from record to record.
+            by: the field that tells records apart: `file_name`, or `id` where a picture comes with several prompts.
+            same_prompt: whether all records have the same prompt, if they are told apart by `file_name`.
             failures: where `finish` puts the records of failed pictures, instead of leaving them among the others.
 
         Raises:
@@ -64,8 +71,8 @@ class Ledger:
             SiraError: it cannot be opened.
         """
         self.path = path
-        self._by = by
-        self._same = [name for name in CONFIGURATION if by == "file_name" or name != "prompt"]
+        self._by, self._same_prompt = by, same_prompt and by == "file_name"
+        self._same = [name for name in CONFIGURATION if self._same_prompt or name != "prompt"]
         self._lines: dict[str, _Line] = {}  # the newest of each picture
         self._failures, self._failed = failures, dict[str, bytes]()  # the lines of that file
         self._superseded = False
@@ -231,7 +238,7 @@ class Ledger:
                         raise _foreign(path, number)
                     break
                 try:
-                    head = head_of(line) if self._by == "file_name" else None
+                    head = head_of(line, same_prompt=self._same_prompt) if self._by == "file_name" else None
                     start = -1 if aside else self._end
                     if head is None or head.configuration != before:
                         before = b"" if head is None else head.configuration

@@ -33,8 +33,10 @@ _HEAD = re.compile(
 )
 
 
-def head_of(line: bytes) -> Head | None:
+def head_of(line: bytes, *, same_prompt: bool = True) -> Head | None:
     """Return what is needed of a line that looks as sira writes it; None for other lines.
+
+    With `same_prompt`, all lines of the file have the same prompt.
 
     What is searched for here is in no text: there, quotes have a backslash before them.
     """
@@ -44,6 +46,7 @@ def head_of(line: bytes) -> Head | None:
     version = line.find(b', "sira_version": ')
     if found is None or not 0 < error < first < last < image < version:
         return None
+    first = first if same_prompt else line.find(b', "preset": ', first)
     rest, optional = split_optional(line[version:])
     same = b"".join(name.encode() + value for name, value in optional.items() if name in CONFIGURATION)
     schema, key, name, status = found.groups()

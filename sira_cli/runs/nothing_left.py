@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import ModelNotFoundError
@@ -21,6 +22,7 @@ from sira_cli.models.preset import Preset
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ahead import ahead
 from sira_cli.runs.events import Skipped
+from sira_cli.runs.prompts import filled
 from sira_cli.runs.targets import Targets
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class NothingLeft:
     def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[Skipped, None, None]:
         """Yield that every picture was done before."""
         for picture, name in pictures:
-            yield Skipped(picture, name, name)
+            yield Skipped(picture, name, picture.id or name)
 
 
 def nothing_left(
@@ -57,6 +59,7 @@ def nothing_left(
     *,
     task: str,
     prompt: str,
+    fills: bool = False,
     quantization: str | None = None,
     trust_remote_code: bool = False,
     verify: Verify | None = None,
@@ -70,11 +73,12 @@ def nothing_left(
         targets: where results go.
         preset, method: with the settings in force.
         task, prompt, quantization: what else decides a text.
+        fills: as for `BatchRun`.
         trust_remote_code: whether the model's Python files belong to it.
         verify: the second look.
     """
     named = [(picture, targets.name(picture)) for picture in pictures if not targets.keeps(picture)]
-    if not all(targets.done(name) for _, name in named):
+    if not all(targets.done(picture.id or name) for picture, name in named):
         return None
     if named:
         keys = Keys.of(preset, method, _revision(preset, targets, trust_remote_code), quantization)
@@ -83,11 +87,12 @@ def nothing_left(
 
         def is_done(one: tuple[Picture, str]) -> bool:
             picture, name = one
-            try:
+            about, sha256 = picture.asked(prompt), ""
+            # Where this fails, an earlier run that has it as done has failed in the same way.
+            with suppress(Exception):
                 sha256 = hashlib.sha256(picture.read()).hexdigest()
-            except Exception:  # an earlier run could not read it either, if that has it as done
-                sha256 = ""
-            return keys.fits(targets.done(name), task, name, sha256, picture.asked(prompt), looked)
+                about = filled(about, picture) if fills else about
+            return keys.fits(targets.done(picture.id or name), task, name, sha256, about, looked)
 
         for picture, _ in named:
             picture.make_ready()

@@ -45,7 +45,7 @@ class Work:
 
     Attributes:
         preset, loading: the arguments of `load`.
-        task, prompt, batch_size, words, choices, verify: those of `BatchRun`.
+        task, prompt, batch_size, words, choices, verify, fills: those of `BatchRun`.
         folder: the current folder, which relative paths start from.
     """
 
@@ -58,6 +58,7 @@ class Work:
     words: bool = False
     choices: tuple[str, ...] = ()
     verify: Verify | None = None
+    fills: bool = False
 
 
 class RayRun:
@@ -110,7 +111,8 @@ class RayRun:
                 "number": number,
                 "picture": pickle.dumps(picture),
                 "name": name,
-                "done": self._done(name),
+                "id": picture.id or name,
+                "done": self._done(picture.id or name),
                 "error": "",
             }
             for number, (picture, name) in enumerate(self._pictures)
@@ -158,10 +160,10 @@ class RayRun:
             self._note(json.loads(row["facts"]))
             picture, name = self._pictures[number]
             if not row["record"]:
-                yield Skipped(picture, name, name)
+                yield Skipped(picture, name, picture.id or name)
                 continue
             record = Result(**json.loads(row["record"]))
-            yield (Finished if record.status == "ok" else Failed)(picture, name, name, record)
+            yield (Finished if record.status == "ok" else Failed)(picture, name, picture.id or name, record)
 
     def _note(self, facts: dict[str, Any]) -> None:
         before = self._facts or facts
@@ -206,6 +208,7 @@ class Captioner:
                 words=work.words,
                 choices=work.choices,
                 verify=work.verify,
+                fills=work.fills,
                 done=lambda name: self._keys[name],
             )
         except SiraError as error:  # if it were raised here, Ray would start workers again and again
@@ -215,7 +218,7 @@ class Captioner:
         """Return the records of a block of pictures."""
         if self._failure:
             return _columns([{"failure": self._failure}])
-        self._keys = dict(zip(rows["name"], rows["done"], strict=True))
+        self._keys = dict(zip(rows["id"], rows["done"], strict=True))
         given = [pickle.loads(picture) for picture in rows["picture"]]
         pictures = list(zip(given, rows["name"], strict=True))
         try:

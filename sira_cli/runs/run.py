@@ -20,6 +20,7 @@ from sira_cli.models.records import Result
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
+from sira_cli.runs.prompts import needs_columns
 from sira_cli.runs.run_record import Counts, run_record
 from sira_cli.runs.targets import Targets, settings_of
 
@@ -109,7 +110,7 @@ class PictureRun:
         kept = [picture for picture in self._pictures if self._targets.keeps(picture)]
         for picture in kept:
             name = self._targets.name(picture)
-            yield self._counted(Skipped(picture, name, name))
+            yield self._counted(Skipped(picture, name, picture.id or name))
         done = {picture.identity for picture in kept}
         todo = (picture for picture in self._pictures if picture.identity not in done)
         events = self._engine.events((picture, self._targets.name(picture)) for picture in todo)
@@ -130,8 +131,8 @@ class PictureRun:
         """Write what became of a picture."""
         if isinstance(event, Skipped):
             self._begin(None)
-            self._targets.complete(event.picture, event.name)
-            return Skipped(event.picture, event.name, event.id, self._targets.failed_before(event.name))
+            self._targets.complete(event.picture, event.id)
+            return Skipped(event.picture, event.name, event.id, self._targets.failed_before(event.id))
         self._begin(event.record)
         self._targets.write(event.picture, event.record)
         return event
@@ -217,7 +218,7 @@ def run_pictures(
         paths: a file, folder, glob or URI, or several.
         recursive, shard, limit: as for `find_pictures`.
         task: `caption` or `ask`; an `ask` needs a `prompt`, the question.
-        prompt: instead of the preset's.
+        prompt: instead of the preset's; see `needs_columns` for its `{names}`.
         batch_size, words, choices, verify, on_text: as for `BatchRun`.
         fail_fast: stop at the first picture that fails.
         output: the file of records; None: events only.
@@ -248,7 +249,9 @@ def run_pictures(
     settings |= {"words": words, "choices": list(choices)}
     if look is not None:
         settings["verify"] = look.settings(lvlm.preset)
-    with Targets(pictures, task=task, output=None if output is None else Path(output), **targets) as kept:
+    fills = needs_columns(text, pictures)
+    place = None if output is None else Path(output)
+    with Targets(pictures, task=task, output=place, same_prompt=not fills, **targets) as kept:
         kept.check(settings, lvlm.decoder)
         from sira_cli.runs.batch import BatchRun
 
@@ -260,6 +263,7 @@ def run_pictures(
             words=words,
             choices=choices,
             verify=look,
+            fills=fills,
             done=kept.done,
             on_text=on_text,
         )

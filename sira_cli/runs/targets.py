@@ -46,6 +46,7 @@ class Targets:
         output_dir: Path | None = None,
         overwrite: bool = False,
         retry_errors: bool = False,
+        same_prompt: bool = True,
     ) -> None:
         """Check and open the files.
 
@@ -59,6 +60,7 @@ class Targets:
             output_dir: a tree for the text files, instead of beside the pictures.
             overwrite: start anew; replace text files.
             retry_errors: do again what failed in an earlier run.
+            same_prompt: whether all pictures have the same prompt.
 
         Raises:
             SettingsError: a setting cannot be followed, or a file is in use.
@@ -85,7 +87,7 @@ class Targets:
         if not output.parent.is_dir():
             raise SettingsError(f"`output=` {output}: the folder {output.parent} does not exist: make it first")
         failures = output.with_name(METADATA_FAILURES) if output.name == METADATA else None
-        self.ledger = Ledger(output, overwrite=overwrite, failures=failures)
+        self.ledger = Ledger(output, overwrite=overwrite, same_prompt=same_prompt, failures=failures)
         self._folder = output.parent.resolve()
 
     def __enter__(self) -> Self:
