@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ from sira_cli.errors import SettingsError
 EXAMPLES = """
 sira ask photo.jpg "Is there a dog in the image?"
 sira ask photos/ "Is there a dog?" --choices Yes,No -o answers.csv
+sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
 """
 
 
@@ -37,7 +39,15 @@ sira ask photos/ "Is there a dog?" --choices Yes,No -o answers.csv
 def ask(
     *,
     paths: Paths = None,
-    question: Annotated[str, typer.Argument(help="The question to ask about each picture.", show_default=False)],
+    question: Annotated[
+        str | None, typer.Argument(help="The question to ask about each picture.", show_default=False)
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Ask the questions of a .jsonl, .csv or .parquet file; PATH is their folder."
+        ),
+    ] = None,
     choices: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Print the likeliest of these answers, with its probability.")
     ] = None,
@@ -49,15 +59,23 @@ def ask(
     output: OutputOptions,
 ) -> None:
     """Answer a question about pictures."""
+    given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
+    if given and text != TextOptions():
+        raise SettingsError(
+            "--choices prints one of the given answers: leave out --prefix, --suffix and what else changes a text"
+        )
+    if questions is not None:
+        folders = [*(paths or []), *([] if question is None else [question])]
+        run_pictures(
+            "ask", folders, None, model, decoding, text, selection, engine, output, choices=given, questions=questions
+        )
+        return
+    if question is None:
+        raise SettingsError("Missing argument 'QUESTION': the question to ask, or --questions FILE")
     if os.path.exists(question):  # noqa: PTH110 (a Path would raise for a long question)
         kind = "folder" if os.path.isdir(question) else "file"  # noqa: PTH112
         raise SettingsError(f"the question comes last, but {question} is a {kind}: add the question in quotes")
     for path in paths or ():
         if path.rstrip().endswith("?") and not os.path.lexists(path):
             raise SettingsError(f"{path!r} is no picture: one question can be asked at a time, behind the pictures")
-    given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
-    if given and text != TextOptions():
-        raise SettingsError(
-            "--choices prints one of the given answers: leave out --prefix, --suffix and what else changes a text"
-        )
     run_pictures("ask", paths or [], question, model, decoding, text, selection, engine, output, choices=given)

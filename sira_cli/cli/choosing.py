@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
@@ -237,6 +237,38 @@ def loading(model: ModelOptions, method: str | Method, compiled: bool = False) -
         "trust_remote_code": model.trust_remote_code,
         "compile": compiled,
     }
+
+
+def chosen_questions(
+    file: Path, paths: Sequence[str], selection: SelectionOptions, asking: Callable[[str], str]
+) -> list[Picture]:
+    """Return the questions of --questions, each with its picture.
+
+    Args:
+        file: of the option.
+        paths: the folder of the pictures, or nothing.
+        selection: --shard and --limit.
+        asking: returns what the model is asked for a question.
+
+    Raises:
+        SettingsError: several folders are named, or options that do not fit.
+        DataError: the file cannot be read.
+        PictureError: none of the pictures exists.
+    """
+    if len(paths) > 1 or selection.files_from is not None:
+        raise SettingsError("--questions names the pictures: give the folder that they are in, or nothing")
+    from sira_cli.pictures.find import Shard, check_any_exists
+    from sira_cli.runs.questions import question_pictures
+
+    pictures = question_pictures(
+        file,
+        asking,
+        images=paths[0] if paths else None,
+        shard=None if selection.shard is None else Shard.parse(selection.shard),
+        limit=selection.limit,
+    )
+    check_any_exists(pictures)
+    return pictures
 
 
 def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[Picture]:

@@ -52,6 +52,12 @@ class Quantization(StrEnum):
     BITS8 = "8bit"
 
 
+class OutputFormat(StrEnum):
+    """What records become at the end."""
+
+    LLAVA = "llava"
+
+
 class ColorBy(StrEnum):
     """What the colours of words show."""
 
@@ -256,6 +262,10 @@ class OutputOptions:
             metavar="FILE",
             help="Write records to FILE.jsonl or into a folder; .csv and .parquet are made from such records.",
         ),
+    ] = None
+    output_format: Annotated[
+        OutputFormat | None,
+        typer.Option(help="Write this instead of records: llava, answers to --questions as LLaVA's scripts read them."),
     ] = None
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file beside each picture.")] = False
     caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="File extension of these text files.")] = ".txt"

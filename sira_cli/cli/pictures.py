@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sira_cli.cli.choosing import choose_each, chosen_pictures, method_names, note_idle
+from sira_cli.cli.choosing import choose_each, chosen_pictures, chosen_questions, method_names, note_idle
 from sira_cli.cli.console import note, resumable, say, set_verbosity
 from sira_cli.cli.engines import Engines, Job
 from sira_cli.cli.options import (
@@ -50,6 +50,7 @@ def run_pictures(
     words: bool = False,
     choices: tuple[str, ...] = (),
     verify: VerifyOptions | None = None,
+    questions: Path | None = None,
 ) -> None:
     """Decode every picture, under one method or several. One bad picture is reported and the others go on.
 
@@ -63,15 +64,20 @@ def run_pictures(
         words: score the words of each text.
         choices: pick one of these answers.
         verify: the second look.
+        questions: a file of questions; `paths` is then the folder of its pictures, if given.
 
     Raises:
         typer.Exit: with 3 if some pictures failed, 130 if interrupted.
         SiraError: the run could not start, or not go on.
     """
     set_verbosity(output.quiet, output.verbose)
-    pictures = chosen_pictures(paths, selection)
     prompts = {"prompt": said} if task == "caption" else {}
     chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))
+    first_preset, _ = next(iter(chosen.values()))
+    if questions is None:
+        pictures = chosen_pictures(paths, selection)
+    else:
+        pictures = chosen_questions(questions, paths, selection, first_preset.prompts.asking)
     from sira_cli.runs.prompts import needs_columns
     from sira_cli.runs.run import PictureRun, check_request
     from sira_cli.runs.targets import Targets, settings_of
@@ -82,12 +88,13 @@ def run_pictures(
     with ExitStack() as files:
         for name, (preset, method) in chosen.items():
             check_request(method, preset.generation.num_beams, **asked, compiled=engine.compile)
-            prompt = preset.prompts.caption if task == "caption" else preset.prompts.asking(said or "")
+            wording = preset.prompts
+            prompt = wording.caption if task == "caption" else wording.ask if said is None else wording.asking(said)
             settings = settings_of(task, prompt, preset, method, model.quantization)
             settings |= {"words": words, "choices": list(choices)}
             if look is not None:
                 settings["verify"] = look.settings(preset)
-            fills = needs_columns(prompt, pictures)
+            fills = questions is None and needs_columns(prompt, pictures)
             own = output if len(chosen) == 1 else _of_method(output, task, name)
             targets = files.enter_context(
                 Targets(
@@ -100,6 +107,7 @@ def run_pictures(
                     overwrite=own.overwrite,
                     retry_errors=own.retry_errors,
                     same_prompt=not fills,
+                    output_format=own.output_format,
                 )
             )
             targets.check(settings, method)

@@ -77,6 +77,9 @@ class CheckRun(BatchRun):
         """Return a result without a picture: what all results of this run have in common."""
         return self._checked(super().blank(), "")
 
+    def _complete_prompt(self, item: Item) -> None:
+        """Leave it: the model is asked about things, and never given the caption as a prompt."""
+
     def _inputs(self, pictures: list[tuple[Item, Image.Image]]) -> Any:
         """Return whether there is anything to ask about: questions are prepared when the things are known."""
         return True if pictures else None

@@ -21,6 +21,7 @@ from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
 from sira_cli.runs.prompts import needs_columns
+from sira_cli.runs.questions import question_pictures
 from sira_cli.runs.run_record import Counts, run_record
 from sira_cli.runs.targets import Targets, settings_of
 
@@ -206,6 +207,7 @@ def run_pictures(
     words: bool = False,
     choices: Sequence[str] = (),
     verify: str | Verify | None = None,
+    questions: str | Path | None = None,
     fail_fast: bool = False,
     on_text: Callable[[Picture, str], None] | None = None,
     output: str | Path | None = None,
@@ -220,6 +222,7 @@ def run_pictures(
         task: `caption` or `ask`; an `ask` needs a `prompt`, the question.
         prompt: instead of the preset's; see `needs_columns` for its `{names}`.
         batch_size, words, choices, verify, on_text: as for `BatchRun`.
+        questions: a file of questions, as for `question_pictures`; `paths` is the folder of its pictures.
         fail_fast: stop at the first picture that fails.
         output: the file of records; None: events only.
         **targets: of `Targets`: sidecar, output_dir, overwrite, retry_errors, ...
@@ -228,13 +231,18 @@ def run_pictures(
         SettingsError: a setting is wrong, or the file holds records of another configuration.
         SiraError: the run cannot go on.
     """
-    if task == "ask" and prompt is None:
-        raise SettingsError("a task of kind ask needs a prompt: the question")
     prompts = lvlm.preset.prompts
     from sira_cli.models.second_look import Verify  # with torch, which a run without a model does not wait for
 
     look = Verify.of(verify)
-    text = prompts.caption if prompt is None else prompts.asking(prompt) if task == "ask" else prompt
+    if questions is not None:
+        task, text = "ask", prompts.ask
+    elif prompt is not None:
+        text = prompts.asking(prompt) if task == "ask" else prompt
+    elif task == "ask":
+        raise SettingsError("a task of kind ask needs a prompt: the question")
+    else:
+        text = prompts.caption
     check_request(
         lvlm.decoder,
         lvlm.preset.generation.num_beams,
@@ -244,12 +252,16 @@ def run_pictures(
         verify=look,
     )
     places = [paths] if isinstance(paths, str | Path) else paths
-    pictures = find_pictures([str(place) for place in places], recursive=recursive, shard=shard, limit=limit)
+    if questions is None:
+        pictures = find_pictures([str(place) for place in places], recursive=recursive, shard=shard, limit=limit)
+    else:
+        (folder,) = places
+        pictures = question_pictures(Path(questions), prompts.asking, images=str(folder), shard=shard, limit=limit)
     settings = settings_of(task, text, lvlm.preset, lvlm.decoder, lvlm.quantization)
     settings |= {"words": words, "choices": list(choices)}
     if look is not None:
         settings["verify"] = look.settings(lvlm.preset)
-    fills = needs_columns(text, pictures)
+    fills = questions is None and needs_columns(text, pictures)
     place = None if output is None else Path(output)
     with Targets(pictures, task=task, output=place, same_prompt=not fills, **targets) as kept:
         kept.check(settings, lvlm.decoder)

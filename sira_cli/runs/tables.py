@@ -43,7 +43,8 @@ def write_table(lines: Iterable[bytes], path: Path, keys: Container[str] = ()) -
         SiraError: it cannot be written.
     """
     write = _write_parquet if path.suffix.lower() == ".parquet" else _write_csv
-    columns = [name for name in COLUMNS if name in keys or name not in OPTIONAL]
+    ids = ["id"] if "id" in keys else []
+    columns = [*ids, *(name for name in COLUMNS if name in keys or name not in OPTIONAL)]
     with replacing(path) as file:
         write(map(_flat, lines), columns, file)
 
@@ -80,7 +81,7 @@ def _write_parquet(records: Any, columns: list[str], file: Any) -> None:
     types = {
         field.name: kinds.get(str(field.type).removesuffix(" | None"), pyarrow.string()) for field in fields(Result)
     }
-    schema = pyarrow.schema([(name, types[name]) for name in columns])
+    schema = pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in columns])
     with parquet.ParquetWriter(file, schema) as writer:
         while rows := list(islice(records, ROWS)):
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))

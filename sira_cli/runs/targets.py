@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from sira_cli.models.preset import ONLY_IF_SET, Preset
 from sira_cli.models.records import Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ledger import Ledger
+from sira_cli.runs.questions import write_llava
 from sira_cli.runs.run_record import FACTS
 from sira_cli.runs.sidecars import Sidecars
 from sira_cli.runs.tables import check_format, write_table
@@ -47,6 +48,7 @@ class Targets:
         overwrite: bool = False,
         retry_errors: bool = False,
         same_prompt: bool = True,
+        output_format: str | None = None,
     ) -> None:
         """Check and open the files.
 
@@ -61,6 +63,7 @@ class Targets:
             overwrite: start anew; replace text files.
             retry_errors: do again what failed in an earlier run.
             same_prompt: whether all pictures have the same prompt.
+            output_format: `llava` writes answers to questions as LLaVA's scripts read them, from records beside them.
 
         Raises:
             SettingsError: a setting cannot be followed, or a file is in use.
@@ -74,6 +77,10 @@ class Targets:
         self._folder: Path | None = None
         if sidecar or output_dir is not None:
             self.sidecars = Sidecars(pictures, extension=caption_extension, output_dir=output_dir, overwrite=overwrite)
+        asked = any(picture.id for picture in pictures[:1])
+        self._llava = output_format == "llava"
+        if self._llava and not (asked and output is not None and output.suffix.lower() == ".jsonl"):
+            raise SettingsError("`output_format=` llava: expected `questions=`, and `output=` that ends in .jsonl")
         if output is None:
             return
         if output.is_dir() or not output.suffix:
@@ -81,13 +88,17 @@ class Targets:
             output /= NAMES[task]
         if output.suffix.lower() not in FORMATS:
             raise SettingsError(f"`output=` {output}: expected a name that ends in {', '.join(FORMATS)}")
-        if output.suffix.lower() != ".jsonl":
+        if self._llava:
+            self._table, output = output, output.with_suffix(".records.jsonl")
+        elif output.suffix.lower() != ".jsonl":
             check_format(output)
             self._table, output = output, output.with_suffix(".jsonl")
         if not output.parent.is_dir():
             raise SettingsError(f"`output=` {output}: the folder {output.parent} does not exist: make it first")
         failures = output.with_name(METADATA_FAILURES) if output.name == METADATA else None
-        self.ledger = Ledger(output, overwrite=overwrite, same_prompt=same_prompt, failures=failures)
+        self.ledger = Ledger(
+            output, overwrite=overwrite, by="id" if asked else "file_name", same_prompt=same_prompt, failures=failures
+        )
         self._folder = output.parent.resolve()
 
     def __enter__(self) -> Self:
@@ -201,7 +212,8 @@ class Targets:
             SiraError: it cannot be written.
         """
         if self.ledger is not None:
-            self.ledger.append(result.to_record())
+            record = result.to_record()
+            self.ledger.append({"schema": record["schema"], "id": picture.id, **record} if picture.id else record)
         if self.sidecars is not None and result.status == "ok":
             self.sidecars.write(picture, result.text)
 
@@ -214,7 +226,7 @@ class Targets:
         if self.sidecars is not None and self.ledger is not None and not self.ledger.is_error(name):
             self.sidecars.complete(picture, functools.partial(self.ledger.text, name))
 
-    def finish(self, pictures: Iterable[Picture]) -> None:
+    def finish(self, pictures: Sequence[Picture]) -> None:
         """Put the records in order, and write the table.
 
         Raises:
@@ -222,8 +234,10 @@ class Targets:
         """
         if self.ledger is None:
             return
-        self.ledger.finish((self.name(picture) for picture in pictures), repeated=True)
-        if self._table is not None:
+        self.ledger.finish((picture.id or self.name(picture) for picture in pictures), repeated=True)
+        if self._llava and self._table is not None:
+            write_llava(pictures, self.ledger.record, self._table)
+        elif self._table is not None:
             write_table(self.ledger.lines(), self._table, self.ledger.columns)
 
     def write_report(self, report: dict[str, Any]) -> None:

@@ -1,0 +1,236 @@
+"""Files of questions, many about each picture: LLaVA's `question_id, image, text`, or `image, question`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.files import replacing
+from sira_cli.models.records import hash_of
+from sira_cli.pictures import stores
+from sira_cli.pictures.find import Shard
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.sources import located
+
+_IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("text", "question")
+_KEPT = 8  # pictures whose bytes wait for the next question
+
+
+class _Reads:
+    """The bytes of the pictures that were read last. Safe in threads; a copy in another process is empty."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, Future[bytes]] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[_Reads], tuple[()]]:
+        return _Reads, ()
+
+    def read(self, picture: Picture) -> bytes:
+        """Return a picture's bytes; who asks while another thread reads them waits for it."""
+        with self._lock:
+            first = picture.identity not in self._kept
+            if first:
+                self._kept[picture.identity] = Future()
+                if len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            waiting = self._kept[picture.identity]
+        if first:
+            try:
+                waiting.set_result(picture.read())
+            except BaseException as error:
+                waiting.set_exception(error)
+        return waiting.result()
+
+
+@dataclass(frozen=True)
+class QuestionPicture(Picture):
+    """A picture with a question about it.
+
+    Attributes:
+        picture: the picture itself.
+        question: as the file has it.
+        prompt: as the model is asked.
+        question_id: as the file has it: a text or a number.
+    """
+
+    picture: Picture
+    question: str
+    prompt: str
+    question_id: str | int
+    reads: _Reads = field(default_factory=_Reads, compare=False, repr=False)
+
+    @property
+    def id(self) -> str:
+        """The question's id."""
+        return str(self.question_id)
+
+    @property
+    def identity(self) -> str:
+        """The question's id: it may stand once in a file."""
+        return self.id
+
+    @property
+    def address(self) -> str:
+        """That of the picture."""
+        return self.picture.address
+
+    @property
+    def depends_on_folder(self) -> bool:
+        """Whether that of the picture does."""
+        return self.picture.depends_on_folder
+
+    def asked(self, prompt: str) -> str:
+        """Return the question, as the model is asked."""
+        return self.prompt
+
+    def is_missing(self) -> bool:
+        """Return whether the picture is."""
+        return self.picture.is_missing()
+
+    def is_here(self) -> bool:
+        """Return whether the picture is."""
+        return self.picture.is_here()
+
+    def name_in(self, folder: Path | None) -> str:
+        """Return that of the picture."""
+        return self.picture.name_in(folder)
+
+    def text_file(self, extension: str) -> Path:
+        """Refuse: there may be several questions."""
+        raise SettingsError("answers to a file of questions are records: give `output=`, without text files")
+
+    def mirrored(self, extension: str) -> Path:
+        """Refuse: there may be several questions."""
+        return self.text_file(extension)
+
+    def read(self) -> bytes:
+        """Return the picture's bytes, which are read once for questions that follow each other."""
+        return self.reads.read(self.picture)
+
+
+def question_pictures(
+    file: Path,
+    asking: Callable[[str], str],
+    *,
+    images: str | None = None,
+    shard: Shard | None = None,
+    limit: int | None = None,
+) -> list[Picture]:
+    """Return the questions of a file, in order, each with its picture.
+
+    Args:
+        file: JSON lines, .csv or .parquet, with `image` (or `file_name`), `question` (or `text`), and perhaps
+            `question_id` (or `id`).
+        asking: returns what the model is asked for a question.
+        images: the folder or URI that the names of pictures start from; None: the file's folder.
+        shard: keep the questions about this part of the pictures.
+        limit: keep so many questions at most.
+
+    Raises:
+        DataError: the file cannot be read, or a row lacks something.
+        SettingsError: Parquet needs pyarrow, which is missing.
+    """
+    base = str(file.parent) if images is None else images.rstrip("/")
+    reads, found = _Reads(), dict[str, Picture]()
+    where = ""
+    for where, row in _rows(file):
+        name, question = _text(where, row, _IMAGES), _text(where, row, _QUESTIONS)
+        if shard is not None and not shard.holds(name):
+            continue
+        ids = [row[column] for column in _IDS if row.get(column) not in (None, "")]
+        number = ids[0] if ids and isinstance(ids[0], int | str) else f"{name}: {question}"
+        path = f"{base}/{name}" if stores.is_uri(base) else str(Path(base, name))
+        picture = located(name if stores.is_uri(name) else path, name)
+        each = QuestionPicture(picture.location, name, picture, question, asking(question), number, reads)
+        if each.id in found:
+            raise DataError(f"{where}: the question {each.id!r} stands twice: give each a `question_id` of its own")
+        found[each.id] = each
+        if len(found) == limit:
+            break
+    if not where:
+        raise DataError(f"{file}: holds no questions")
+    return list(found.values())
+
+
+def write_llava(pictures: Iterable[Picture], record: Callable[[str], dict[str, Any]], path: Path) -> None:
+    """Write the answers that there are as LLaVA's evaluation scripts read them: one JSON object per line.
+
+    Args:
+        pictures: from `question_pictures`.
+        record: returns the record of a question's id.
+        path: of the file.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    with replacing(path) as file:
+        for picture in pictures:
+            assert isinstance(picture, QuestionPicture)
+            answer = record(picture.id)
+            line = {
+                "question_id": picture.question_id,
+                "prompt": picture.question,
+                "text": answer["text"],
+                "answer_id": hash_of(key=answer["key"])[:22],
+                "model_id": answer["model"],
+                "metadata": {},
+            }
+            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+
+
+def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        if file.suffix.lower() == ".parquet":
+            yield from _parquet_rows(file)
+            return
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if file.suffix.lower() == ".csv":
+        rows: Iterable[tuple[int, Any]] = enumerate(csv.DictReader(io.StringIO(text)), start=2)
+        yield from ((f"{file}: line {number}", row) for number, row in rows)
+        return
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield f"{file}: line {number}", _parsed(f"{file}: line {number}", line)
+
+
+def _parsed(where: str, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{where}: is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected a JSON object per line")
+    return row
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SettingsError(f"{file} needs pyarrow: pip install 'sira-cli[parquet]'") from error
+    table = parquet.ParquetFile(file)
+    columns = [name for name in table.schema_arrow.names if name in (*_IDS, *_IMAGES, *_QUESTIONS)]
+    number = 0
+    for batch in table.iter_batches(columns=columns):
+        for row in batch.to_pylist():
+            yield f"{file}: row {number}", row
+            number += 1
+
+
+def _text(where: str, row: dict[str, Any], names: tuple[str, ...]) -> str:
+    for name in names:
+        if isinstance(row.get(name), str) and row[name]:
+            return str(row[name])
+    raise DataError(f"{where}: expected {' or '.join(names)}, found {', '.join(map(str, row)) or 'nothing'}")

@@ -1,0 +1,147 @@
+"""Files of questions: many about each picture, answers as records or as LLaVA's scripts read them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from sira_cli import DataError, load, run_pictures
+from sira_cli.pictures.find import Shard
+from sira_cli.pictures.picture import FilePicture
+from sira_cli.runs.questions import question_pictures
+from tests.support.shards import EXAMPLES
+
+THINGS = ("dog", "tree", "car")
+QUESTIONS = [
+    {"question_id": number * 3 + index, "image": f"{number}.png", "text": f"Is there a {thing}?", "category": "conv"}
+    for number in range(3)
+    for index, thing in enumerate(THINGS)
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for number in range(2):
+        shutil.copy(EXAMPLES[number], tmp_path / f"photos/{number}.png")
+    (tmp_path / "photos/2.png").write_text("no picture")
+    write("q.jsonl", QUESTIONS)
+    return tmp_path
+
+
+def write(name: str, rows: list[dict]) -> None:
+    Path(name).write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+
+
+def read(name: str) -> list[dict]:
+    return [json.loads(line) for line in Path(name).read_text().splitlines()]
+
+
+def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
+    reads = []
+    once = FilePicture.read
+    monkeypatch.setattr(FilePicture, "read", lambda picture: reads.append(picture.location) or once(picture))
+    command = ("ask", "photos", "--questions", "q.jsonl", "-p", "demo", "-o", "answers.jsonl", "-b", 4)
+    code, _, err = sira(*command)
+    assert code == 3
+    assert "6 of 9 pictures done" in err
+    records = read("answers.jsonl")
+    assert [(record["id"], record["file_name"], record["prompt"]) for record in records] == [
+        (str(row["question_id"]), f"photos/{row['image']}", row["text"]) for row in QUESTIONS
+    ]
+    assert sorted(reads) == [f"photos/{number}.png" for number in range(3)]  # each once
+    lvlm = load("demo")
+    for record in records[:6]:
+        assert record["text"] == lvlm.ask(record["file_name"], record["prompt"]).text
+    assert all(record["error"].startswith("photos/2.png: is not a picture") for record in records[6:])
+    before = Path("answers.jsonl").read_bytes()
+    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", None)
+    assert sira(*command)[0] == 3  # nothing is decoded again
+    assert Path("answers.jsonl").read_bytes() == before
+
+
+def test_a_changed_question_alone_is_asked_again(folder):
+    lvlm = load("demo", max_new_tokens=4)
+    list(run_pictures(lvlm, "photos", questions="q.jsonl", output="answers.jsonl"))
+    write("q.jsonl", [row | ({"text": "What is there?"} if row["question_id"] == 4 else {}) for row in QUESTIONS])
+    events = list(run_pictures(lvlm, "photos", questions="q.jsonl", output="answers.jsonl"))
+    assert [event.id for event in events[1:] if type(event).__name__ != "Skipped"] == ["4"]
+    assert [record["id"] for record in read("answers.jsonl")] == [str(number) for number in range(9)]
+
+
+def test_llavas_answer_format(sira, folder):
+    command = ("ask", "photos", "--questions", "q.jsonl", "-p", "demo", "--limit", 4, "--output-format", "llava")
+    assert sira(*command, "-o", "answers.jsonl")[0] == 0
+    records, answers = read("answers.records.jsonl"), read("answers.jsonl")
+    assert [list(answer) for answer in answers] == [
+        ["question_id", "prompt", "text", "answer_id", "model_id", "metadata"]
+    ] * 4
+    assert [(answer["question_id"], answer["prompt"], answer["text"]) for answer in answers] == [
+        (row["question_id"], row["text"], record["text"]) for row, record in zip(QUESTIONS[:4], records, strict=True)
+    ]
+    assert len({answer["answer_id"] for answer in answers}) == 4
+    code, _, err = sira("caption", "photos", "-p", "demo", "--output-format", "llava", "-o", "x.jsonl")
+    assert (code, err) == (2, "sira: --output-format llava: expected --questions, and --output that ends in .jsonl\n")
+
+
+def test_plain_questions_of_every_kind_of_file(sira, folder):
+    plain = [{"image": row["image"], "question": row["text"]} for row in QUESTIONS]
+    write("p.jsonl", plain)
+    with Path("p.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["image", "question"])
+        writer.writeheader()
+        writer.writerows(plain)
+    parquet.write_table(pyarrow.Table.from_pylist(plain), "p.parquet")
+    found = [question_pictures(Path(name), str, images="photos") for name in ("p.jsonl", "p.csv", "p.parquet")]
+    assert found[0] == found[1] == found[2]
+    assert [(each.question, each.location) for each in found[0]] == [
+        (row["text"], f"photos/{row['image']}") for row in QUESTIONS
+    ]
+    assert found[0][0].id == "0.png: Is there a dog?"
+    assert pickle.loads(pickle.dumps(found[0])) == found[0]
+    sira("ask", "photos", "--questions", "p.csv", "-p", "demo", "--limit", 2, "-o", "table.csv")
+    with Path("table.csv").open() as file:
+        assert [row["id"] for row in csv.DictReader(file)] == [each.id for each in found[0][:2]]
+
+
+def test_parts_keep_the_questions_about_a_picture_together(folder):
+    parts = [
+        [each.location for each in question_pictures(Path("q.jsonl"), str, images="photos", shard=Shard(part, 2))]
+        for part in (1, 2)
+    ]
+    assert not set(parts[0]) & set(parts[1])
+    assert len(parts[0] + parts[1]) == 9
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('{"image": "0.png"}', "line 1: expected text or question, found image"),
+        ('{"question": "?"}', "line 1: expected image or file_name, found question"),
+        ("[1]", "line 1: expected a JSON object per line"),
+        ("{", "line 1: is not JSON"),
+        ("", "holds no questions"),
+        ('{"id": 1, "image": "a", "text": "?"}\n' * 2, "line 2: the question '1' stands twice: give each"),
+    ],
+)
+def test_what_is_wrong_with_a_file(folder, content, expected):
+    Path("bad.jsonl").write_text(content)
+    with pytest.raises(DataError, match="bad.jsonl: ") as caught:
+        question_pictures(Path("bad.jsonl"), str)
+    assert expected in str(caught.value)
+
+
+def test_a_command_without_a_question(sira, folder):
+    assert sira("ask", "photos/0.png", "-p", "demo")[2].startswith("sira: the question comes last")
+    code, _, err = sira("ask", "-p", "demo")
+    assert (code, err) == (2, "sira: Missing argument 'QUESTION': the question to ask, or --questions FILE\n")
+    code, _, err = sira("ask", "photos", "photos", "--questions", "q.jsonl", "-p", "demo")
+    assert "--questions names the pictures: give the folder that they are in, or nothing" in err
