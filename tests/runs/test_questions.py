@@ -134,7 +134,7 @@ def test_parts_keep_the_questions_about_a_picture_together(folder):
 )
 def test_what_is_wrong_with_a_file(folder, content, expected):
     Path("bad.jsonl").write_text(content)
-    with pytest.raises(DataError, match="bad.jsonl: ") as caught:
+    with pytest.raises(DataError, match=r"bad\.jsonl: ") as caught:
         question_pictures(Path("bad.jsonl"), str)
     assert expected in str(caught.value)
 
