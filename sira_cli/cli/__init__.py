@@ -11,7 +11,21 @@ import typer
 
 from sira_cli import interrupts
 from sira_cli._version import __version__
-from sira_cli.cli import ask, bench, calibrate, caption, check, compare, demo, drift, presets, report, sweep, trace
+from sira_cli.cli import (
+    ask,
+    bench,
+    calibrate,
+    caption,
+    check,
+    compare,
+    demo,
+    drift,
+    presets,
+    report,
+    serve,
+    sweep,
+    trace,
+)
 from sira_cli.cli import eval as evaluation
 from sira_cli.cli.console import say, verbosity
 from sira_cli.cli.help import Command
@@ -35,6 +49,7 @@ COMMANDS = {
     "demo": (demo, "Show greedy and SIRA on drawn scenes; nothing to download."),
     "trace": (trace, "Write the logits of both streams, token by token."),
     "report": (report, "Make an HTML page to look at traces."),
+    "serve": (serve, "Answer programs that speak OpenAI's protocol."),
     "drift": (drift, "Measure where the two streams part (Figure 4)."),
     "bench": (bench, "Measure what methods cost beside greedy."),
     "sweep": (sweep, "Find the best K and alpha for a model (Figure 3)."),

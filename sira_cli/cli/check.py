@@ -19,7 +19,7 @@ from sira_cli.cli.options import (
     Engine,
     EngineOptions,
     ModelOptions,
-    SelectionOptions,
+    PathOptions,
     Verbose,
     WorkerOptions,
     with_options,
@@ -140,7 +140,7 @@ class RecordOptions:
     captions=CaptionOptions,
     model=ModelOptions,
     look=LookOptions,
-    selection=SelectionOptions,
+    selection=PathOptions,
     worker=WorkerOptions,
     output=RecordOptions,
 )
@@ -153,7 +153,7 @@ def check(
     captions: CaptionOptions,
     model: ModelOptions,
     look: LookOptions,
-    selection: SelectionOptions,
+    selection: PathOptions,
     worker: WorkerOptions,
     output: RecordOptions,
 ) -> None:
@@ -202,7 +202,7 @@ def check(
         raise typer.Exit(3)
 
 
-def _captions(paths: list[str], where: CaptionOptions, selection: SelectionOptions) -> Captions:
+def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -> Captions:
     if not paths and selection.files_from is None:
         raise SettingsError("Missing argument 'PATH': a folder of pictures with captions, or a file of captions")
     from sira_cli.analysis.check.captions import check_pictures, find_captions

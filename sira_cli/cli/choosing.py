@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.console import announce, note, waiting
-from sira_cli.cli.options import DecodingOptions, ModelOptions, SelectionOptions
+from sira_cli.cli.options import DecodingOptions, ModelOptions, PathOptions, SelectionOptions
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.base import Method
@@ -294,7 +294,7 @@ def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[P
     return pictures
 
 
-def listed_paths(paths: Sequence[str], selection: SelectionOptions) -> list[str]:
+def listed_paths(paths: Sequence[str], selection: PathOptions) -> list[str]:
     """Return the paths that --files-from adds to those of the command line.
 
     Raises:

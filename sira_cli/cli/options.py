@@ -222,8 +222,8 @@ class TextOptions:
 
 
 @dataclass(frozen=True)
-class SelectionOptions:
-    """Which pictures, beside the paths."""
+class PathOptions:
+    """Which paths, beside those of the command line, and which part of what they name."""
 
     title: ClassVar[str] = "Pictures"
 
@@ -237,6 +237,12 @@ class SelectionOptions:
         str | None,
         typer.Option(metavar="I/N", help="Take part I of N, to share the work among N machines: 1/8, ..., 8/8."),
     ] = None
+
+
+@dataclass(frozen=True)
+class SelectionOptions(PathOptions):
+    """Which pictures, beside the paths."""
+
     image_column: Annotated[
         str | None,
         typer.Option(

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sira_cli.core.fork import Step
 from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.loops import RETRIED, RETRY_NGRAM, find_loop, first_copy
 from sira_cli.models.records import Answer, FinishReason
@@ -26,6 +27,7 @@ class AnsweringModel(DecodingModel):
         words: bool = False,
         task: str = "caption",
         trail: Trail | None = None,
+        **watching: Any,
     ) -> list[Answer]:
         """Decode each row of prepared inputs.
 
@@ -34,12 +36,13 @@ class AnsweringModel(DecodingModel):
             on_text, seeds: as in `generate`.
             words: score the words (`WordScores`), instead of calling `on_text`.
             task, trail: as in `generate`.
+            **watching: `on_tokens`, `on_new` and `start` of `generate`, for the first try.
 
         Raises:
             SettingsError: `words` with beams, with compiled steps, or with a method without both streams.
         """
         inputs = self.to_device(inputs)
-        answers = self._decoded(inputs, on_text, seeds, words, task, trail)
+        answers = self._decoded(inputs, on_text, seeds, words, task, trail, **watching)
         if self.preset.generation.on_loop == "retry" and any(answer.finish_reason == "loop" for answer in answers):
             other = copy.copy(self)
             other.preset = self.preset.with_settings(no_repeat_ngram_size=RETRY_NGRAM, on_loop="trim")
@@ -58,12 +61,26 @@ class AnsweringModel(DecodingModel):
         words: bool,
         task: str,
         trail: Trail | None = None,
+        on_tokens: Callable[[list[int], Step], None] | None = None,
+        **watching: Any,
     ) -> list[Answer]:
         """Decode each row of inputs on the model's device; `answer` without a second try."""
         image_tokens, prompt_tokens = self.lengths(inputs)
         scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
+        watchers = [watcher for watcher in (scores.add if scores else None, on_tokens) if watcher is not None]
+
+        def watch(new: list[int], step: Step) -> None:
+            for watcher in watchers:
+                watcher(new, step)
+
         tokens = self.generate(
-            inputs, on_text, on_tokens=scores.add if scores else None, seeds=seeds, task=task, trail=trail
+            inputs,
+            on_text,
+            on_tokens=watch if watchers else None,
+            seeds=seeds,
+            task=task,
+            trail=trail,
+            **watching,
         )
         if trail is not None:
             trail.end(tokens.tolist())

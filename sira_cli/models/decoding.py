@@ -196,6 +196,7 @@ class DecodingModel:
         on_text: Callable[[str], None] | None = None,
         *,
         on_tokens: Callable[[list[int], Step], None] | None = None,
+        on_new: Callable[[list[int]], None] | None = None,
         seeds: Sequence[int] | None = None,
         task: str = "caption",
         start: Start | None = None,
@@ -208,6 +209,8 @@ class DecodingModel:
             on_text: called with pieces of text as they are decoded (B = 1, not with beams or a method's own search).
             on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
                 `on_text`. With `greedy` the CF stream is computed, too, and has no part in the choice.
+            on_new: called with the B new tokens of a step, instead of `on_text` (not with beams or a method's own
+                search).
             seeds: of each row, from `text_seeds`; None: those of rows without pictures and prompts.
             task: `caption` or `ask`, which some methods treat differently.
             start: how the texts begin, if not with nothing.
@@ -229,6 +232,8 @@ class DecodingModel:
         if on_tokens is not None:
             self._check_watching()
             streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop(0)))  # on mps tokens come a step late
+        elif on_new is not None:
+            streamer = NewTokens(on_new)
         elif on_text is not None and settings.num_beams == 1 and not self.decoder.own_search:
             streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []

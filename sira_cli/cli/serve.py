@@ -1,0 +1,90 @@
+"""`sira serve`."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated
+
+import typer
+
+from sira_cli.cli.choosing import choose, load_model
+from sira_cli.cli.console import note, set_verbosity, verbosity
+from sira_cli.cli.options import DecodingOptions, ModelOptions, Verbose, with_options
+from sira_cli.errors import SettingsError
+
+LOOPBACK = ("127.0.0.1", "localhost")
+
+EXAMPLES = """
+sira serve -p demo
+sira serve -p llava-1.5-7b --host 0.0.0.0 --api-key "$KEY" -b 16
+"""
+
+
+@with_options(model=ModelOptions, decoding=DecodingOptions)
+def serve(
+    *,
+    model: ModelOptions,
+    decoding: DecodingOptions,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")] = LOOPBACK[0],
+    port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="Port to listen at.")] = 8000,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            envvar="SIRA_API_KEY",
+            show_envvar=True,
+            help="Key that clients must send; other hosts need one.",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Texts decoded together, at most.")
+    ] = 8,
+    max_waiting: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Requests that may wait; further ones get 429.")
+    ] = 64,
+    max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest text that may be asked for.")] = 1024,
+    max_mb: Annotated[int, typer.Option(metavar="MB", min=1, help="Largest request; larger ones get 413.")] = 32,
+    max_megapixels: Annotated[int, typer.Option(metavar="N", min=1, help="Largest picture; larger ones get 413.")] = 32,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="Longest time until an answer ends; then 504.")
+    ] = 300.0,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Answer programs that speak OpenAI's protocol, on this machine only unless --host says otherwise.
+
+    Requests go to /v1/chat/completions, with one picture each as data:image/...;base64. Prompts and pictures are never
+    logged, and nothing is fetched or opened for a client.
+    """
+    set_verbosity(quiet, verbose)
+    if host not in LOOPBACK and not api_key:
+        raise SettingsError(f"--host {host}: others can reach it, so set --api-key, or SIRA_API_KEY")
+    preset, method = choose(model, decoding)
+    try:
+        import uvicorn
+
+        from sira_cli.serve.app import Limits, Server
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"sira serve needs {error.name}: pip install 'sira-cli[serve]'") from error
+    lvlm = load_model(preset, model, method)
+    server = Server(
+        lvlm,
+        batch_size=batch_size,
+        most_waiting=max_waiting,
+        limits=Limits(max_tokens, max_megapixels * 10**6, max_mb * 2**20, timeout),
+        api_key=api_key,
+        hosts=None if api_key else list(LOOPBACK),
+    )
+    config = uvicorn.Config(
+        server.app,
+        host=host,
+        port=port,
+        log_level="info" if verbosity() else "warning",
+        access_log=verbosity() > 0,
+        server_header=False,
+        timeout_graceful_shutdown=int(timeout),
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: None)  # uvicorn ends well, and then sends it again
+    note(f"{preset.name or preset.model} with {method.name} at http://{host}:{port}/v1 (Ctrl-C ends)")
+    uvicorn.Server(config).run()

@@ -1,0 +1,1 @@
+"""The decoder behind OpenAI's protocol."""

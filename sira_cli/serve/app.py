@@ -1,0 +1,366 @@
+"""The server: OpenAI's `/v1/chat/completions` and `/v1/models`, `/health` and `/metrics`.
+
+request --> limits, key --> protocol --> a Job --> the decoder's thread
+                                          pieces <--'     (an asyncio queue per request)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from sira_cli._version import __version__
+from sira_cli.errors import PictureError, SettingsError, SiraError
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.second_look import Verify
+from sira_cli.pictures.opening import decode_picture, picture_size
+from sira_cli.serve.decoder import Decoder
+from sira_cli.serve.jobs import Job, Logprob, Piece, Reply, settings_of
+from sira_cli.serve.metrics import Metrics
+from sira_cli.serve.protocol import ChatRequest, RequestError, picture_data
+
+POLLED = 0.2  # seconds between looks whether a client is still there
+RETRY_AFTER = "2"  # seconds, for clients that come when too many wait
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may cost.
+
+    Attributes:
+        tokens: of a text.
+        pixels: of a picture.
+        data: bytes of a body.
+        seconds: from the request to the end of its answer.
+    """
+
+    tokens: int = 1024
+    pixels: int = 2**25
+    data: int = 2**25
+    seconds: float = 300.0
+
+
+class Server:
+    """The decoder behind HTTP.
+
+    Attributes:
+        app: what an ASGI server runs.
+    """
+
+    def __init__(
+        self,
+        lvlm: Lvlm,
+        *,
+        batch_size: int = 8,
+        most_waiting: int = 64,
+        limits: Limits | None = None,
+        api_key: str | None = None,
+        hosts: list[str] | None = None,
+    ) -> None:
+        """Make a server; its thread starts when the app does.
+
+        Args:
+            lvlm: the loaded model, under the method that decodes where a request names none.
+            batch_size: texts decoded together, at most.
+            most_waiting: requests that may wait; further ones get 429.
+            limits: of one request.
+            api_key: what clients must send; None: nothing.
+            hosts: names that clients may call the server by; None: any.
+        """
+        self._lvlm, self._limits, self._api_key = lvlm, limits or Limits(), api_key
+        self._batch_size, self._most_waiting = batch_size, most_waiting
+        self._metrics = Metrics()
+        self._decoder: Decoder | None = None
+        self._names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
+        self._created = int(time.time())
+        self.app = FastAPI(
+            title="sira", version=__version__, lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None
+        )
+        if hosts is not None:
+            self.app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+        self.app.add_api_route("/v1/chat/completions", self._chat, methods=["POST"], response_model=None)
+        self.app.add_api_route("/v1/models", self._models, methods=["GET"], response_model=None)
+        self.app.add_api_route("/v1/models/{name:path}", self._model, methods=["GET"], response_model=None)
+        self.app.add_api_route("/health", self._health, methods=["GET"], response_model=None)
+        self.app.add_api_route("/metrics", self._counted, methods=["GET"], response_model=None)
+        self.app.add_exception_handler(RequestError, self._refused)
+        self.app.add_exception_handler(HTTPException, self._not_found)
+        self.app.add_exception_handler(Exception, self._broken)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        self._decoder = Decoder(self._lvlm, self._batch_size, self._most_waiting, self._metrics)
+        yield
+        await asyncio.to_thread(self._decoder.close)
+
+    async def _health(self) -> dict[str, str]:
+        return {"status": "ok"}
+
+    async def _counted(self, request: Request) -> Response:
+        self._check_key(request)
+        return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def _models(self, request: Request) -> dict[str, Any]:
+        self._check_key(request)
+        return {"object": "list", "data": [self._described(name) for name in self._names]}
+
+    async def _model(self, request: Request, name: str) -> dict[str, Any]:
+        self._check_key(request)
+        self._check_model(name)
+        return self._described(name)
+
+    def _described(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "sira"}
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name not in self._names:
+            raise RequestError(
+                f"model {name!r} is not here; this server has {' or '.join(map(repr, self._names))}",
+                404,
+                param="model",
+                code="model_not_found",
+            )
+
+    def _check_key(self, request: Request) -> None:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        if self._api_key is not None and not hmac.compare_digest(given, self._api_key.encode()):
+            raise RequestError("wrong or missing API key", 401, code="invalid_api_key")
+
+    async def _chat(self, request: Request) -> Response:
+        began = time.monotonic()
+        self._check_key(request)
+        # Pages of other sites cannot send JSON without asking first, which nobody allows them.
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            raise RequestError("expected a body of type application/json", 415, code="unsupported_media_type")
+        try:
+            data = await asyncio.wait_for(self._body(request), self._limits.seconds)
+        except TimeoutError:
+            raise RequestError("the request's body did not end in time", 408, code="timeout") from None
+        chat = ChatRequest.parse(data)
+        self._check_model(chat.model)
+        pieces: asyncio.Queue[Piece | Reply | Exception] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def tell(piece: Piece | Reply | Exception) -> None:
+            with suppress(RuntimeError):  # the server has ended
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+        job = await asyncio.to_thread(self._job, chat, tell)
+        assert self._decoder is not None
+        self._decoder.submit(job)
+        answer = _Answer(request, job, pieces, began + self._limits.seconds, chat, self._names[0], self._metrics)
+        first = await answer.next()  # what is wrong is known before a stream begins
+        if chat.stream:
+            return StreamingResponse(answer.stream(first), media_type="text/event-stream")
+        return JSONResponse(await answer.whole(first))
+
+    async def _body(self, request: Request) -> bytes:
+        """Read a request's body, up to the limit."""
+        parts, size = [], 0
+        async for part in request.stream():
+            size += len(part)
+            if size > self._limits.data:
+                raise RequestError(f"the request has more than {self._limits.data:,} bytes", 413, code="too_large")
+            parts.append(part)
+        return b"".join(parts)
+
+    def _job(self, chat: ChatRequest, tell: Any) -> Job:
+        """Make a job of a request.
+
+        Raises:
+            RequestError: something in it is wrong.
+        """
+        try:
+            preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
+            _, prompt, url = chat.conversation()
+            task = chat.sira.task
+            prompt = prompt or preset.prompts.caption
+            if task == "ask":
+                prompt = preset.prompts.asking(prompt)
+            self._lvlm.check_prompt(prompt)
+            data = picture_data(url, self._limits.data)
+            width, height = picture_size("the picture", data)
+            if width * height > self._limits.pixels:
+                message = f"the picture has {width * height:,} pixels; this server takes {self._limits.pixels:,}"
+                raise RequestError(message, 413, param="messages", code="too_large")
+            image, _ = decode_picture("the picture", data)
+        except (SettingsError, PictureError) as error:
+            raise RequestError(str(error)) from error
+        return Job(
+            image=image,
+            image_sha256=hashlib.sha256(data).hexdigest(),
+            prompt=prompt,
+            preset=preset,
+            method=method,
+            stops=chat.stops(),
+            task=task,
+            top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+            words=chat.sira.words,
+            verify=None if chat.sira.verify is None else Verify(min_support=chat.sira.min_support),
+            tell=tell,
+        )
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestError)
+        self._metrics.requests.labels(str(error.status)).inc()
+        headers = {"Retry-After": RETRY_AFTER} if error.status == 429 else {}
+        if error.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return JSONResponse(error.to_json(), error.status, headers)
+
+    async def _not_found(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return await self._refused(request, RequestError(message, error.status_code, code="not_found"))
+
+    async def _broken(self, request: Request, error: Exception) -> Response:
+        return await self._refused(request, _as_request_error(error))
+
+
+class _Answer:
+    """What becomes of one request, from the decoder's pieces to OpenAI's objects."""
+
+    def __init__(
+        self,
+        request: Request,
+        job: Job,
+        pieces: asyncio.Queue[Piece | Reply | Exception],
+        until: float,
+        chat: ChatRequest,
+        model: str,
+        metrics: Metrics,
+    ) -> None:
+        self._request, self._job, self._pieces, self._until = request, job, pieces, until
+        self._chat, self._metrics, self._began = chat, metrics, time.monotonic()
+        self._common = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": chat.model or model,
+        }
+
+    async def next(self) -> Piece | Reply:
+        """Wait for what comes next.
+
+        Raises:
+            RequestError: the request failed, took too long, or its client has gone.
+        """
+        try:
+            while True:
+                left = self._until - time.monotonic()
+                if left <= 0:
+                    raise RequestError("the answer was not there in time", 504, code="timeout")
+                try:
+                    piece = await asyncio.wait_for(self._pieces.get(), min(POLLED, left))
+                    break
+                except TimeoutError:
+                    if await self._request.is_disconnected():
+                        raise RequestError("the client has gone", 499, code="gone") from None
+        except BaseException:
+            self._job.gone = True
+            raise
+        if isinstance(piece, Exception):
+            raise piece if isinstance(piece, RequestError) else _as_request_error(piece)
+        return piece
+
+    async def whole(self, piece: Piece | Reply) -> dict[str, Any]:
+        """Return the answer as one object, from its first piece on."""
+        logprobs: list[Logprob] = []
+        while isinstance(piece, Piece):
+            logprobs += piece.logprobs
+            piece = await self.next()
+        logprobs += piece.rest.logprobs
+        self._count()
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": piece.answer.text, "refusal": None},
+            "logprobs": self._logprobs(logprobs),
+            "finish_reason": _finish_reason(piece),
+        }
+        return {
+            **self._common,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": _usage(piece),
+            "sira": piece.sira,
+        }
+
+    async def stream(self, piece: Piece | Reply) -> AsyncIterator[str]:
+        """Yield the answer as events, from its first piece on."""
+        try:
+            yield self._event({"role": "assistant", "content": ""})
+            while isinstance(piece, Piece):
+                yield self._event({"content": piece.text}, piece.logprobs)
+                piece = await self.next()
+            if piece.rest.text or piece.rest.logprobs:
+                yield self._event({"content": piece.rest.text}, piece.rest.logprobs)
+            yield self._event({}, finish_reason=_finish_reason(piece), sira=piece.sira)
+            if self._chat.stream_options is not None and self._chat.stream_options.include_usage:
+                yield _line({**self._common, "object": "chat.completion.chunk", "choices": [], "usage": _usage(piece)})
+            self._count()
+        except RequestError as error:
+            self._metrics.requests.labels(str(error.status)).inc()
+            yield _line(error.to_json())
+        finally:
+            self._job.gone = True
+        yield "data: [DONE]\n\n"
+
+    def _event(
+        self,
+        delta: dict[str, Any],
+        logprobs: list[Logprob] | None = None,
+        finish_reason: str | None = None,
+        **more: Any,
+    ) -> str:
+        choice = {
+            "index": 0,
+            "delta": delta,
+            "logprobs": self._logprobs(logprobs or []) if "content" in delta else None,
+            "finish_reason": finish_reason,
+        }
+        return _line({**self._common, "object": "chat.completion.chunk", "choices": [choice], **more})
+
+    def _logprobs(self, found: list[Logprob]) -> dict[str, Any] | None:
+        return {"content": found, "refusal": None} if self._chat.logprobs else None
+
+    def _count(self) -> None:
+        self._metrics.requests.labels("200").inc()
+        self._metrics.seconds.observe(time.monotonic() - self._began)
+
+
+def _finish_reason(reply: Reply) -> str:
+    """Return why a text ended, in OpenAI's words; one that repeats itself was ended before the limit."""
+    return "length" if reply.answer.finish_reason == "length" else "stop"
+
+
+def _usage(reply: Reply) -> dict[str, int]:
+    prompt, new = reply.answer.prompt_tokens, reply.answer.output_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+
+
+def _line(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+
+
+def _as_request_error(error: Exception) -> RequestError:
+    if isinstance(error, PictureError | SettingsError):
+        return RequestError(str(error))
+    if isinstance(error, SiraError):
+        return RequestError(str(error), 422, code="unprocessable")
+    _log.error("a request failed: %s", type(error).__name__, exc_info=error)
+    return RequestError("the server failed; its log says why", 500, code="internal_error")

@@ -1,0 +1,179 @@
+"""A request on its way: what is asked of the model, and the text as it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import StoppingCriteria
+
+from sira_cli.methods import find
+from sira_cli.methods.base import Method
+from sira_cli.models.preset import Preset
+from sira_cli.models.records import Answer, hash_of
+from sira_cli.models.second_look import Verify
+from sira_cli.models.vocabulary import Vocabulary
+from sira_cli.serve.protocol import ChatRequest, RequestError
+
+Logprob = dict[str, Any]  # token, logprob, bytes; top_logprobs
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text that is certain by now, and the log-probabilities of its tokens if they were asked for."""
+
+    text: str
+    logprobs: list[Logprob]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The end of a text: the answer, the record's settings, and what no piece has brought yet."""
+
+    answer: Answer
+    sira: dict[str, Any]
+    rest: Piece
+
+
+@dataclass(eq=False)
+class Job:
+    """One request.
+
+    Attributes:
+        image: RGB.
+        image_sha256: of the picture's bytes.
+        prompt: given to the model word by word.
+        preset, method: every setting in force.
+        stops: strings that end the text.
+        task: `caption` or `ask`.
+        top_logprobs: how many alternatives per token; None: no log-probabilities.
+        words: score the words.
+        verify: look again at the things that the text names.
+        tell: called with each `Piece`, then with a `Reply` or an error, in the decoder's thread.
+        gone: set by whoever no longer waits for the answer.
+    """
+
+    image: Image.Image
+    image_sha256: str
+    prompt: str
+    preset: Preset
+    method: Method
+    stops: Sequence[str]
+    task: str
+    top_logprobs: int | None
+    words: bool
+    verify: Verify | None
+    tell: Callable[[Piece | Reply | Exception], None]
+    gone: bool = False
+    sent: int = 0  # characters of the text, by pieces
+    sent_logprobs: int = 0
+    key: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        preset = self.preset.model_dump(mode="json")
+        if not self.method.uses_seed:
+            del preset["generation"]["seed"]  # each row has its own
+        self.key = hash_of(
+            method=self.method.name,
+            settings=self.method.settings(),
+            preset=preset,
+            task=self.task,
+            watched=self.top_logprobs is not None,
+            words=self.words,
+        )
+
+
+def settings_of(request: ChatRequest, preset: Preset, method: str, most_tokens: int) -> tuple[Preset, Method]:
+    """Return preset and method with what a request changes of both.
+
+    Args:
+        request: what was asked.
+        preset: the server's.
+        method: the server's.
+        most_tokens: longer texts are refused.
+
+    Raises:
+        RequestError: the text would be too long.
+        SettingsError: there is no such method or setting, or a value is wrong.
+    """
+    chosen = preset.method(find(request.sira.method or method).name)
+    given = request.sira.settings()
+    if wrong := [name for name in given if name not in chosen.all_settings()]:
+        chosen.with_values(**{wrong[0]: given[wrong[0]]})  # says what there is
+    tokens = request.max_completion_tokens or request.max_tokens
+    if tokens is not None and tokens > most_tokens:
+        raise RequestError(f"max_tokens: this server decodes up to {most_tokens}; got {tokens}", param="max_tokens")
+    system, _, _ = request.conversation()
+    changed = preset.with_settings(
+        max_new_tokens=tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        seed=request.seed,
+        system=system or None,
+    ).with_values(**{name: value for name, value in given.items() if not chosen.owns(name)})
+    return changed, chosen.with_values(**{name: value for name, value in given.items() if chosen.owns(name)})
+
+
+class Row:
+    """The text of one job, token by token."""
+
+    def __init__(self, job: Job, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
+        self.job, self._vocabulary, self._ends = job, vocabulary, ends
+        self.tokens: list[int] = []
+        self.logprobs: list[Logprob] = []
+        self.stopped: int | None = None  # characters before the string that ended the text
+        self._ended = False
+
+    @property
+    def done(self) -> bool:
+        """Whether no further token matters."""
+        return self._ended or self.stopped is not None or self.job.gone
+
+    def add(self, token: int, logprob: Logprob | None = None) -> None:
+        """Take the next token."""
+        if self.done:
+            return
+        self.tokens.append(token)
+        if logprob is not None:
+            self.logprobs.append(logprob)
+        self._ended = token in self._ends
+        if self.job.stops:
+            found = [place for stop in self.job.stops if (place := self.text().find(stop)) >= 0]
+            self.stopped = min(found, default=None)
+
+    def text(self) -> str:
+        """Return the text so far, without spaces before and behind, cut where it was stopped."""
+        text = self._vocabulary.text(self.tokens).strip()
+        return text[: self.stopped].strip() if self.stopped is not None else text
+
+    def tell(self) -> None:
+        """Send what is certain of the text."""
+        text = self.text()
+        certain = len(text.rstrip("�"))  # a part of a character
+        longest = max((len(stop) for stop in self.job.stops), default=1) - 1
+        if not self.done and longest:
+            certain = min(certain, len(text) - longest)  # it may be the beginning of a stop
+        if certain > self.job.sent:
+            self.job.tell(self.piece(text[:certain]))
+
+    def piece(self, text: str) -> Piece:
+        """Return what of the text, and of its log-probabilities, has not been sent; it counts as sent."""
+        job = self.job
+        piece = Piece(text[job.sent :], self.logprobs[job.sent_logprobs :])
+        job.sent, job.sent_logprobs = max(job.sent, len(text)), len(self.logprobs)
+        return piece
+
+
+class Done(StoppingCriteria):
+    """Ends the rows of texts that no further token would change."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
+        """Return `[B]` whether each row is done."""
+        return torch.tensor([row.done for row in self._rows], device=input_ids.device)

@@ -1,0 +1,29 @@
+"""What the server counts, for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300)
+TEXTS = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """Numbers of one server, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter("sira_requests", "Requests by HTTP status.", ["status"], registry=self._registry)
+        self.tokens = Counter("sira_output_tokens", "Tokens of finished texts.", registry=self._registry)
+        self.seconds = Histogram(
+            "sira_request_seconds",
+            "Seconds from a request to the end of its answer.",
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+        self.waiting = Gauge("sira_waiting_requests", "Requests that wait for their turn.", registry=self._registry)
+        self.batch = Histogram("sira_batch_texts", "Texts decoded together.", buckets=TEXTS, registry=self._registry)
+
+    def text(self) -> str:
+        """Return them in Prometheus' format."""
+        return generate_latest(self._registry).decode()

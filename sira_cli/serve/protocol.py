@@ -1,0 +1,202 @@
+"""What a client may send to `/v1/chat/completions`: the part of OpenAI's protocol that is about one picture."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sira_cli.errors import SiraError
+
+MOST_STOPS = 4  # OpenAI's limits
+MOST_TOP_LOGPROBS = 20
+
+
+class RequestError(SiraError):
+    """A request cannot be answered.
+
+    Attributes:
+        status: of HTTP.
+        param: the part of the request that is wrong, if it is one.
+        code: for programs.
+    """
+
+    def __init__(
+        self, message: str, status: int = 400, *, param: str | None = None, code: str = "invalid_value"
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as OpenAI's clients expect it."""
+        kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+class ImageUrl(BaseModel):
+    """Where a picture is; `detail` is OpenAI's and means nothing here."""
+
+    url: str
+
+
+class Part(BaseModel):
+    """A piece of a message."""
+
+    type: Literal["text", "image_url"]
+    text: str | None = None
+    image_url: ImageUrl | str | None = None
+
+
+class Message(BaseModel):
+    """What somebody said."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Part]
+
+    def texts(self) -> str:
+        """Return its text; that of several parts a line each."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if part.type == "text" and part.text)
+
+    def pictures(self) -> list[str]:
+        """Return where its pictures are."""
+        if isinstance(self.content, str):
+            return []
+        urls = [part.image_url for part in self.content if part.type == "image_url"]
+        return [url if isinstance(url, str) else url.url for url in urls if url is not None]
+
+
+class SiraOptions(BaseModel):
+    """What `extra_body={"sira": {...}}` may hold: the method, its settings, and scores beside the text.
+
+    Every other key is a setting of the method: k, alpha, noise_step, ...
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    method: str | None = None
+    task: Literal["caption", "ask"] = "caption"
+    words: bool = False
+    verify: Literal["flag"] | None = None
+    min_support: float | None = Field(default=None, ge=0, le=1)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the method."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class StreamOptions(BaseModel):
+    """What a stream ends with."""
+
+    include_usage: bool = False
+
+
+class ChatRequest(BaseModel):
+    """A request. What is not here and would change the text is refused in `check`; the rest is ignored."""
+
+    model_config = ConfigDict(extra="allow")
+
+    messages: list[Message] = Field(min_length=1)
+    model: str | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    stop: str | list[str] | None = None
+    n: int = 1
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP_LOGPROBS)
+    sira: SiraOptions = SiraOptions()
+
+    @classmethod
+    def parse(cls, data: bytes) -> ChatRequest:
+        """Read a request's body.
+
+        Raises:
+            RequestError: it is no request, or one that this server cannot answer as asked.
+        """
+        try:
+            request = cls.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            message = f"{place}: {first['msg']}" if place else f"the body is no JSON object: {first['msg']}"
+            raise RequestError(message, param=place or None) from None
+        request.check()
+        return request
+
+    def check(self) -> None:
+        """Check that nothing is asked for that would be left undone.
+
+        Raises:
+            RequestError: something is.
+        """
+        if self.n != 1:
+            raise RequestError("n: one text per request; send the request several times, with other seeds", param="n")
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("top_logprobs: needs logprobs: true", param="top_logprobs")
+        if len(self.stops()) > MOST_STOPS or "" in self.stops():
+            raise RequestError(f"stop: up to {MOST_STOPS} strings, none empty", param="stop")
+        more = self.__pydantic_extra__ or {}
+        for name in ("tools", "functions", "logit_bias", "frequency_penalty", "presence_penalty", "audio"):
+            if more.get(name):
+                raise RequestError(f"{name}: not supported by this server; leave it out", param=name)
+        if (more.get("response_format") or {"type": "text"}) != {"type": "text"}:
+            raise RequestError("response_format: only text is supported; leave it out", param="response_format")
+
+    def stops(self) -> list[str]:
+        """Return the strings that end the text."""
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+
+    def conversation(self) -> tuple[str, str, str]:
+        """Return the system's message (or nothing), the prompt, and where the picture is.
+
+        Raises:
+            RequestError: it is another kind of conversation than one question about one picture.
+        """
+        system = [message for message in self.messages if message.role in ("system", "developer")]
+        said = [message for message in self.messages if message not in system]
+        if len(said) != 1 or said[0].role != "user":
+            raise RequestError(
+                f"messages: expected one message of the user, about one picture; got {len(said)} turns",
+                param="messages",
+            )
+        pictures = said[0].pictures()
+        if len(pictures) != 1 or any(message.pictures() for message in system):
+            raise RequestError(
+                f"messages: expected one part of type image_url; got {len(pictures)}. SIRA is about what a picture "
+                "supports, so that a request without one has no answer",
+                param="messages",
+            )
+        return "\n".join(message.texts() for message in system), said[0].texts(), pictures[0]
+
+
+def picture_data(url: str, most_bytes: int) -> bytes:
+    """Return the bytes of a picture that comes in a request.
+
+    Args:
+        url: `data:image/...;base64,...`.
+        most_bytes: larger pictures are refused.
+
+    Raises:
+        RequestError: it is elsewhere, damaged, or too large.
+    """
+    head, comma, coded = url.partition(",")
+    if not url.startswith("data:") or not comma or not head.endswith(";base64"):
+        raise RequestError(
+            f"image_url: expected data:image/...;base64,...; got {url[:40]!r}. This server fetches no pictures and "
+            "opens no files",
+            param="messages",
+        )
+    if len(coded) * 3 // 4 > most_bytes + 2:
+        raise RequestError(f"image_url: larger than {most_bytes:,} bytes", 413, param="messages", code="too_large")
+    try:
+        return base64.b64decode(coded, validate=True)
+    except binascii.Error as error:
+        raise RequestError(f"image_url: is no base64: {error}", param="messages") from None

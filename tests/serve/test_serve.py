@@ -1,0 +1,386 @@
+"""`sira serve`, by the official client of OpenAI: every text is that of the library, to the character."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import socket
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from PIL import Image
+
+from sira_cli.models.end_tokens import EndTokens
+from sira_cli.serve.app import Limits
+from tests.serve.conftest import running
+from tests.support.helpers import SIRA
+
+ROOT = Path(__file__).parents[2]
+PICTURES = sorted((ROOT / "examples").glob("*.png"))[:4]
+PROMPT = "Describe this image."
+
+
+def data_uri(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def said(prompt: str = PROMPT, picture: Path | str = PICTURES[0], system: str | None = None) -> list[dict]:
+    url = picture if isinstance(picture, str) else data_uri(picture)
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": prompt}]
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": content}]
+
+
+def ask(client: openai.OpenAI, messages: list[dict] | None = None, sira: dict | None = None, **more: object):
+    body = {} if sira is None else {"sira": sira}
+    return client.chat.completions.create(model="demo", messages=messages or said(), extra_body=body, **more)
+
+
+# --- the same texts
+
+
+def test_a_text_is_that_of_the_library(client, lvlm):
+    expected = lvlm.caption(PICTURES[0], PROMPT)
+    answer = ask(client)
+    assert answer.choices[0].message.content == expected.text
+    assert answer.choices[0].finish_reason == expected.finish_reason
+    assert answer.usage.completion_tokens == expected.output_tokens
+    assert answer.usage.prompt_tokens == expected.prompt_tokens
+    assert answer.sira["method"] == "sira"
+    assert (answer.sira["k"], answer.sira["alpha"]) == (expected.k, expected.alpha)
+
+
+def test_without_a_text_the_prompt_is_that_of_the_preset(client, lvlm):
+    messages = said()
+    del messages[0]["content"][1]
+    assert ask(client, messages).choices[0].message.content == lvlm.caption(PICTURES[0]).text
+
+
+def test_methods_settings_system_and_length_are_those_of_the_request(client, lvlm):
+    preset = lvlm.preset.with_settings(system="Be brief.", max_new_tokens=9)
+    expected = lvlm.under(preset.method("vcd").with_values(alpha=0.5), preset).caption(PICTURES[1], PROMPT)
+    answer = ask(
+        client, said(PROMPT, PICTURES[1], "Be brief."), {"method": "vcd", "alpha": 0.5}, max_completion_tokens=9
+    )
+    assert answer.choices[0].message.content == expected.text
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.sira["method"] == "vcd"
+    other = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(k=3, alpha=2.0)).caption(PICTURES[1], PROMPT)
+    assert ask(client, said(PROMPT, PICTURES[1]), {"k": 3, "alpha": 2.0}).choices[0].message.content == other.text
+
+
+def test_a_question_is_asked_as_by_sira_ask(client, lvlm):
+    question = "Is there a dog in the image?"
+    answer = ask(client, said(question), {"task": "ask"})
+    assert answer.choices[0].message.content == lvlm.ask(PICTURES[0], question).text
+
+
+def test_a_sampled_text_is_that_of_its_seed(client, lvlm):
+    preset = lvlm.preset.with_settings(temperature=1.5, top_p=0.9, seed=7)
+    expected = lvlm.under(lvlm.decoder, preset).caption(PICTURES[0], PROMPT).text
+    texts = [ask(client, temperature=1.5, top_p=0.9, seed=seed).choices[0].message.content for seed in (7, 8, 7)]
+    assert texts[0] == texts[2] == expected != texts[1]
+
+
+@pytest.mark.parametrize("sira", [{}, {"method": "greedy"}, {"words": True}, {"method": "opera"}])
+def test_a_stream_is_the_same_text(client, lvlm, sira):
+    whole = ask(client, sira=sira).choices[0].message.content
+    chunks = list(ask(client, sira=sira, stream=True, stream_options={"include_usage": True}))
+    deltas = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
+    assert "".join(piece for piece in deltas if piece) == whole
+    assert (sum(bool(piece) for piece in deltas) > 3) == (sira.get("method") != "opera")  # which shows nothing before
+    assert chunks[-2].choices[0].finish_reason in ("stop", "length")
+    assert chunks[-2].sira["method"] == sira.get("method", "sira")
+    assert chunks[-1].usage.completion_tokens > 0
+
+
+def test_a_stop_ends_the_text_before_it(client):
+    whole = ask(client).choices[0].message.content
+    stop = whole.split()[4]
+    for stream in (False, True):
+        answer = ask(client, stop=[stop, "never said"], stream=stream)
+        text = (
+            "".join(chunk.choices[0].delta.content or "" for chunk in answer)
+            if stream
+            else answer.choices[0].message.content
+        )
+        assert text == whole[: whole.index(stop)].strip()
+    assert ask(client, stop=stop).choices[0].finish_reason == "stop"
+    assert ask(client, stop=stop).usage.completion_tokens < ask(client).usage.completion_tokens
+
+
+def test_the_example_of_the_page(address, monkeypatch, capsys):
+    page = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0].replace("http://127.0.0.1:8000", address)
+    monkeypatch.chdir(ROOT)
+    exec(compile(code, "serve.md", "exec"), {})
+    assert "'support'" in capsys.readouterr().out
+
+
+# --- scores
+
+
+def test_logprobs_are_those_of_the_contrast(client, lvlm):
+    """Against a trace of the same text, whose rows hold both streams."""
+    steps = []
+    inputs = lvlm.to_device(lvlm.prepare([open_rgb(PICTURES[0])], [PROMPT]))
+    lvlm.generate(inputs, on_tokens=lambda tokens, step: steps.append((tokens[0], step)))
+    for stream in (False, True):
+        answer = ask(client, logprobs=True, top_logprobs=3, stream=stream)
+        found = (
+            [row for chunk in answer for row in (chunk.choices[0].logprobs or NONE).content or []]
+            if stream
+            else answer.choices[0].logprobs.content
+        )
+        assert len(found) == len(steps)
+        for row, (token, step) in zip(found, steps, strict=True):
+            scores = ((1 + lvlm.alpha) * step.full[0] - lvlm.alpha * step.cf[0]).log_softmax(dim=-1)
+            assert row.logprob == pytest.approx(scores[token].item(), abs=1e-4)
+            assert [top.logprob for top in row.top_logprobs] == pytest.approx(scores.topk(3).values.tolist(), abs=1e-4)
+            assert bytes(row.bytes).decode("utf-8", "replace") == row.token
+
+
+def test_greedy_logprobs_are_those_of_the_model(client):
+    answer = ask(client, sira={"method": "greedy"}, logprobs=True, top_logprobs=1)
+    for row in answer.choices[0].logprobs.content:
+        assert row.logprob == row.top_logprobs[0].logprob
+
+
+def test_words_and_things_come_beside_the_text(client, lvlm):
+    answer = ask(client, sira={"words": True, "verify": "flag", "min_support": 0.9})
+    text = answer.choices[0].message.content
+    assert [text[word["start"] : word["end"]] for word in answer.sira["words"]] == text.split()
+    check = lvlm.check(PICTURES[0], text)
+    assert [thing["thing"] for thing in answer.sira["objects"]] == [claim.thing for claim in check.objects]
+    assert [thing["support"] for thing in answer.sira["objects"]] == pytest.approx(
+        [claim.support for claim in check.objects], abs=1e-4
+    )
+    assert answer.sira["verify"]["min_support"] == 0.9
+
+
+# --- many at once
+
+
+def test_64_clients_at_once_get_the_texts_of_single_requests(client, lvlm):
+    asked = [(PICTURES[number % 4], ("sira", "greedy")[number // 4 % 2], 6 + number % 3) for number in range(64)]
+    expected = {}
+    for picture, method, tokens in set(asked):
+        preset = lvlm.preset.with_settings(max_new_tokens=tokens)
+        expected[picture, method, tokens] = lvlm.under(preset.method(method), preset).caption(picture, PROMPT).text
+
+    def one(row: tuple) -> str:
+        picture, method, tokens = row
+        return ask(client, said(PROMPT, picture), {"method": method}, max_tokens=tokens).choices[0].message.content
+
+    with ThreadPoolExecutor(64) as pool:
+        texts = list(pool.map(one, asked))
+    assert texts == [expected[row] for row in asked]
+    shared = httpx.get(str(client.base_url).replace("/v1/", "/metrics")).text
+    assert int(float(shared.split("sira_batch_texts_count ")[1].split()[0])) < 64
+
+
+def test_who_comes_when_too_many_wait_is_told_to_come_again(lvlm):
+    with running(lvlm, most_waiting=1, batch_size=1) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+
+        def one(_: int) -> str:
+            try:
+                return ask(client).choices[0].message.content
+            except openai.RateLimitError as error:
+                return f"come again after {error.response.headers['retry-after']} s"
+
+        with ThreadPoolExecutor(12) as pool:
+            texts = set(pool.map(one, range(12)))
+        assert texts == {"come again after 2 s", lvlm.caption(PICTURES[0], PROMPT).text}
+
+
+def test_a_client_that_goes_frees_the_decoder(lvlm, monkeypatch):
+    """Of a text that would never end."""
+    monkeypatch.setattr(EndTokens, "of", lambda model, tokenizer: EndTokens((), lvlm.ends.padding))
+    never_ends = {"messages": said(), "max_tokens": 10**6}
+    with running(lvlm, limits=Limits(tokens=10**6)) as address:
+        url = f"{address}/v1/chat/completions"
+        for body in (never_ends, {**never_ends, "stream": True}):
+            with suppress(httpx.ReadTimeout), httpx.stream("POST", url, json=body, timeout=1.0) as answer:
+                next(answer.iter_bytes())
+        short = httpx.post(url, json={"messages": said(), "max_tokens": 2}, timeout=60).json()
+        assert short["usage"]["completion_tokens"] == 2
+
+
+def test_a_text_that_takes_too_long(lvlm, monkeypatch):
+    monkeypatch.setattr(EndTokens, "of", lambda model, tokenizer: EndTokens((), lvlm.ends.padding))
+    body = {"messages": said(), "max_tokens": 10**6}
+    with running(lvlm, limits=Limits(tokens=10**6, seconds=5.0)) as address:
+        url = f"{address}/v1/chat/completions"
+        whole = httpx.post(url, json=body, timeout=60)
+        assert (whole.status_code, whole.json()["error"]["code"]) == (504, "timeout")
+        stream = httpx.post(url, json=body | {"stream": True}, timeout=60).text.split("\n\n")
+        assert json.loads(stream[-3].removeprefix("data: "))["error"]["code"] == "timeout"
+        assert stream[-2] == "data: [DONE]"
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({"messages": []}, 400, "messages"),
+        (
+            {"messages": [{"role": "user", "content": "no picture"}]},
+            400,
+            "got 0. SIRA is about what a picture supports",
+        ),
+        ({"messages": [*said(), *said()]}, 400, "got 2 turns"),
+        ({"messages": said(picture="https://example.org/a.png")}, 400, "fetches no pictures"),
+        ({"messages": said(picture="file:///etc/passwd")}, 400, "opens no files"),
+        ({"messages": said(picture="data:image/png;base64,!!!!")}, 400, "no base64"),
+        ({"messages": said(picture="data:image/png;base64,aGVsbG8=")}, 400, "is not a picture"),
+        ({"messages": said("what is <image> here?")}, 400, "placeholder"),
+        ({"model": "gpt-4o"}, 404, "this server has 'demo'"),
+        ({"n": 2}, 400, "one text per request"),
+        ({"tools": [{"type": "function"}]}, 400, "tools: not supported"),
+        ({"frequency_penalty": 1.0}, 400, "frequency_penalty: not supported"),
+        ({"max_tokens": 10**6}, 400, "decodes up to 1024"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"stop": ["a"] * 5}, 400, "stop: up to 4"),
+        ({"top_logprobs": 3}, 400, "needs logprobs"),
+        ({"sira": {"method": "sirra"}}, 400, "sirra"),
+        ({"sira": {"noise": 3}}, 400, "noise"),
+        ({"sira": {"k": 99}}, 400, "out of range"),
+        ({"sira": {"revision": "other"}}, 400, "revision"),
+        ({"sira": {"method": "vcd"}, "logprobs": True}, 400, "logprobs"),
+    ],
+)
+def test_what_cannot_be_answered_as_asked_is_refused(address, change, status, words):
+    answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": said()} | change, timeout=60)
+    assert answer.status_code == status
+    assert words in answer.json()["error"]["message"]
+    again = httpx.post(f"{address}/v1/chat/completions", json={"messages": said(), "stream": True} | change, timeout=60)
+    assert again.status_code == status  # before a stream begins
+
+
+def test_neutral_settings_of_other_servers_are_taken(client):
+    assert ask(client, frequency_penalty=0, presence_penalty=0, user="someone", response_format={"type": "text"})
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'"text"', b"\xff\xfe", b""])
+def test_bodies_that_are_no_requests(address, body):
+    answer = httpx.post(
+        f"{address}/v1/chat/completions", content=body, headers={"content-type": "application/json"}, timeout=60
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_page_of_another_site_cannot_use_the_server(address):
+    text = json.dumps({"messages": said()})
+    simple = httpx.post(f"{address}/v1/chat/completions", content=text, headers={"content-type": "text/plain"})
+    assert simple.status_code == 415
+    asked_before = httpx.options(f"{address}/v1/chat/completions", headers={"origin": "https://example.org"})
+    assert "access-control-allow-origin" not in asked_before.headers
+
+
+def test_large_requests_and_pictures(lvlm):
+    with running(lvlm, limits=Limits(pixels=1000, data=10**6)) as address:
+        url = f"{address}/v1/chat/completions"
+        large = httpx.post(url, json={"messages": said("x" * 10**6)})
+        assert (large.status_code, large.json()["error"]["code"]) == (413, "too_large")
+        many_pixels = httpx.post(url, json={"messages": said()})
+        assert many_pixels.status_code == 413
+        assert "pixels; this server takes 1,000" in many_pixels.json()["error"]["message"]
+
+
+def test_a_body_that_never_ends(lvlm):
+    with running(lvlm, limits=Limits(seconds=0.5)) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 1000\r\n\r\n{"
+            )
+            connection.settimeout(30)
+            assert connection.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_a_key_is_demanded_where_one_is_set(lvlm):
+    with running(lvlm, api_key="secret") as address:
+        for path in ("/v1/models", "/metrics"):
+            assert httpx.get(address + path).status_code == 401
+            assert httpx.get(address + path, headers={"Authorization": "Bearer secrets"}).status_code == 401
+            assert httpx.get(address + path, headers={"Authorization": "Bearer secret"}).status_code == 200
+        assert httpx.get(f"{address}/health").json() == {"status": "ok"}
+        with pytest.raises(openai.AuthenticationError):
+            ask(openai.OpenAI(base_url=f"{address}/v1", api_key="guess", max_retries=0))
+
+
+def test_names_that_are_not_the_servers_are_refused(lvlm):
+    """A page whose name is rebound to this machine keeps its own name in Host."""
+    with running(lvlm, hosts=["127.0.0.1", "localhost"]) as address:
+        assert httpx.get(f"{address}/v1/models").status_code == 200
+        assert httpx.get(f"{address}/v1/models", headers={"Host": "rebound.example.org"}).status_code == 400
+
+
+def test_models(client, lvlm):
+    assert [model.id for model in client.models.list()] == list(dict.fromkeys([lvlm.preset.name, lvlm.preset.model]))
+    assert client.models.retrieve("demo").id == "demo"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-4o")
+
+
+# --- the command
+
+
+def test_the_command_answers_and_ends_well():
+    port = free_port()
+    command = [SIRA, "serve", "-p", "demo", "--port", str(port), "--max-new-tokens", "200"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while "http://127.0.0.1" not in (line := process.stderr.readline()):
+            assert line or process.poll() is None, "the server ended"
+        for _ in range(100):
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/health")
+                break
+            except httpx.ConnectError:
+                time.sleep(0.1)
+        answers = []
+        body = {"messages": said(), "max_tokens": 100}
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        thread = threading.Thread(target=lambda: answers.append(httpx.post(url, json=body, timeout=120)))
+        thread.start()
+        while "sira_batch_texts_count 1.0" not in httpx.get(f"http://127.0.0.1:{port}/metrics").text:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        thread.join()
+        assert answers[0].status_code == 200  # what was begun is finished
+        assert process.wait(60) == 0
+        said_more = process.stderr.read()
+        assert PROMPT not in said_more
+
+
+def test_other_machines_need_a_key(sira):
+    code, _, err = sira("serve", "-p", "demo", "--host", "0.0.0.0")
+    assert code == 2
+    assert "set --api-key" in err
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def open_rgb(path: Path) -> Image.Image:
+    return Image.open(path).convert("RGB")
+
+
+class NONE:
+    content = None
