@@ -24,6 +24,7 @@ from sira_cli.language.things import Thing, WordList
 from sira_cli.methods.base import Method
 from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.preset import Preset
+from sira_cli.models.records import Answer
 from sira_cli.models.starts import Trail
 
 YES = ("Yes", "yes", "YES")
@@ -149,6 +150,10 @@ class Check:
     def below(self, line: float) -> list[Claim]:
         """Return the things whose support is below a line."""
         return [claim for claim in self.objects if claim.support < line]
+
+    def beside(self, answer: Answer, settings: dict[str, Any]) -> Answer:
+        """Return an answer with the things, and how they were looked at (`Verify.settings`), for its record."""
+        return replace(answer, objects=[claim.to_json() for claim in self.objects], verify=settings)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON holds it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from PIL import Image
@@ -52,8 +51,6 @@ class VerifiedAnswers:
             return self._rewriter.rewritten(images, answers, inputs, self.settings, seeds=seeds, task=task, trail=trail)
         finished = [lvlm.preset.text.finished(answer) for answer in answers]
         looks = self._look.at(images, inputs, trail)
-        checks = [look.check(answer.text) for look, answer in zip(looks, finished, strict=True)]
         return [
-            replace(answer, objects=[claim.to_json() for claim in check.objects], verify=self.settings)
-            for answer, check in zip(finished, checks, strict=True)
+            look.check(answer.text).beside(answer, self.settings) for look, answer in zip(looks, finished, strict=True)
         ]

@@ -15,7 +15,7 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer, Result
 from sira_cli.models.rewriting import Rewriter
-from sira_cli.models.second_look import Verify
+from sira_cli.models.second_look import SecondLook, Verify
 from sira_cli.models.sentences import without_sentences
 from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.runs.batch import Batch, BatchRun
@@ -72,6 +72,7 @@ class CheckRun(BatchRun):
         super().__init__(lvlm, task, prompt, verify=verify, **settings)
         self._how = verify.settings(preset)
         self._mender = Rewriter(lvlm, verify) if verify.rewrites else None
+        self._look = SecondLook(lvlm, verify.words) if self._mender is None else self._mender.look
 
     def blank(self) -> Result:
         """Return a result without a picture: what all results of this run have in common."""
@@ -85,10 +86,11 @@ class CheckRun(BatchRun):
         return True if pictures else None
 
     def _answers(self, batch: Batch) -> list[Answer]:
-        assert self._look is not None
-        texts = [Answer(_text(item), "stop") for item in batch.items]
-        answers = self._look.flagged(batch.images, texts, self._how)
-        return [self._mended(image, answer) for image, answer in zip(batch.images, answers, strict=True)]
+        answers = []
+        for item, image in zip(batch.items, batch.images, strict=True):
+            text = _text(item)
+            answers.append(self._mended(image, self._look.check(image, text).beside(Answer(text, "stop"), self._how)))
+        return answers
 
     def _mended(self, image: Image.Image, answer: Answer) -> Answer:
         """Return an answer with the new text, if captions are decoded anew and this one has to be."""

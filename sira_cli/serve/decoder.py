@@ -180,7 +180,8 @@ class Decoder:
             answer = replace(answer, text=text, finish_reason="stop", output_tokens=len(row.tokens), words=words)
         answer = lvlm.preset.text.finished(answer)
         if job.verify is not None:
-            (answer,) = SecondLook(lvlm).flagged([job.image], [answer], job.verify.settings(lvlm.preset))
+            check = SecondLook(lvlm).check(job.image, answer.text)
+            answer = check.beside(answer, job.verify.settings(lvlm.preset))
         record = lvlm.result(job.task, "", job.image_sha256, job.prompt, answer).to_record()
         self._metrics.tokens.inc(answer.output_tokens)
         job.tell(Reply(answer, {name: record[name] for name in SHOWN if name in record}, row.piece(answer.text)))
