@@ -18,7 +18,7 @@ from sira_cli.cli import bench
 from sira_cli.cli.presets import shown_k
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.core.families import FAMILIES
-from sira_cli.demo import chosen, comparison, support
+from sira_cli.demo import chosen, comparison, support, verified
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
 from sira_cli.demo.word_scores import doubt_table, from_json, words_table
 from sira_cli.methods import METHODS
@@ -34,6 +34,12 @@ def help_text(*command: str) -> str:
     environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb"}
     output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     return f"```\n{output.stdout.rstrip()}\n```"
+
+
+def verified_figures() -> str:
+    """Return what a second look does to captions of the test scenes."""
+    report = verified.VerifiedReport.shipped()
+    return "Not measured on the test scenes yet." if report is None else report.table()
 
 
 def families_table() -> str:

@@ -17,9 +17,13 @@ from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelE
 from sira_cli.methods import find
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from sira_cli.analysis.bench.figures import BenchReport, Measure, Row
     from sira_cli.models.lvlm import Lvlm
 
+
+SCENES = 8  # captions per round, to measure a second look
 
 EXAMPLES = """
 sira bench -p llava-1.5-7b --method sira,vcd
@@ -50,6 +54,9 @@ def bench(
     compiled: Annotated[
         bool, typer.Option("--compile", help="Measure greedy and SIRA with compiled decoding steps, too.")
     ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Measure what --verify flag and rewrite cost, too, on drawn scenes.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -78,19 +85,22 @@ def bench(
     lengths = _numbers("--max-new-tokens", max_new_tokens)
     batches = _numbers("--batch-size", batch_size)
     check_file("--output", output, overwrite)
+    if verify and shape is not None:
+        raise SettingsError("--verify needs a model that names things: leave out --shape, or --verify")
     lvlm = _loaded(shape, model, k)
     if method.strip() == ALL:
         refusals = [UnsupportedModelError] if shape else [UnsupportedModelError, NotCalibratedError]  # else a stand-in
         methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, *refusals))
     from sira_cli.analysis.bench.run import bench as measure_all
-    from sira_cli.analysis.bench.run import decoders
+    from sira_cli.analysis.bench.run import requests
 
     def save(measured: BenchReport) -> None:
         if output is not None:
             save_report(measured, output)
 
-    requests = (runs + 1) * len(batches) * len(decoders(methods, compiled))
-    with Progress.shown("requests", requests) as progress:
+    scenes = _scenes() if verify else []
+    total = requests(methods, compiled, len(batches), runs, len(scenes))
+    with Progress.shown("requests", total) as progress:
         report = measure_all(
             lvlm,
             methods,
@@ -99,6 +109,7 @@ def bench(
             runs=runs,
             image_tokens=image_tokens,
             compile=compiled,
+            looked_at=scenes,
             on_request=progress.advance,
             on_rows=save,  # so that a batch size that does not fit into memory loses none of the others
         )
@@ -106,6 +117,14 @@ def bench(
         print(report.to_json())
     else:
         print_report(report)
+
+
+def _scenes() -> list[Image.Image]:
+    """Draw pictures that captions name things in."""
+    from sira_cli.demo.questions import held_out
+    from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+
+    return [render(held_out(seed))[0] for seed in VALIDATION_SEEDS[:SCENES]]
 
 
 def _numbers(option: str, given: str) -> list[int]:
@@ -173,9 +192,29 @@ def print_report(report: BenchReport) -> None:
                     cells.append(f"x{row.paper[length]:.1f}" if length in row.paper else "")
             table.add_row(_name(row), *cells)
         out.print(table)
+    if report.looks:
+        _print_looks(report)
     for method in dict.fromkeys(row.method for row in report.rows):
         if method in NOTES:
             out.print(NOTES[method])
+
+
+def _print_looks(report: BenchReport) -> None:
+    """Print what a second look costs beside the caption alone."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    first = report.looks[0]
+    title = f"a second look at captions of {first.pictures} drawn scenes; ratios to the caption alone"
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
+    table.add_column("")
+    for name in ("caption", "things", *first.ratios, "rewritten"):
+        table.add_column(name, justify="right")
+    for look in report.looks:
+        ratios = [f"x{each.median:.3f} ({each.low:.2f}..{each.high:.2f})" for each in look.ratios.values()]
+        caption, rewritten = f"{1e3 * look.caption.median:,.1f} ms", f"{look.rewritten} of {look.pictures}"
+        table.add_row(look.method, caption, f"{look.things:.1f}", *ratios, rewritten)
+    table_console().print(table)
 
 
 def _name(row: Row) -> str:

@@ -60,6 +60,10 @@ def demo(
             help="With --evaluate, measure these methods beside greedy, with their settings and cost; or all.",
         ),
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="With --evaluate, measure captions with and without --verify rewrite."),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -83,8 +87,10 @@ def demo(
 ) -> None:
     """Show greedy and SIRA on drawn scenes with a bundled model: nothing to download."""
     set_verbosity(quiet, verbose)
-    if (method is not None or output is not None) and not evaluate:
-        raise SettingsError("--method and --output are for --evaluate: add it, or leave them out")
+    if (method is not None or output is not None or verify) and not evaluate:
+        raise SettingsError("--method, --verify and --output are for --evaluate: add it, or leave them out")
+    if method is not None and verify:
+        raise SettingsError("--verify measures greedy and sira: leave out --method")
     check_file("--output", output)
     if export is not None:
         if evaluate or as_json or output_dir is not None:
@@ -98,7 +104,9 @@ def demo(
         from sira_cli.demo.measure import load_methods
 
         methods = load_methods()
-    if evaluate:
+    if verify:
+        _verify(methods, seed, count or TESTED, output, as_json)
+    elif evaluate:
         _evaluate(methods, seed, count or TESTED, output, as_json)
     else:
         _show(methods, seed, count or SHOWN, output_dir, as_json)
@@ -243,6 +251,29 @@ def _compare(names: list[str], seed: int, count: int, output: Path | None, as_js
         print(comparison.to_json())
     else:
         print(comparison.tables())
+
+
+def _verify(methods: dict[str, Any], seed: int, count: int, output: Path | None, as_json: bool) -> None:
+    """Measure captions with and without a second look that rewrites them."""
+    from sira_cli.analysis.bench.measure import device_name
+    from sira_cli.demo.cost import TIMED
+    from sira_cli.demo.questions import held_out
+    from sira_cli.demo.scenes import TEST_SEEDS
+    from sira_cli.demo.verified import VerifiedReport, caption_seconds, measure_verified
+    from sira_cli.models.second_look import Verify
+
+    look = Verify(mode="rewrite")
+    scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
+    with _kept(output) as units, Progress.shown("scenes", count) as progress:
+        report, removed = measure_verified(methods, scenes, look, progress.reach, units)
+    rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
+    with Progress.shown("rounds of captions, timed", len(rounds)) as progress:
+        seconds = caption_seconds(methods, rounds, look, progress.reach)
+    lvlm = methods["greedy"]
+    verified = VerifiedReport(
+        report, look.settings(lvlm.preset), removed, seconds, len(rounds) - 1, device_name(lvlm.model.device)
+    )
+    print(verified.to_json() if as_json else verified.table())
 
 
 @contextmanager

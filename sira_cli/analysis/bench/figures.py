@@ -58,6 +58,27 @@ class Measure:
         return cls(Spread.of(own), Spread.of([a / b for a, b in zip(own, base, strict=True)]))
 
 
+@dataclass(frozen=True)
+class LookCost:
+    """A method with a second look.
+
+    Attributes:
+        method: its name.
+        pictures: how many were captioned in a round.
+        things: that a caption names, on average.
+        rewritten: captions that `rewrite` changed.
+        caption: seconds of a caption without a second look, the mean of a round.
+        ratios: by mode, the seconds of a round over those without a second look in the same round.
+    """
+
+    method: str
+    pictures: int
+    things: float
+    rewritten: int
+    caption: Spread
+    ratios: dict[str, Spread]
+
+
 class Decoder(NamedTuple):
     """A method, and whether its decoding steps are compiled."""
 
@@ -153,6 +174,7 @@ class BenchReport:
         runs: measured rounds, after one that only warms up.
         rows: by batch size; greedy's come first.
         stand_ins: methods whose calibration had random values.
+        looks: what a second look costs; none: it was not measured.
     """
 
     model: str
@@ -170,12 +192,14 @@ class BenchReport:
     runs: int
     rows: tuple[Row, ...]
     stand_ins: tuple[str, ...] = ()
+    looks: tuple[LookCost, ...] = ()
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
         record = asdict(self)
-        if not self.stand_ins:
-            del record["stand_ins"]
+        for name in ("stand_ins", "looks"):
+            if not record[name]:
+                del record[name]
         return json.dumps({"schema": "sira.bench/1", **record, "sira_version": __version__}, allow_nan=False)
 
     @classmethod

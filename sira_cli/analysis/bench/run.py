@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 import transformers
+from PIL import Image
 
 from sira_cli.analysis.bench.figures import BenchReport, Decoder, Row
 from sira_cli.analysis.bench.measure import Timing, device_name, measure, pictures, prompts
+from sira_cli.analysis.bench.second_look import look_costs, look_requests
 from sira_cli.analysis.bench.stand_ins import RANDOM, with_stand_ins
 from sira_cli.methods import find
 from sira_cli.methods.base import Ability
@@ -28,6 +31,7 @@ def bench(
     runs: int,
     image_tokens: int,
     compile: bool = False,  # noqa: A002 (as in `load`)
+    looked_at: Sequence[Image.Image] = (),
     on_request: Callable[[], None] = lambda: None,
     on_rows: Callable[[BenchReport], None] = lambda report: None,
 ) -> BenchReport:
@@ -41,6 +45,7 @@ def bench(
         runs: measured rounds.
         image_tokens: of the largest picture, where the model lets pictures have their own size.
         compile: measure SIRA and greedy with compiled steps, too.
+        looked_at: pictures whose captions are looked at a second time; none: this is not measured.
         on_request: called after each request.
         on_rows: called after each batch size with what is measured so far.
 
@@ -82,7 +87,22 @@ def bench(
             rows += [Row.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
             report = _report(lvlm, lengths, runs, rows, tuple(stand_ins))
             on_rows(report)
+        if looked_at:
+            able = {name: lvlm.under(stand_ins.get(name, find(name))) for name in _rewriting(methods)}
+            report = replace(report, looks=look_costs(able, looked_at, runs, on_request))
+            on_rows(report)
     return report
+
+
+def requests(methods: Sequence[str], compile: bool, batches: int, runs: int, looked_at: int) -> int:  # noqa: A002
+    """Return how many requests `bench` makes."""
+    looks = look_requests(len(_rewriting(methods)), looked_at, runs) if looked_at else 0
+    return (runs + 1) * batches * len(decoders(methods, compile)) + looks
+
+
+def _rewriting(methods: Sequence[str]) -> list[str]:
+    """Return the methods that texts can be rewritten under, greedy first."""
+    return [name for name in dict.fromkeys(["greedy", *methods]) if not find(name).own_search]
 
 
 def _report(

@@ -1,0 +1,177 @@
+"""What a second look does to captions of drawn scenes: greedy and SIRA, as decoded and rewritten."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sira_cli.analysis.bench.figures import Spread
+from sira_cli.analysis.sweep.grid import batches
+from sira_cli.analysis.sweep.units import Units
+from sira_cli.demo.chosen import FOLDER
+from sira_cli.demo.measure import CAPTIONS, unit
+from sira_cli.demo.questions import caption_counts
+from sira_cli.demo.scene_report import CAPTION_FIGURES, SceneReport, markdown
+from sira_cli.demo.scenes import Scene, render
+from sira_cli.eval.stats.tally import Tally
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.records import hash_of
+from sira_cli.models.second_look import Verify
+from sira_cli.models.verifying import VerifiedAnswers
+
+FILE = FOLDER / "verified.json"
+BATCH = 25
+
+
+@dataclass(frozen=True)
+class VerifiedReport:
+    """Figures of captions with and without a second look, and what they cost.
+
+    Attributes:
+        report: figures; the others are compared with greedy as decoded.
+        verify: how the look was done.
+        removed: by method, how many things were taken out per caption.
+        seconds: of a single picture, from its samples to its text.
+        timed: over how many scenes.
+        machine: where they were timed.
+    """
+
+    report: SceneReport
+    verify: dict[str, Any]
+    removed: dict[str, float]
+    seconds: dict[str, Spread]
+    timed: int
+    machine: str
+
+    def to_json(self) -> str:
+        """Return one JSON object; `from_json` reads it."""
+        content = dataclasses.asdict(self) | {"report": self.report.to_json()}
+        return json.dumps(content, indent=1, default=dataclasses.asdict)
+
+    @classmethod
+    def from_json(cls, text: str) -> VerifiedReport:
+        """Make it of what `to_json` returned."""
+        content = json.loads(text)
+        seconds = {name: Spread(**row) for name, row in content["seconds"].items()}
+        return cls(**content | {"report": SceneReport.from_json(content["report"]), "seconds": seconds})
+
+    @classmethod
+    def shipped(cls, path: Path = FILE) -> VerifiedReport | None:
+        """Return what was measured on the test scenes; None if nothing was yet."""
+        return cls.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def table(self) -> str:
+        """Return the figures in Markdown, a row per way to make captions."""
+        first, *_ = self.report.figures
+        rows = [["captions", *CAPTION_FIGURES, "taken out", "seconds"]]
+        for name, figures in self.report.figures.items():
+            changes = self.report.differences.get(name)
+            cells = [
+                f"{figures[each]}" if changes is None else f"{figures[each].value:.1f} ({changes[each]:+})"
+                for each in CAPTION_FIGURES
+            ]
+            removed = f"{self.removed[name]:.2f}" if name in self.removed else ""
+            rows.append([name, *cells, removed, f"{self.seconds[name].median:.2f}"])
+        return (
+            f"In percent but for words and seconds, on {self.report.scenes:,} scenes; in brackets the difference to "
+            f"{first}, paired, ± half its 95 % interval. taken out: things per caption. seconds: of one picture, the "
+            f"median of {self.timed} on {self.machine}.\n\n{markdown(rows)}"
+        )
+
+
+def measure_verified(
+    methods: Mapping[str, Lvlm],
+    scenes: Sequence[Scene],
+    verify: Verify,
+    on_progress: Callable[[int], None] = lambda done: None,
+    units: Units | None = None,
+) -> tuple[SceneReport, dict[str, float]]:
+    """Caption scenes, look a second time, and compare both texts of every method with the first one's drafts.
+
+    Args:
+        methods: the bundled model under each.
+        scenes: what is captioned.
+        verify: the second look.
+        on_progress: called with the number of scenes that are done.
+        units: keeps the texts, begun; what is there is not decoded again.
+
+    Returns:
+        The report, and how many things per caption were taken out.
+    """
+    kept = Units() if units is None else units
+    names = [*methods, *(rewritten(name, verify) for name in methods)]
+    tallies = {CAPTIONS: {name: Tally() for name in names}}
+    removed = dict.fromkeys(names[len(methods) :], 0)
+    looks = {name: VerifiedAnswers(lvlm, verify) for name, lvlm in methods.items()}
+    for number, batch in enumerate(batches(scenes, BATCH)):
+        for name, lvlm in methods.items():
+            look, own = hash_of(verify=looks[name].settings)[:16], rewritten(name, verify)
+            named = {scene: f"{unit(lvlm, scene, [])}, second look {look}" for scene in batch}
+            todo = [scene for scene in batch if named[scene] not in kept]
+            kept.add(dict(zip((named[scene] for scene in todo), _texts(lvlm, looks[name], todo), strict=True)))
+            for scene in batch:
+                draft, text, *out = kept[named[scene]]
+                tallies[CAPTIONS][name].counts[str(scene.seed)] = caption_counts(scene, draft)
+                tallies[CAPTIONS][own].counts[str(scene.seed)] = caption_counts(scene, text)
+                removed[own] += len(out)
+        on_progress(min(len(scenes), (number + 1) * BATCH))
+    report = SceneReport.of(tallies, {name: {} for name in names})
+    return report, {name: count / len(scenes) for name, count in removed.items()}
+
+
+def _texts(lvlm: Lvlm, look: VerifiedAnswers, scenes: Sequence[Scene]) -> list[list[str]]:
+    """Return draft and text of each caption, and what was taken out."""
+    found = []
+    for part in batches(scenes, BATCH if lvlm.batches else 1):
+        pictures, prompts = [render(scene)[0] for scene in part], [lvlm.preset.prompts.caption] * len(part)
+        seeds = lvlm.text_seeds([str(scene.seed) for scene in part], prompts)
+        answers = look.answer(pictures, lvlm.prepare(pictures, prompts), seeds=seeds, task="caption")
+        found += [
+            [
+                answer.text if answer.draft is None else answer.draft,
+                answer.text,
+                *(each["thing"] for each in answer.removed or ()),
+            ]
+            for answer in answers
+        ]
+    return found
+
+
+def rewritten(method: str, verify: Verify) -> str:
+    """Return the name of a method's captions with a second look."""
+    return f"{method} + {verify.mode}"
+
+
+def caption_seconds(
+    methods: Mapping[str, Lvlm],
+    scenes: Sequence[Scene],
+    verify: Verify,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> dict[str, Spread]:
+    """Return the seconds of a caption with and without a second look, in turn, a scene a round.
+
+    The first round only warms up.
+
+    Args:
+        methods: the bundled model under each.
+        scenes: at least two.
+        verify: the second look.
+        on_progress: called with the number of rounds that are done.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    seconds |= {rewritten(name, verify): [] for name in methods}
+    for number, scene in enumerate(scenes):
+        picture = render(scene)[0]
+        for name, lvlm in methods.items():
+            for called, look in ((name, None), (rewritten(name, verify), verify)):
+                began = time.perf_counter()
+                lvlm.caption(picture, verify=look)
+                if number:
+                    seconds[called].append(time.perf_counter() - began)
+        on_progress(number + 1)
+    return {name: Spread.of(row) for name, row in seconds.items()}
