@@ -10,6 +10,7 @@ It is decoding by the same method with the same settings: what is kept is given 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,6 +49,7 @@ class _Draft:
         at: the look at its picture.
         check: of the text as it would be written.
         finished: returns the text as it is written, and where the decoded one begins in it.
+        plain: the text without what is done to it.
         tokens: of the decoded text.
         head: what the text begins with that was not decoded here; the first `told` characters of the decoded tokens
             say the same.
@@ -59,7 +61,8 @@ class _Draft:
     at: PictureLook
     check: Check
     finished: Callable[[str, FinishReason], tuple[str, int]]
-    tokens: list[int]
+    plain: str
+    tokens: list[int] = field(default_factory=list)
     reason: FinishReason = "stop"
     head: str = ""
     told: int = 0
@@ -86,6 +89,9 @@ class Rewriter:
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
         verify = verify or Verify(mode="rewrite")
+        if lvlm.preset.generation.on_loop == "retry":  # a second try of a part would need the first tokens' own
+            lvlm = copy.copy(lvlm)
+            lvlm.preset = lvlm.preset.with_settings(on_loop="trim")
         self.look = SecondLook(lvlm, verify.words)
         self._lvlm, self._line, self._rounds = lvlm, verify.line(lvlm.preset), verify.rounds
 
@@ -98,7 +104,7 @@ class Rewriter:
             prompt: under which decoding goes on; None: the preset's for captions.
         """
         at = PictureLook(self.look, image)
-        draft = _Draft(0, at, at.check(text), lambda plain, reason: (plain, 0), [], head=text)
+        draft = _Draft(0, at, at.check(text), lambda plain, reason: (plain, 0), text, head=text)
         if self._first(draft) is not None:
             inputs = self._prepared(image, prompt)
             self._rewrite([draft], Decoded(self._lvlm, inputs, [0], words=self.look.words), inputs["input_ids"])
@@ -127,8 +133,16 @@ class Rewriter:
         first = [self._lvlm.preset.text.finished(answer) for answer in answers]
         looks = self.look.at(images, inputs, trail)
         drafts = [
-            _Draft(row, at, at.check(answer.text), self._finished, list(answer.tokens), answer.finish_reason)
-            for row, (at, answer) in enumerate(zip(looks, first, strict=True))
+            _Draft(
+                row,
+                at,
+                at.check(begun.text),
+                self._finished,
+                self._plain(answer.tokens, answer.text),
+                list(answer.tokens),
+                answer.finish_reason,
+            )
+            for row, (at, answer, begun) in enumerate(zip(looks, answers, first, strict=True))
         ]
         decoded = Decoded(self._lvlm, inputs, seeds, words=self.look.words, task=task, trail=trail)
         self._rewrite(drafts, decoded, inputs["input_ids"])
@@ -159,19 +173,21 @@ class Rewriter:
         written = settings.finished(Answer(plain.strip(), reason)).text
         return written, len(settings.prefix) - (len(plain) - len(plain.lstrip()))
 
-    def _plain(self, draft: _Draft) -> str:
-        return draft.head + self._lvlm.vocabulary.text(draft.tokens)[draft.told :]
+    def _plain(self, tokens: Sequence[int], text: str) -> str:
+        """Return a decoded text with the white space before it; `text` is without, and may be trimmed."""
+        whole = self._lvlm.vocabulary.text(tokens)
+        return whole[: len(whole) - len(whole.lstrip()) + len(text)]
 
     def _first(self, draft: _Draft) -> tuple[Claim, int] | None:
         """Return the first thing without support that can be taken out, and where it stands in the decoded text."""
-        plain = self._plain(draft)
-        _, offset = draft.finished(plain, draft.reason)
+        _, offset = draft.finished(draft.plain, draft.reason)
         found = [
             (start - offset, claim)
             for claim in draft.check.below(self._line)
             for start, end in claim.spans
             if claim.thing not in draft.kept
-            and plain[max(0, start - offset) : end - offset] == draft.check.text[start:end]
+            and start >= offset
+            and draft.plain[start - offset : end - offset] == draft.check.text[start:end]  # no prefix, no suffix
         ]
         if not found:
             return None
@@ -192,8 +208,9 @@ class Rewriter:
                 limit += len(going[0][1].kept)
             texts = decoded.go_on([text for _, text in going], limit)
             for (draft, _), tokens in zip(going, texts, strict=True):
-                draft.tokens, draft.reason, _ = self._lvlm.ended(tokens)
-                draft.check = draft.at.check(draft.finished(self._plain(draft), draft.reason)[0])
+                draft.tokens, draft.reason, text = self._lvlm.ended(tokens)
+                draft.plain = draft.head + self._plain(draft.tokens, text)[draft.told :]
+                draft.check = draft.at.check(draft.finished(draft.plain, draft.reason)[0])
                 named = {claim.thing for claim in draft.check.objects}
                 draft.kept |= {claim.thing for claim in draft.doubted if claim.thing in named}
 
