@@ -266,8 +266,8 @@ def test_one_command_measures_methods_beside_greedy(sira, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--method", "all"], "--method and --output are for --evaluate"),
-        (["-o", "x.jsonl"], "--method and --output are for --evaluate"),
+        (["--method", "all"], "--method, --verify and --output are for --evaluate"),
+        (["-o", "x.jsonl"], "--method, --verify and --output are for --evaluate"),
         (["--evaluate", "--method", "nothing"], "no method named 'nothing'"),
         (["--evaluate", "--method", "sira", "-o", "no/where.jsonl"], "the folder no does not exist"),
     ],

@@ -52,6 +52,7 @@ def folder(request, tmp_path_factory):
 def whole(lvlm, picture, prompt, tokens):
     """The method's logits behind a prompt and tokens `[V]`: one pass over all of it, no cache."""
     inputs = lvlm.to_device(lvlm.prepare([picture], [prompt]))
+    inputs.pop("labels", None)  # of PaliGemma, for training
     inputs = followed(lvlm.model, inputs, [tokens])
     with torch.no_grad():
         z = lvlm.model(**inputs, use_cache=False).logits[0, -1].float()

@@ -30,7 +30,6 @@ def look_costs(
     costs = []
     for name, lvlm in methods.items():
         seconds: dict[str, list[float]] = {mode: [] for mode in looks}
-        things = rewritten = 0
         for number in range(runs + 1):
             spent = dict.fromkeys(looks, 0.0)
             things = rewritten = 0
