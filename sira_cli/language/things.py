@@ -23,6 +23,7 @@ from sira_cli.language.fallback import singular
 
 _WORD = re.compile(r"\w+(?:-\w+)*")
 _LONGEST = 3  # words of a compound
+_DENIED = 3  # so many words before a thing may deny it: "no people or cars"
 
 
 @functools.cache
@@ -96,7 +97,7 @@ class WordList:
         place = 0
         while place < len(words):
             length, name = self._longest(words, place, text)
-            if name:
+            if name and not _is_denied(words, place, text):
                 found.setdefault(name, []).append((words[place][1], words[place + length - 1][2]))
             place += length
         return [Thing(name, tuple(spans), self.group(name)) for name, spans in found.items()]
@@ -134,6 +135,17 @@ def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
         return True
     following = words[place + 1][0]
     return following in function_words() or following.endswith(("ing", "ed"))
+
+
+def _is_denied(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
+    """Return whether a text says that a thing is not there: "no dog", "without any cars", "isn't a cat"."""
+    for behind in range(place, max(0, place - _DENIED), -1):
+        word, _, end = words[behind - 1]
+        if text[end : words[behind][1]].strip() not in ("", "'", "\N{RIGHT SINGLE QUOTATION MARK}"):
+            return False
+        if word in _lists()["denials"]:
+            return True
+    return False
 
 
 @functools.cache

@@ -120,7 +120,7 @@ class SupportReport:
             return ratio(int((support[there] < line).sum()), len(support[there]))
 
         line = next(each / 1000 for each in range(1000, -1, -1) if below(each / 1000, True) <= false_alarms)
-        columns = [np.array(column) for column in zip(*labelled, strict=True)]
+        numbers, kinds, scores = (np.array(column) for column in zip(*labelled, strict=True))
         return cls(
             source=source,
             pictures=pictures,
@@ -129,7 +129,7 @@ class SupportReport:
             unknown=unknown,
             false_alarms=false_alarms,
             line=line,
-            auroc=auroc_interval(*columns, pictures),
+            auroc=auroc_interval(numbers, kinds, scores, pictures),
             below={each: (below(each, True), below(each, False)) for each in sorted({*SHOWN, line})},
         )
 
