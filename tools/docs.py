@@ -18,8 +18,9 @@ from sira_cli.cli import bench
 from sira_cli.cli.presets import shown_k
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.core.families import FAMILIES
-from sira_cli.demo import chosen, comparison, support, verified
+from sira_cli.demo import chosen, comparison, verified
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
+from sira_cli.demo.support import shipped
 from sira_cli.demo.word_scores import doubt_table, from_json, words_table
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability
@@ -89,7 +90,7 @@ def word_figures() -> str:
 
 def support_figures() -> str:
     """Return what `python -m tools.support` measured: on test scenes, or before that on validation scenes."""
-    return support.shipped()
+    return shipped()
 
 
 def doubt_figures() -> str:
