@@ -25,6 +25,7 @@ TASK = "check"
 EMPTY = "the caption is empty"
 NOT_RECOGNISED = "names nothing that the list of words has"
 STILL = "what could not be taken out"
+TOO_LONG = "what is not supported stands behind `max_new_tokens=`: nothing is taken out"
 NOTHING_LEFT = "every sentence names something that is not supported: nothing is left of it"
 
 
@@ -69,34 +70,32 @@ class CheckRun(BatchRun):
         verify = verify or Verify()
         preset = plain(lvlm.preset)
         lvlm = lvlm.under(method_of(verify, lvlm.decoder), preset)
-        super().__init__(lvlm, task, prompt, verify=verify, **settings)
-        self._how = verify.settings(preset)
+        super().__init__(lvlm, task, prompt, **settings)
+        self._looked = self._how = verify.settings(preset)
+        self._look = SecondLook(lvlm, verify.words)
         self._mender = Rewriter(lvlm, verify) if verify.rewrites else None
-        self._look = SecondLook(lvlm, verify.words) if self._mender is None else self._mender.look
 
     def blank(self) -> Result:
         """Return a result without a picture: what all results of this run have in common."""
         return self._checked(super().blank(), "")
-
-    def _complete_prompt(self, item: Item) -> None:
-        """Leave it: the model is asked about things, and never given the caption as a prompt."""
 
     def _inputs(self, pictures: list[tuple[Item, Image.Image]]) -> Any:
         """Return whether there is anything to ask about: questions are prepared when the things are known."""
         return True if pictures else None
 
     def _answers(self, batch: Batch) -> list[Answer]:
-        answers = []
-        for item, image in zip(batch.items, batch.images, strict=True):
-            text = _text(item)
-            answers.append(self._mended(image, self._look.check(image, text).beside(Answer(text, "stop"), self._how)))
-        return answers
+        texts = [Answer(_text(item), "stop") for item in batch.items]
+        answers = self._look.flagged(batch.images, texts, self._how)
+        return [self._mended(image, answer) for image, answer in zip(batch.images, answers, strict=True)]
 
     def _mended(self, image: Image.Image, answer: Answer) -> Answer:
         """Return an answer with the new text, if captions are decoded anew and this one has to be."""
-        line = self._how["min_support"]
-        if self._mender is None or not any(claim["support"] < line for claim in answer.objects or ()):
+        line, lvlm = self._how["min_support"], self._lvlm
+        starts = [claim["spans"][0][0] for claim in answer.objects or () if claim["support"] < line]
+        if self._mender is None or not starts:
             return answer
+        if len(lvlm.vocabulary.encode(answer.text[: min(starts)])) > lvlm.preset.generation.max_new_tokens:
+            return replace(answer, warnings=(*answer.warnings, TOO_LONG))
         new = self._mender.rewrite(image, answer.text)
         left = ", ".join(claim.thing for claim in new.check.below(line))
         return replace(

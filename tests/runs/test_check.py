@@ -19,7 +19,7 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.rewriting import Rewriter
 from sira_cli.models.second_look import Verify
-from sira_cli.runs.check_run import EMPTY, NOT_RECOGNISED, NOTHING_LEFT, TASK, plain, prompt_of
+from sira_cli.runs.check_run import EMPTY, NOT_RECOGNISED, NOTHING_LEFT, TASK, TOO_LONG, plain, prompt_of
 from sira_cli.runs.events import Failed, Finished, Skipped
 from sira_cli.runs.ray_run import Captioner, Work
 
@@ -107,21 +107,22 @@ def test_records_hold_what_the_library_says_of_the_captions(sira, demo, scenes, 
     assert json.loads((tmp_path / "a.run.json").read_text())["pictures"]["ok before"] == 5
 
 
-def test_the_worst_come_first_and_the_sums_below(sira, scenes, tmp_path):
+def test_the_worst_come_first_and_the_sums_below(sira, demo, scenes, tmp_path):
+    limit = demo.preset.verify.min_support
     _, out, _ = sira("check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl")
     table, sums = out.split("\n\n")
     found = records(tmp_path / "a.jsonl")
-    doubted = {name: record for name, record in found.items() if record["status"] == "ok" and record["support"] < 0.5}
+    doubted = {name: record for name, record in found.items() if record["status"] == "ok" and record["support"] < limit}
     expected = sorted(doubted, key=lambda name: doubted[name]["support"])
     assert 1 < len(expected) < 5
     assert [line.split()[0] for line in table.splitlines()[1:]] == expected
     for line, name in zip(table.splitlines()[1:], expected, strict=True):
         for claim in doubted[name]["objects"]:
-            assert (f"{claim['thing']} {claim['support']:.2f}" in line) == (claim["support"] < 0.5)
+            assert (f"{claim['thing']} {claim['support']:.2f}" in line) == (claim["support"] < limit)
     claims = [claim for record in found.values() for claim in record["objects"]]
-    below = sum(claim["support"] < 0.5 for claim in claims)
+    below = sum(claim["support"] < limit for claim in claims)
     assert sums.splitlines() == [
-        f"5 captions, {len(claims)} things: {below} of them, in {len(expected)} captions, below 0.5",
+        f"5 captions, {len(claims)} things: {below} of them, in {len(expected)} captions, below {limit:g}",
         "2 captions with nothing recognised (--objects: your own words)",
     ]
 
@@ -193,7 +194,7 @@ def test_the_decoder_and_its_settings_play_no_part(demo, scenes):
 def test_what_decides_is_in_the_key(demo, scenes):
     keys = [
         events(demo, scenes / "0.png", None, verify=verify)[0].record.key
-        for verify in (None, Verify(min_support=0.5), Verify(min_support=0.4))
+        for verify in (None, Verify(demo.preset.verify.min_support), Verify(min_support=0.4))
     ]
     assert keys[0] == keys[1] != keys[2]
 
@@ -247,7 +248,7 @@ def test_sentences_that_name_something_unsupported_are_dropped(sira, demo, scene
     assert f"2 of 6 captions changed, 1 of them empty now: {tmp_path / 'fixed'}" in err
     assert {path.name: path.read_bytes() for path in scenes.iterdir()} == before
     for name in "013":
-        assert demo.check(scenes / f"{name}.png", texts[name]).below(0.5) == []
+        assert demo.check(scenes / f"{name}.png", texts[name]).below(demo.preset.verify.min_support) == []
     record = records(tmp_path / "a.jsonl")["scenes/0.png"]
     assert (record["fixed"], record["dropped"]) == (texts["0"], ["A dog stands there."])
 
@@ -272,10 +273,20 @@ def test_captions_are_decoded_anew_from_what_is_unsupported_on(sira, demo, scene
         new = rewriter.rewrite(Image.open(scenes / f"{name}.png").convert("RGB"), TEXTS[name])
         assert record["fixed"] == new.text != TEXTS[name]
         assert [removed["thing"] for removed in record["removed"]] == [claim.thing for claim in new.removed]
-        assert demo.check(scenes / f"{name}.png", record["fixed"]).below(0.5) == []
+        assert demo.check(scenes / f"{name}.png", record["fixed"]).below(demo.preset.verify.min_support) == []
     before = (tmp_path / "a.jsonl").read_bytes()
     sira(*command)
     assert (tmp_path / "a.jsonl").read_bytes() == before  # nothing was left to do
+
+
+def test_a_text_of_thousands_of_words_is_not_gone_on_with(demo, scenes):
+    """The model would stand where it never comes to by itself."""
+    (scenes / "0.txt").write_text("There is a bowl beside a bicycle on the left. " * 500 + "There is a dog.")
+    (event,) = events(demo, scenes / "0.png", None, verify=Verify(mode="rewrite"))
+    assert (event.record.fixed, event.record.removed) == (event.record.text, [])
+    assert event.record.warnings == [TOO_LONG]
+    (event,) = events(demo, scenes / "0.png", None)
+    assert event.record.dropped == ["There is a dog."]
 
 
 def test_what_decides_a_new_caption_is_in_its_key(demo, scenes):
