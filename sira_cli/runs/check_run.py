@@ -66,10 +66,14 @@ class CheckRun(BatchRun):
             prompt: from `prompt_of`.
             verify: how to look.
             **settings: of `BatchRun`: batch_size, done.
+
+        Raises:
+            SettingsError: the decoder cannot go on behind a part of a caption.
         """
         verify = verify or Verify()
         preset = plain(lvlm.preset)
         lvlm = lvlm.under(method_of(verify, lvlm.decoder), preset)
+        verify.check(lvlm.decoder, 1, words=False, choices=False, compiled=False)
         super().__init__(lvlm, task, prompt, **settings)
         self._looked = self._how = verify.settings(preset)
         self._look = SecondLook(lvlm, verify.words)
@@ -84,25 +88,25 @@ class CheckRun(BatchRun):
         return True if pictures else None
 
     def _answers(self, batch: Batch) -> list[Answer]:
-        texts = [Answer(_text(item), "stop") for item in batch.items]
-        answers = self._look.flagged(batch.images, texts, self._how)
-        return [self._mended(image, answer) for image, answer in zip(batch.images, answers, strict=True)]
+        return [self._answer(image, _text(item)) for image, item in zip(batch.images, batch.items, strict=True)]
 
-    def _mended(self, image: Image.Image, answer: Answer) -> Answer:
-        """Return an answer with the new text, if captions are decoded anew and this one has to be."""
+    def _answer(self, image: Image.Image, text: str) -> Answer:
+        """Return what is said of a caption, with the new one if captions are decoded anew and this one has to be."""
         line, lvlm = self._how["min_support"], self._lvlm
-        starts = [claim["spans"][0][0] for claim in answer.objects or () if claim["support"] < line]
+        check = self._look.check(image, text)
+        answer = Answer(text, "stop", objects=[claim.to_json() for claim in check.objects], verify=self._how)
+        starts = [claim.spans[0][0] for claim in check.below(line)]
         if self._mender is None or not starts:
             return answer
-        if len(lvlm.vocabulary.encode(answer.text[: min(starts)])) > lvlm.preset.generation.max_new_tokens:
-            return replace(answer, warnings=(*answer.warnings, TOO_LONG))
-        new = self._mender.rewrite(image, answer.text)
+        if len(lvlm.vocabulary.encode(text[: min(starts)])) > lvlm.preset.generation.max_new_tokens:
+            return replace(answer, warnings=(TOO_LONG,))
+        new = self._mender.rewrite(image, text)
         left = ", ".join(claim.thing for claim in new.check.below(line))
         return replace(
             answer,
             text=new.text,
             removed=[{"thing": claim.thing, "support": claim.support} for claim in new.removed],
-            warnings=(*answer.warnings, *([f"{STILL}: {left}"] if left else [])),
+            warnings=(f"{STILL}: {left}",) if left else (),
         )
 
     def _settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
