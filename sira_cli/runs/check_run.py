@@ -83,6 +83,9 @@ class CheckRun(BatchRun):
         """Return a result without a picture: what all results of this run have in common."""
         return self._checked(super().blank(), "")
 
+    def _complete_prompt(self, item: Item) -> None:
+        """Leave it: the model is asked about things, and never given the caption as a prompt."""
+
     def _inputs(self, pictures: list[tuple[Item, Image.Image]]) -> Any:
         """Return whether there is anything to ask about: questions are prepared when the things are known."""
         return True if pictures else None
@@ -94,7 +97,7 @@ class CheckRun(BatchRun):
         """Return what is said of a caption, with the new one if captions are decoded anew and this one has to be."""
         line, lvlm = self._how["min_support"], self._lvlm
         check = self._look.check(image, text)
-        answer = Answer(text, "stop", objects=[claim.to_json() for claim in check.objects], verify=self._how)
+        answer = check.beside(Answer(text, "stop"), self._how)
         starts = [claim.spans[0][0] for claim in check.below(line)]
         if self._mender is None or not starts:
             return answer
