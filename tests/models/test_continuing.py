@@ -13,7 +13,9 @@ from transformers import LogitsProcessor
 
 from sira_cli import load
 from sira_cli.core.forcing import followed
+from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.models.forbidding import Given
+from sira_cli.models.second_look import SecondLook
 from sira_cli.models.starts import Start, Trail
 from tests.support.checkpoints import write_llava, write_qwen
 from tests.support.checkpoints_other import WRITERS
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't
 CHELSEA = Image.fromarray(data.chelsea())
 PICTURES = [CHELSEA, CHELSEA.crop((0, 0, 300, 300)).resize((200, 120))]
 PROMPTS = ["Describe this image.", "What is there to be seen in this image? Say all."]
+QUESTIONS = ["Is there a cat on the table?", "Is there snow in the image?"]
 GIVEN = [[40, 41, 42, 43, 44], [50, 51, 52]]
 
 
@@ -92,3 +95,22 @@ def test_given_tokens_and_what_follows_them(folder, method):
             if kept[place]:
                 assert other[place] == texts[row][start.behind :]
                 torch.testing.assert_close(again.steps[-1][place], first.steps[-1][row], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["greedy", "sira"])
+def test_a_second_look_takes_the_pictures_rows_from_the_caption(folder, method):
+    """Its answers are those of prompts of their own; the picture itself is not even opened again."""
+    lvlm = load(folder, method=method, dtype="float32", max_new_tokens=3)
+    inputs, trail = lvlm.to_device(lvlm.prepare(PICTURES, PROMPTS)), Trail([0, 1])
+    trail.end(lvlm.generate(inputs, trail=trail).tolist())
+    look = SecondLook.__new__(SecondLook)  # tiny tokenizers may have no token for yes
+    look._lvlm, look._worded = lvlm, {}
+    text = lvlm.model.config.get_text_config()
+    recomputed = "sliding_attention" in (getattr(text, "layer_types", None) or ()) or (
+        lvlm.model.config.model_type in BIDIRECTIONAL
+    )
+    for at, picture in zip(look.at(PICTURES, inputs, trail), PICTURES, strict=True):
+        assert (at._prefix is None) == recomputed
+        seen = picture if recomputed else Image.new("RGB", picture.size)
+        found = look.last_logits(seen, QUESTIONS, at._prefix)
+        torch.testing.assert_close(found, look.last_logits(picture, QUESTIONS), atol=1e-4, rtol=1e-4)
