@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sira_cli.analysis.calibration.support import SupportReport
     from sira_cli.models.preset import Preset
 
-SCENES = 300
+SCENES = 600
 FEW = 20  # hallucinated things; fewer say little
 
 EXAMPLES = """
