@@ -266,6 +266,7 @@ def chosen_questions(
         images=paths[0] if paths else None,
         shard=None if selection.shard is None else Shard.parse(selection.shard),
         limit=selection.limit,
+        allow_private=selection.allow_private,
     )
     check_any_exists(pictures)
     return pictures
@@ -289,6 +290,7 @@ def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[P
         limit=selection.limit,
         image_column=selection.image_column,
         id_column=selection.id_column,
+        allow_private=selection.allow_private,
     )
     check_any_exists(pictures)
     return pictures

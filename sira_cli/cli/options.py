@@ -53,8 +53,11 @@ class Quantization(StrEnum):
 
 
 class OutputFormat(StrEnum):
-    """What records become at the end."""
+    """What is written."""
 
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    WEBDATASET = "webdataset"
     LLAVA = "llava"
 
 
@@ -100,7 +103,7 @@ Verbose = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 
 _PICTURES = (
-    "Pictures, folders, globs, URIs, or .tar, .parquet and .arrow files with pictures; - reads one picture from stdin."
+    "Pictures, folders, globs, URIs, URLs, or .tar, .parquet and .arrow files; - reads one picture from stdin."
 )
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
@@ -252,6 +255,9 @@ class SelectionOptions(PathOptions):
     id_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column that names the rows of a table (default: their numbers).")
     ] = None
+    allow_private: Annotated[
+        bool, typer.Option("--allow-private", help="Download pictures from addresses that are not public, too.")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -271,7 +277,7 @@ class OutputOptions:
     ] = None
     output_format: Annotated[
         OutputFormat | None,
-        typer.Option(help="Write this instead of records: llava, answers to --questions as LLaVA's scripts read them."),
+        typer.Option(help="What to write into a folder per file of a data set; llava: answers to --questions."),
     ] = None
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file beside each picture.")] = False
     caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="File extension of these text files.")] = ".txt"

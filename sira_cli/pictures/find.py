@@ -18,6 +18,7 @@ from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import STDIN, Picture, StdinPicture
 from sira_cli.pictures.sources import located
 from sira_cli.pictures.tables import Table, is_table
+from sira_cli.pictures.web import is_web
 from sira_cli.pictures.webdataset import ENDING, TarShard
 
 
@@ -54,19 +55,22 @@ def find_pictures(
     limit: int | None = None,
     image_column: str | None = None,
     id_column: str | None = None,
+    allow_private: bool = False,
 ) -> list[Picture]:
     """Return every picture once, in the order of `paths`; those in a folder are sorted by name.
 
     Args:
-        paths: files, folders, globs (where no such file exists), URIs of stores, `-` for stdin. What does not exist is
-            listed, too: it becomes an error of its own when it is opened. WebDataset shards, Parquet and Arrow files
-            stand for the pictures in them, `{000..123}` for many files; a folder without pictures for such files in it.
+        paths: files, folders, globs (where no such file exists), URIs of stores, URLs, `-` for stdin. What does not
+            exist is listed, too: it becomes an error of its own when it is opened. WebDataset shards, Parquet and Arrow
+            files stand for the pictures in them, `{000..123}` for many files; a folder without pictures for such files
+            in it.
         recursive: include subfolders, after the files beside them; links to folders are not followed.
         shard: keep this part only. A file that holds many pictures belongs to one part as a whole.
         limit: keep this many at most; what is not needed for them is not looked at.
         image_column: the column with the pictures; where a WebDataset shard has several per key, the extension of the
             one to take. None: found by type and name.
         id_column: names the rows of a table, instead of their numbers.
+        allow_private: whether URLs may lead to addresses that are not public.
 
     Raises:
         DataError: a table has no column of pictures or ids.
@@ -79,7 +83,7 @@ def find_pictures(
         raise SettingsError("'-' (stdin) can be given once")
     found: dict[str, Picture] = {}
     containers, any_place = 0, False
-    for place in _places(paths, recursive, image_column, id_column):
+    for place in _places(paths, recursive, image_column, id_column, allow_private):
         any_place = True
         if shard is not None and not shard.holds(place.relative):
             continue
@@ -144,7 +148,7 @@ def _is_folder(path: str) -> bool:
 
 
 def _places(
-    paths: Iterable[str], recursive: bool, image_column: str | None, id_column: str | None
+    paths: Iterable[str], recursive: bool, image_column: str | None, id_column: str | None, allow_private: bool
 ) -> Iterator[Picture | Container]:
     for path in paths:
         for each in expand_ranges(path):
@@ -153,11 +157,11 @@ def _places(
                     yield StdinPicture()
                 elif is_container(location) and (stores.is_uri(location) or os.path.lexists(location)):
                     if is_table(location):
-                        yield Table(location, relative, image_column, id_column)
+                        yield Table(location, relative, image_column, id_column, allow_private)
                     else:
                         yield TarShard(location, relative, image_column)
                 else:
-                    yield located(location, relative)
+                    yield located(location, relative, allow_private=allow_private)
 
 
 def is_container(name: str) -> bool:
@@ -169,6 +173,8 @@ def _expand(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
     """Yield the files that a path stands for, each with its path below the folder that was given."""
     if path == STDIN:
         yield STDIN, STDIN
+    elif is_web(path) and not is_container(path):
+        yield path, path
     elif stores.is_uri(path):
         listed = list(stores.walk(path, recursive))
         is_file = any(uri == path for uri, _ in listed)

@@ -16,6 +16,7 @@ from sira_cli.pictures import stores
 from sira_cli.pictures.names import from_text
 from sira_cli.pictures.opening import suspicious, to_rgb
 from sira_cli.pictures.picture import STDIN, FilePicture, OpenedPicture, Picture, StorePicture
+from sira_cli.pictures.web import WebPicture, is_web
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,16 @@ def _of_samples(samples: np.ndarray[Any, Any]) -> Image.Image:
     return Image.fromarray(samples)
 
 
-def located(location: str, below: str | None = None) -> Picture:
-    """Return the picture at a path or URI; `below` is its path below the folder that was given."""
+def located(location: str, below: str | None = None, *, allow_private: bool = False) -> Picture:
+    """Return the picture at a path, URI or URL.
+
+    Args:
+        location: where it is.
+        below: its path below the folder that was given.
+        allow_private: whether a URL may lead to an address that is not public.
+    """
+    if is_web(location):
+        return WebPicture(location, location if below is None else below, allow_private)
     kind = StorePicture if stores.is_uri(location) else FilePicture
     return kind(location, location if below is None else below)
 

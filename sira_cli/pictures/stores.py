@@ -116,9 +116,7 @@ def _located(uri: str) -> tuple[Any, str]:
 @functools.cache  # one client per store serves all pictures, in all threads
 def _filesystem(root: str) -> tuple[Any, str]:
     if urlsplit(root).scheme.lower() in ("http", "https"):
-        raise SettingsError(
-            f"{public(root)}: pictures are not fetched from the web: download them, or pipe one into `sira caption -`"
-        )
+        raise SettingsError(f"{public(root)}: of the web only single pictures are read: download files that hold many")
     try:
         from pyarrow.fs import FileSystem
     except ImportError as error:

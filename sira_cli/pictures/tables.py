@@ -16,7 +16,21 @@ from sira_cli.pictures.sources import located
 
 ENDINGS = (rows.PARQUET, *rows.ARROW)
 # Columns that are looked for, if none is named.
-NAMES = ("image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "image_path", "file_name", "path")
+NAMES = (
+    "image",
+    "img",
+    "picture",
+    "photo",
+    "jpg",
+    "jpeg",
+    "png",
+    "webp",
+    "image_path",
+    "file_name",
+    "path",
+    "image_url",
+    "url",
+)
 
 
 @dataclass(frozen=True)
@@ -26,10 +40,12 @@ class RowPicture(ContainedPicture):
     Attributes:
         column: with the picture: its bytes, its path or URI, or both as the Hub's `struct<bytes, path>`.
         row: counted from 0.
+        allow_private: whether a URL may lead to an address that is not public.
     """
 
     column: str
     row: int
+    allow_private: bool = False
 
     def read(self) -> bytes:
         """Return the picture's bytes; those of a path are read from there."""
@@ -37,7 +53,7 @@ class RowPicture(ContainedPicture):
         if isinstance(value, dict):
             value = value.get("path") if value.get("bytes") is None else value["bytes"]
         if isinstance(value, str) and value:
-            return located(_beside(self.container, value)).read()
+            return located(_beside(self.container, value), allow_private=self.allow_private).read()
         if not isinstance(value, bytes):
             raise PictureError(f"{self.shown}: row {self.row} has no picture in column {self.column}")
         return value
@@ -67,10 +83,12 @@ class Table(Container):
     Attributes:
         image: the name of this column; None: found by type and name.
         id: the column whose values name the rows; None: they are numbered.
+        allow_private: whether URLs may lead to addresses that are not public.
     """
 
     image: str | None = None
     id: str | None = None
+    allow_private: bool = False
 
     def pictures(self) -> Iterator[Picture]:
         """Yield the picture of each row. Nothing but the ids is read.
@@ -85,7 +103,13 @@ class Table(Container):
             column = picture_column(shown, schema, self.image)
             for number, member in enumerate(self._names(shown, schema)):
                 yield RowPicture(
-                    f"{self.location}/{member}", f"{self.relative}/{member}", self.location, member, column, number
+                    f"{self.location}/{member}",
+                    f"{self.relative}/{member}",
+                    self.location,
+                    member,
+                    column,
+                    number,
+                    self.allow_private,
                 )
         except DataError:
             raise

@@ -125,6 +125,7 @@ def question_pictures(
     images: str | None = None,
     shard: Shard | None = None,
     limit: int | None = None,
+    allow_private: bool = False,
 ) -> list[Picture]:
     """Return the questions of a file, in order, each with its picture.
 
@@ -135,6 +136,7 @@ def question_pictures(
         images: the folder or URI that the names of pictures start from; None: the file's folder.
         shard: keep the questions about this part of the pictures.
         limit: keep so many questions at most.
+        allow_private: whether URLs may lead to addresses that are not public.
 
     Raises:
         DataError: the file cannot be read, or a row lacks something.
@@ -150,7 +152,7 @@ def question_pictures(
         ids = [row[column] for column in _IDS if row.get(column) not in (None, "")]
         number = ids[0] if ids and isinstance(ids[0], int | str) else f"{name}: {question}"
         path = f"{base}/{name}" if stores.is_uri(base) else str(Path(base, name))
-        picture = located(name if stores.is_uri(name) else path, name)
+        picture = located(name if stores.is_uri(name) else path, name, allow_private=allow_private)
         each = QuestionPicture(picture.location, name, picture, question, asking(question), number, reads)
         if each.id in found:
             raise DataError(f"{where}: the question {each.id!r} stands twice: give each a `question_id` of its own")

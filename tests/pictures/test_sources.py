@@ -174,9 +174,7 @@ def test_a_store_without_its_package_names_the_extra(monkeypatch):
         find_pictures(["s3://bucket/photos"])
 
 
-@pytest.mark.parametrize("url", ["https://example.org/cat.jpg", "HTTP://example.org/cat.jpg"])
-def test_a_web_address_is_refused_with_what_to_do(url):
-    with pytest.raises(
-        SettingsError, match="not fetched from the web: download them, or pipe one into `sira caption -`"
-    ):
+@pytest.mark.parametrize("url", ["https://example.org/cats.tar", "HTTP://example.org/cats.parquet"])
+def test_what_holds_many_pictures_is_not_read_from_the_web(url):
+    with pytest.raises(SettingsError, match="of the web only single pictures are read: download files that hold many"):
         find_pictures([url])

@@ -1,0 +1,197 @@
+"""Pictures on the web: downloaded when their turn comes, within limits, and not from private addresses."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import re
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
+
+import httpcore2
+
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.pictures.names import as_text
+from sira_cli.pictures.opening import picture_size
+from sira_cli.pictures.picture import Picture
+
+LARGEST = 2**26  # bytes of a picture's file
+TRIES = 3
+REDIRECTS = 5
+SECONDS = 60.0  # for one picture, redirects included
+_WAITS = {"connect": 10.0, "read": 20.0, "write": 10.0, "pool": 60.0}  # seconds
+_PAUSE = 0.5  # seconds before the second try; twice as long before each further one
+_HEADERS = [(b"User-Agent", b"sira"), (b"Accept", b"image/*"), (b"Accept-Encoding", b"identity")]
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")  # stands for addresses of version 4, also for private ones
+
+
+class _DownloadError(Exception):
+    """A download failed; `again` says whether another try may help."""
+
+    def __init__(self, message: str, *, again: bool = False) -> None:
+        super().__init__(message)
+        self.again = again
+
+
+@dataclass(frozen=True)
+class WebPicture(Picture):
+    """A picture at a URL.
+
+    Attributes:
+        allow_private: whether it may be at an address that is not public.
+    """
+
+    allow_private: bool = False
+
+    @property
+    def address(self) -> str:
+        """The URL without a password."""
+        return self.name_in(None)
+
+    def name_in(self, folder: Path | None) -> str:
+        """Return the URL without a password, wherever the record is."""
+        parts = urlsplit(self.location)
+        return as_text(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))
+
+    def text_file(self, extension: str) -> Path:
+        """Refuse: nothing is written to the web."""
+        raise SettingsError(f"{self.shown}: texts are not written to the web: give `output=` or `output_dir=`")
+
+    def read(self) -> bytes:
+        """Download it."""
+        pause = _PAUSE
+        for left in reversed(range(TRIES)):
+            try:
+                data = _download(self.location, self.allow_private)
+                break
+            except _DownloadError as error:
+                if not left or not error.again:
+                    raise PictureError(f"{self.shown}: failed_to_download: {error}") from None
+            time.sleep(pause)
+            pause *= 2
+        try:
+            picture_size(self.shown, data)
+        except PictureError as error:
+            raise PictureError(str(error).replace(": ", ": failed_to_decode: ", 1)) from None
+        return data
+
+
+def is_web(location: str) -> bool:
+    """Return whether a location is a URL of the web."""
+    return re.match(r"https?://", location, re.IGNORECASE) is not None
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address is one that anybody on the internet may reach."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            return is_public(str(ip.ipv4_mapped))
+        if ip.sixtofour is not None or ip.teredo is not None or ip in _NAT64:
+            return False
+    return ip.is_global and not ip.is_multicast
+
+
+class _PublicOnly(httpcore2.SyncBackend):
+    """Opens connections to public addresses only.
+
+    A name is looked up once, and the connection goes to the address that was checked: a second look-up, which might
+    give another address, does not take place.
+    """
+
+    def connect_tcp(self, host: str, port: int, *args: Any, **options: Any) -> httpcore2.NetworkStream:
+        """Connect to a host, if its address is public."""
+        addresses = list(dict.fromkeys(str(found[4][0]) for found in _resolved(host, port)))
+        public = [address for address in addresses if is_public(address)]
+        if not public:
+            raise _DownloadError(f"{host} is at {addresses[0]}, which is no public address (see `allow_private=`)")
+        for address in public[:-1]:
+            try:
+                return super().connect_tcp(address, port, *args, **options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                continue
+        return super().connect_tcp(public[-1], port, *args, **options)
+
+
+def _resolved(host: str, port: int) -> Iterable[Any]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise _DownloadError(f"{host}: {getattr(error, 'strerror', None) or error}", again=True) from None
+
+
+@functools.cache  # connections are kept for the next picture of a host
+def _pool(allow_private: bool) -> httpcore2.ConnectionPool:
+    """Return where connections come from. No proxy is asked: it would look up names by itself."""
+    return httpcore2.ConnectionPool(
+        max_connections=16,
+        max_keepalive_connections=8,
+        keepalive_expiry=10,
+        network_backend=httpcore2.SyncBackend() if allow_private else _PublicOnly(),
+    )
+
+
+def _download(url: str, allow_private: bool) -> bytes:
+    """Return what is at a URL, redirects followed.
+
+    Raises:
+        _DownloadError: it cannot be had.
+    """
+    end = time.monotonic() + SECONDS
+    for _ in range(REDIRECTS + 1):
+        if not is_web(url):
+            raise _DownloadError(f"redirected to {url[:100]!r}, expected http or https")
+        try:
+            found = _fetch(url, allow_private, end)
+        except httpcore2.TimeoutException:
+            raise _DownloadError("the server does not answer in time", again=True) from None
+        except httpcore2.UnsupportedProtocol as error:
+            raise _DownloadError(str(error)) from None
+        except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as error:
+            raise _DownloadError(str(error) or type(error).__name__, again=True) from None
+        except ValueError as error:
+            raise _DownloadError(f"is no URL: {error}") from None
+        if isinstance(found, bytes):
+            return found
+        url = found
+    raise _DownloadError(f"redirected more than {REDIRECTS} times")
+
+
+def _fetch(url: str, allow_private: bool, end: float) -> bytes | str:
+    """Return the content at a URL, or the URL that it redirects to."""
+    with _pool(allow_private).stream(
+        "GET", _encoded(url), headers=_HEADERS, extensions={"timeout": _WAITS}
+    ) as response:
+        headers = {name.lower(): value for name, value in response.headers}
+        if response.status in (301, 302, 303, 307, 308) and b"location" in headers:
+            return urljoin(url, headers[b"location"].decode("utf-8", "replace"))
+        if response.status != 200:
+            again = response.status in (408, 429) or response.status >= 500
+            raise _DownloadError(f"the server answers {response.status}", again=again)
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise _DownloadError("the server sends a compressed file that was not asked for")
+        data = bytearray()
+        for piece in response.iter_stream():
+            data += piece
+            if len(data) > LARGEST:
+                raise _DownloadError(f"is larger than {LARGEST / 2**20:.0f} MiB")
+            if time.monotonic() > end:
+                raise _DownloadError(f"takes longer than {SECONDS:.0f} s", again=True)
+        return bytes(data)
+
+
+def _encoded(url: str) -> str:
+    """Return a URL in ASCII, without a password and a fragment."""
+    parts = urlsplit(url)
+    if not parts.hostname:
+        raise ValueError("it names no host")
+    host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode()
+    host = f"[{host}]" if ":" in host else host
+    netloc = host if parts.port is None else f"{host}:{parts.port}"
+    path, query = (quote(part, safe="/%:=&?~+!$,;'@()*[]") for part in (parts.path or "/", parts.query))
+    return urlunsplit((parts.scheme.lower(), netloc, path, query, ""))

@@ -1,0 +1,218 @@
+"""Pictures at URLs, from a real server on this machine: what is downloaded, what is refused, what is tried again."""
+
+from __future__ import annotations
+
+import http.server
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.pictures import web
+from sira_cli.pictures.find import find_pictures
+from sira_cli.pictures.sources import as_picture
+from tests.support.shards import EXAMPLES
+
+PICTURE = EXAMPLES[0].read_bytes()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers as the path says."""
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        path, _, query = self.path.partition("?")
+        name = path.strip("/").split("/")[0]
+        if name == "to":
+            self.answer(302, location=query)
+        elif name == "loop":
+            self.answer(302, location=self.path)
+        elif name == "flaky":
+            self.answer(503) if self.server.asked.count(self.path) < 3 else self.answer(200, PICTURE)
+        elif name == "status":
+            self.answer(int(query))
+        elif name == "page":
+            self.answer(200, b"<html>")
+        elif name == "endless":
+            self.send_response(200)
+            self.end_headers()
+            while not self.server.stopped:
+                self.wfile.write(b"x" * 2**16)
+                time.sleep(float(query or 0))
+        elif name == "silent":
+            time.sleep(3)
+        elif name == "zip":
+            self.answer(200, PICTURE, **{"Content-Encoding": "gzip"})
+        else:
+            self.answer(200, PICTURE)
+
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for header, value in headers.items():
+            self.send_header(header, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    asked: list[str]
+    stopped = False
+
+    def handle_error(self, *_: object) -> None:
+        """Who is asked for an endless file is left in the middle."""
+
+
+@pytest.fixture
+def server(monkeypatch) -> Iterator[Server]:
+    monkeypatch.setattr(web, "_PAUSE", 0.01)
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.asked = []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.stopped = True
+        server.shutdown()
+        thread.join()
+    web._pool(True).close()
+    web._pool(False).close()
+    web._pool.cache_clear()
+
+
+def url(server: Server, path: str) -> str:
+    return f"http://127.0.0.1:{server.server_port}/{path}"
+
+
+def read(server: Server, path: str) -> bytes:
+    (picture,) = find_pictures([url(server, path)], allow_private=True)
+    return picture.read()
+
+
+def fails(server: Server, path: str) -> str:
+    with pytest.raises(PictureError) as caught:
+        read(server, path)
+    return str(caught.value).removeprefix(f"http://127.0.0.1:{server.server_port}/")
+
+
+def test_a_picture_is_downloaded(server):
+    assert read(server, "cat.png") == PICTURE
+    assert read(server, "é b.png?size=1&x=%20#part") == PICTURE
+    assert server.asked == ["/cat.png", "/%C3%A9%20b.png?size=1&x=%20"]
+    (picture,) = find_pictures(["http://me:secret@example.org/a.png?id=1"])
+    assert picture.name_in(Path("/tmp")) == "http://example.org/a.png?id=1"
+    assert "secret" not in picture.shown
+    assert pickle.loads(pickle.dumps(picture)) == picture
+    assert (picture.is_missing(), picture.is_here(), picture.depends_on_folder) == (False, False, False)
+    with pytest.raises(SettingsError, match="texts are not written to the web"):
+        picture.text_file(".txt")
+
+
+def test_redirects_lead_to_the_web_only(server):
+    assert read(server, "to/?/cat.png") == PICTURE
+    assert read(server, f"to/?{url(server, 'to/?/cat.png')}") == PICTURE
+    for target in ("file:///etc/passwd", "ftp://127.0.0.1/a.png", "gopher://x/"):
+        assert "failed_to_download: redirected to" in fails(server, f"to/?{target}")
+    assert fails(server, "loop").endswith("failed_to_download: redirected more than 5 times")
+    assert server.asked.count("/loop") == 6
+
+
+def test_what_may_pass_is_tried_again(server):
+    assert read(server, "flaky") == PICTURE
+    assert fails(server, "status?500").endswith("failed_to_download: the server answers 500")
+    assert server.asked.count("/status?500") == 3
+    assert fails(server, "status?404").endswith("failed_to_download: the server answers 404")
+    assert server.asked.count("/status?404") == 1
+
+
+def test_limits(server, monkeypatch):
+    monkeypatch.setattr(web, "LARGEST", 2**20)
+    assert fails(server, "endless").endswith("failed_to_download: is larger than 1 MiB")
+    monkeypatch.setattr(web, "SECONDS", 0.3)
+    assert fails(server, "endless?0.05").endswith("failed_to_download: takes longer than 0 s")
+    monkeypatch.setattr(web, "_WAITS", {**web._WAITS, "read": 0.2})
+    assert fails(server, "silent").endswith("failed_to_download: the server does not answer in time")
+    assert "compressed file that was not asked for" in fails(server, "zip")
+
+
+def test_what_is_no_picture(server):
+    assert (
+        fails(server, "page")
+        == "page: failed_to_decode: is not a picture that Pillow can read; convert it to PNG or JPEG"
+    )
+
+
+def refused(location: str) -> str:
+    with pytest.raises(PictureError) as caught:
+        as_picture(location).read()
+    return str(caught.value)
+
+
+def test_private_addresses_are_refused(server):
+    port = server.server_port
+    for host in ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]"):
+        assert "failed_to_download" in refused(f"http://{host}:{port}/cat.png")
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        *((address, False) for address in ("10.1.2.3", "172.16.0.1", "192.168.1.1", "127.0.0.1", "169.254.169.254")),
+        *((address, False) for address in ("0.0.0.0", "100.64.0.1", "224.0.0.1", "::1", "fe80::1%eth0", "fc00::1")),
+        *((address, False) for address in ("::ffff:10.0.0.1", "2002:7f00:1::", "64:ff9b::7f00:1", "ff02::1")),
+        *((address, True) for address in ("8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8")),
+    ],
+)
+def test_which_addresses_are_public(address, public):
+    assert web.is_public(address) == public
+
+
+def test_a_redirect_to_a_private_address_is_refused(server, monkeypatch):
+    """The first server counts as public, which no address of this machine is; where it leads to does not."""
+    monkeypatch.setattr(web, "is_public", lambda address: address == "127.0.0.1")
+    assert as_picture(url(server, "cat.png")).read() == PICTURE
+    message = refused(url(server, f"to/?http://127.0.0.2:{server.server_port}/cat.png"))
+    assert "127.0.0.2 is at 127.0.0.2, which is no public address (see `allow_private=`)" in message
+    assert server.asked.count("/cat.png") == 1
+
+
+def test_a_name_is_looked_up_once(server, monkeypatch):
+    """A name server that gives another address each time: the one that is connected to is the one that was checked."""
+    answers, connected = iter(["93.184.215.14", "127.0.0.1", "127.0.0.1"]), []
+
+    def look_up(host, port, *args, **kwargs):
+        address = next(answers) if host == "rebind.example" else host
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    def connect(address, *args, **kwargs):
+        connected.append(address[0])
+        raise ConnectionRefusedError("nobody there")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "create_connection", connect)
+    message = refused(f"http://rebind.example:{server.server_port}/cat.png")
+    assert connected == ["93.184.215.14"]  # and on the second try the address was private
+    assert "rebind.example is at 127.0.0.1, which is no public address" in message
+    assert server.asked == []
+
+
+def test_urls_in_lists_and_columns(server, sira, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    urls = [url(server, name) for name in ("a.png", "status?404", "b.png")]
+    Path("list.txt").write_text("\n".join(urls))
+    parquet.write_table(pyarrow.table({"url": urls}), "urls.parquet")
+    command = ("caption", "-p", "demo", "--max-new-tokens", 4)
+    assert sira(*command, "--files-from", "list.txt", "-o", "private.jsonl")[2].count("no public address") == 3
+    for source in (("--files-from", "list.txt"), ("urls.parquet",)):
+        code, out, _ = sira(*command, *source, "--allow-private", "--json")
+        assert (code, out.count('"status": "ok"'), out.count("failed_to_download: the server answers 404")) == (3, 2, 1)
