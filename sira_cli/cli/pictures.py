@@ -80,7 +80,8 @@ def run_pictures(
         pictures = chosen_questions(questions, paths, selection, first_preset.prompts.asking)
     from sira_cli.runs.prompts import needs_columns
     from sira_cli.runs.run import PictureRun, check_request
-    from sira_cli.runs.targets import Targets, settings_of
+    from sira_cli.runs.shard_targets import is_split, targets_for
+    from sira_cli.runs.targets import settings_of
 
     look = None if verify is None else verify.read()
     asked: dict[str, Any] = {"words": words, "choices": choices, "verify": look}
@@ -95,9 +96,9 @@ def run_pictures(
             if look is not None:
                 settings["verify"] = look.settings(preset)
             fills = questions is None and needs_columns(prompt, pictures)
-            own = output if len(chosen) == 1 else _of_method(output, task, name)
+            own = output if len(chosen) == 1 else _of_method(output, task, name, is_split(pictures, output.output))
             targets = files.enter_context(
-                Targets(
+                targets_for(
                     pictures,
                     task=task,
                     output=own.output,
@@ -136,9 +137,11 @@ def run_pictures(
         raise typer.Exit(3)
 
 
-def _of_method(output: OutputOptions, task: str, method: str) -> OutputOptions:
-    """Return where one of several methods writes: captions-greedy.jsonl, photo.greedy.txt."""
+def _of_method(output: OutputOptions, task: str, method: str, split: bool) -> OutputOptions:
+    """Return where one of several methods writes: captions-greedy.jsonl, photo.greedy.txt; for data sets, greedy/."""
     file = output.output
+    if file is not None and split:
+        return replace(output, output=file / method)
     if file is not None and (file.is_dir() or not file.suffix):
         from sira_cli.files import make_folder
 

@@ -23,6 +23,7 @@ from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, S
 from sira_cli.runs.prompts import needs_columns
 from sira_cli.runs.questions import question_pictures
 from sira_cli.runs.run_record import Counts, run_record
+from sira_cli.runs.shard_targets import targets_for
 from sira_cli.runs.targets import Targets, settings_of
 
 if TYPE_CHECKING:
@@ -132,8 +133,9 @@ class PictureRun:
         """Write what became of a picture."""
         if isinstance(event, Skipped):
             self._begin(None)
+            failed = self._targets.failed_before(event.id)
             self._targets.complete(event.picture, event.id)
-            return Skipped(event.picture, event.name, event.id, self._targets.failed_before(event.id))
+            return Skipped(event.picture, event.name, event.id, failed)
         self._begin(event.record)
         self._targets.write(event.picture, event.record)
         return event
@@ -224,8 +226,8 @@ def run_pictures(
         batch_size, words, choices, verify, on_text: as for `BatchRun`.
         questions: a file of questions, as for `question_pictures`; `paths` is the folder of its pictures.
         fail_fast: stop at the first picture that fails.
-        output: the file of records; None: events only.
-        **targets: of `Targets`: sidecar, output_dir, overwrite, retry_errors, ...
+        output: the file of records, or a folder, which gets one output per file of a data set; None: events only.
+        **targets: of `Targets` and `ShardTargets`: sidecar, output_dir, overwrite, retry_errors, ...
 
     Raises:
         SettingsError: a setting is wrong, or the file holds records of another configuration.
@@ -263,7 +265,7 @@ def run_pictures(
         settings["verify"] = look.settings(lvlm.preset)
     fills = questions is None and needs_columns(text, pictures)
     place = None if output is None else Path(output)
-    with Targets(pictures, task=task, output=place, same_prompt=not fills, **targets) as kept:
+    with targets_for(pictures, task=task, output=place, same_prompt=not fills, **targets) as kept:
         kept.check(settings, lvlm.decoder)
         from sira_cli.runs.batch import BatchRun
 

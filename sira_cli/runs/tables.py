@@ -43,7 +43,7 @@ def write_table(lines: Iterable[bytes], path: Path, keys: Container[str] = ()) -
         SiraError: it cannot be written.
     """
     write = _write_parquet if path.suffix.lower() == ".parquet" else _write_csv
-    ids = ["id"] if "id" in keys else []
+    ids = [name for name in ("__key__", "id") if name in keys]
     columns = [*ids, *(name for name in COLUMNS if name in keys or name not in OPTIONAL)]
     with replacing(path) as file:
         write(map(_flat, lines), columns, file)

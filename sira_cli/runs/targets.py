@@ -161,7 +161,7 @@ class Targets:
         there = self._report_before().get("settings")
         if isinstance(there, dict):  # otherwise the records themselves still say most of it
             off = dict.fromkeys(ONLY_IF_SET)
-            self.ledger.check(off | _flat(settings), off | _flat(there))
+            self.ledger.check(off | flat(settings), off | flat(there))
         self.ledger.forget(method)
 
     def done(self, name: str) -> str:
@@ -264,12 +264,12 @@ def settings_of(task: str, prompt: str, preset: Preset, method: Method, quantiza
     }
 
 
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Turn `{"a": {"b": 1}}` into `{"a.b": 1}`."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            found |= flat(value, f"{prefix}{name}.")
         else:
-            flat[prefix + name] = value
-    return flat
+            found[prefix + name] = value
+    return found

@@ -1,0 +1,120 @@
+"""What becomes of a data set's file when all its pictures have their texts: records, a table, a new shard."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sira_cli.files import replacing
+from sira_cli.pictures import rows
+from sira_cli.pictures.tables import is_table
+from sira_cli.pictures.webdataset import key_and_extension, opened_tar
+from sira_cli.runs.lines import as_line
+from sira_cli.runs.tables import write_table
+
+KEY = "__key__"  # as WebDataset calls it
+_COLUMNS = ("text", "status", "error", "finish_reason")  # that a table gets
+_NESTED = ("warnings", "words", "choices", "objects")  # and these as JSON, if there are any
+_ROWS = 100  # in a row group: with pictures in it, each is some ten megabytes
+
+
+def write_jsonl(records: Mapping[str, dict[str, Any]], path: Path) -> None:
+    """Write records as lines of JSON, each with its key.
+
+    Args:
+        records: by key.
+        path: of the new file.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    with replacing(path) as file:
+        file.writelines(_lines(records))
+
+
+def write_parquet(records: Mapping[str, dict[str, Any]], source: str, keys: Iterable[str], path: Path) -> None:
+    """Write a table of records; of a table, all of it with more columns.
+
+    Args:
+        records: by key.
+        source: the data set's file.
+        keys: of its rows, in order; those behind are numbered.
+        path: of the new file.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    if is_table(source):
+        _widen(records, source, iter(keys), path)
+    else:
+        write_table(_lines(records), path, {KEY, *(name for record in records.values() for name in record)})
+
+
+def write_tar(records: Mapping[str, dict[str, Any]], source: str, extension: str, path: Path) -> None:
+    """Write a copy of a shard in which each key has its text as a member more.
+
+    Args:
+        records: by key.
+        source: the shard.
+        extension: of the new members, such as `caption.txt`; members of this extension are left out.
+        path: of the new shard.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    with replacing(path) as file, opened_tar(source) as old, tarfile.open(fileobj=file, mode="w") as new:
+        current = ""
+        while (member := old.next()) is not None:
+            old.members = []  # type: ignore[attr-defined] # it would keep all of them
+            key, ending = key_and_extension(member.name) or ("", "")
+            if not member.isreg() or ending == extension:
+                continue
+            if key != current:
+                _add_text(new, records, current, extension)
+                current = key
+            new.addfile(member, old.extractfile(member))
+            new.members = []  # type: ignore[attr-defined]
+        _add_text(new, records, current, extension)
+
+
+def _add_text(tar: tarfile.TarFile, records: Mapping[str, dict[str, Any]], key: str, extension: str) -> None:
+    record = records.get(key)
+    if record is not None and record["status"] == "ok":
+        text = record["text"].encode()
+        member = tarfile.TarInfo(f"{key}.{extension}")
+        member.size = len(text)
+        tar.addfile(member, io.BytesIO(text))
+
+
+def _lines(records: Mapping[str, dict[str, Any]]) -> Iterator[bytes]:
+    for key, record in records.items():
+        yield as_line({"schema": record["schema"], KEY: key, **record})
+
+
+def _widen(records: Mapping[str, dict[str, Any]], source: str, keys: Iterator[str], path: Path) -> None:
+    """Copy a table a few rows at a time. Where it has a column of a name already, the new one is `sira_NAME`."""
+    import pyarrow
+    from pyarrow import parquet
+
+    schema = rows.schema(source)
+    nested = [name for name in _NESTED if any(name in record for record in records.values())]
+    new = [*_COLUMNS, *nested]
+    names = {name: f"sira_{name}" if name in schema.names else name for name in new}
+    wider = schema
+    for name in names.values():
+        wider = wider.append(pyarrow.field(name, pyarrow.string()))
+    with replacing(path) as file, parquet.ParquetWriter(file, wider) as writer:
+        for first, batch in rows.batches(source, tuple(schema.names), rows=_ROWS):
+            found = [records.get(next(keys, str(first + row))) for row in range(batch.num_rows)]
+            added = [pyarrow.array([_cell(record, name) for record in found], pyarrow.string()) for name in new]
+            writer.write_batch(pyarrow.record_batch([*batch.columns, *added], schema=wider))
+
+
+def _cell(record: dict[str, Any] | None, name: str) -> str | None:
+    if record is None or name not in record:
+        return None
+    return json.dumps(record[name], ensure_ascii=False) if name in _NESTED else str(record[name])
