@@ -102,9 +102,7 @@ Verbose = Annotated[
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 
-_PICTURES = (
-    "Pictures, folders, globs, URIs, URLs, or .tar, .parquet and .arrow files; - reads one picture from stdin."
-)
+_PICTURES = "Pictures, folders, globs, URIs, URLs, or .tar, .parquet and .arrow files; - reads one picture from stdin."
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
 Question = Annotated[str | None, typer.Option("-q", "--question", help="Question to ask about each picture.")]

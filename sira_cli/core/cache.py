@@ -16,8 +16,39 @@ from sira_cli.core.static_cache import StaticLateLayer, open_slots
 from sira_cli.core.streams import Slots, Streams
 from sira_cli.errors import AttachError, UnsupportedModelError
 
+ROOM = 64  # columns that a cache grows by at a time
 
-class LateLayer(DynamicLayer):
+
+class RoomyLayer(DynamicLayer):
+    """Keys and values with room for more columns: a decoding step writes its own, and copies no others."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
+        self._rooms: dict[str, tuple[Tensor, Tensor]] = {}  # of keys and of values: the columns in use, and all of them
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append `[B, H, q, D]`, and return all that there is, `[B, H, N, D]`."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.keys = self._appended("keys", self.keys, key_states)
+        self.values = self._appended("values", self.values, value_states)
+        return self.keys, self.values
+
+    def _appended(self, name: str, stored: Any, new: Tensor) -> Tensor:
+        columns = stored.shape[2] if stored.numel() else 0
+        more = columns + new.shape[2]
+        used, room = self._rooms.get(name, (None, new))
+        if used is not stored or more > room.shape[2]:  # others than those written last: beams, or rows that left
+            room = new.new_empty(*new.shape[:2], more + ROOM, new.shape[3])
+            if columns:
+                room[:, :, :columns] = stored
+        room[:, :, columns:more] = new
+        used = room[:, :, :more]
+        self._rooms[name] = used, room
+        return used
+
+
+class LateLayer(RoomyLayer):
     """Keys and values of both streams for one of the K late layers.
 
     To transformers it looks like the full stream alone. It never slides: one window cannot serve both streams.
@@ -26,9 +57,9 @@ class LateLayer(DynamicLayer):
     is_croppable = False
 
     def __init__(self, streams: Streams) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
+        super().__init__()
         self.streams = streams
-        self.cf = DynamicLayer()
+        self.cf = RoomyLayer()
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append `[B, H, q + T, D]` rows, those of the full stream first.
@@ -100,7 +131,7 @@ def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Strea
     while len(cache.layers) < layers:
         cache.layers.append(DynamicLayer())
     for layer in cache.layers[boundary:layers]:
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, LateLayer):
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, RoomyLayer, LateLayer):
             raise UnsupportedModelError(f"a cache with a {type(layer).__name__} is not supported: use a DynamicCache")
     cache.layers[boundary:layers] = [LateLayer(streams) for _ in range(boundary, layers)]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 @dataclass
@@ -78,6 +79,37 @@ class Streams:
         if visible is None:
             return None
         return torch.cat([visible, visible.new_ones(len(visible), self.steps)], dim=1)
+
+    def join(self, other: Streams) -> None:
+        """Let the rows of other requests join these, all padded on the left; all that is there becomes the prompt."""
+        full, cf = max(self.full_rows, other.full_rows), max(self.cf_rows, other.cf_rows)
+        padded = [each._padded(full, cf) for each in (self, other)]
+        self.rows, self.live = (torch.cat(parts) for parts in zip(*padded, strict=True))
+        self.prompt, self.steps = full, 0
+
+    def keep(self, chosen: Tensor, unused: int) -> int:
+        """Keep some requests, without columns that none of them uses; all that is there becomes the prompt.
+
+        Args:
+            chosen: `[R]` the requests, by number.
+            unused: first columns of the full stream that go.
+
+        Returns:
+            How many first columns of the CF stream go.
+        """
+        rows, live = self._padded(self.full_rows, self.cf_rows)
+        rows, live = rows[chosen], live[chosen]
+        unused_cf = int(live.any(dim=0).int().argmax())
+        self.prompt, self.steps = self.full_rows - unused, 0
+        self.rows, self.live = (rows[:, unused_cf:] - unused).clamp(min=0), live[:, unused_cf:]
+        return unused_cf
+
+    def _padded(self, full: int, cf: int) -> tuple[Tensor, Tensor]:
+        """Return positions and liveness of all rows so far, `[B, cf]`, among so many columns of the full stream."""
+        rows, live = self.positions(), self.seen()
+        live = torch.ones_like(rows, dtype=torch.bool) if live is None else live
+        more = (cf - self.cf_rows, 0)
+        return F.pad(rows + full - self.full_rows, more), F.pad(live, more)
 
 
 class Slots:

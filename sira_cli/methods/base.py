@@ -27,6 +27,7 @@ class Ability(StrEnum):
     BEAMS = "beams"
     TRACES = "traces"  # both streams of SIRA's fork can be looked at
     COMPILED_STEPS = "compiled steps"
+    REFILLED_SLOTS = "refilled slots"  # in a batch, the next picture takes the place of a text that has ended
 
 
 class PromptMaker(Protocol):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sira_cli.core.fork import Step
@@ -48,7 +48,7 @@ class AnsweringModel(DecodingModel):
             other.preset = self.preset.with_settings(no_repeat_ngram_size=RETRY_NGRAM, on_loop="trim")
             again = other._decoded(inputs, None, seeds, words, task)
             answers = [
-                dataclasses.replace(new, warnings=(RETRIED,)) if old.finish_reason == "loop" else old
+                replace(new, warnings=(RETRIED,)) if old.finish_reason == "loop" else old
                 for old, new in zip(answers, again, strict=True)
             ]
         return answers
@@ -86,20 +86,29 @@ class AnsweringModel(DecodingModel):
             trail.end(tokens.tolist())
         answers = []
         for number, (row, image, prompt) in enumerate(zip(tokens.tolist(), image_tokens, prompt_tokens, strict=True)):
-            row, finish_reason, text = self.ended(row)
-            found = scores.words(number, len(row)) if scores else None
-            answers.append(
-                Answer(
-                    text=text,
-                    finish_reason=finish_reason,
-                    image_tokens=image,
-                    prompt_tokens=prompt,
-                    output_tokens=len(row),
-                    tokens=tuple(row),
-                    words=None if found is None else [word for word in found if word["end"] <= len(text)],
-                )
-            )
+            answer = self.answer_of(row, image, prompt)
+            if scores:
+                found = scores.words(number, answer.output_tokens)
+                answer = replace(answer, words=[word for word in found if word["end"] <= len(answer.text)])
+            answers.append(answer)
         return answers
+
+    def answer_of(self, row: list[int], image_tokens: int, prompt_tokens: int) -> Answer:
+        """Make an answer of a text's new tokens, which may be padded.
+
+        Args:
+            row: the tokens.
+            image_tokens, prompt_tokens: how many its prompt has.
+        """
+        row, finish_reason, text = self.ended(row)
+        return Answer(
+            text=text,
+            finish_reason=finish_reason,
+            image_tokens=image_tokens,
+            prompt_tokens=prompt_tokens,
+            output_tokens=len(row),
+            tokens=tuple(row),
+        )
 
     def finish_reason(self, row: list[int]) -> FinishReason:
         """Return why a text ended; `row` holds its new tokens, perhaps padded."""

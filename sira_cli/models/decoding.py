@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers import GenerationConfig, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core.config import SiraConfig
@@ -105,6 +105,13 @@ class DecodingModel:
     def _leaves_trail(self) -> bool:
         """Whether the cache of `generate` says all that the method needs to go on, or another prompt of the picture."""
         return self.decoder.rewinds and self.compiled is None and self.preset.generation.num_beams == 1
+
+    @property
+    def refills(self) -> bool:
+        """Whether the next picture can take the place of a text that has ended (`models/refilling.py`)."""
+        settings = self.preset.generation
+        able = Ability.REFILLED_SLOTS in self.decoder.abilities
+        return able and settings.num_beams == 1 and settings.on_loop != "retry" and self.compiled is None
 
     def picture_seeds(self, image_hashes: Sequence[str]) -> list[int]:
         """Return the seed of each picture's noise, for methods that change the picture."""
@@ -286,12 +293,9 @@ class DecodingModel:
     def _picking(self, seeds: Sequence[int], attention_mask: torch.Tensor, start: Start) -> dict[str, Any]:
         """Return the arguments of `generate` that say how a token is picked from the method's logits."""
         settings = self.preset.generation
-        processors = processors_of(settings, attention_mask)
-        processors += start.processors
+        processors = self.processors(seeds, attention_mask, start)
         how: dict[str, Any] = {"do_sample": False}
-        if settings.temperature > 0 and self.samples_rows:
-            processors += sampler(seeds, settings.temperature, settings.top_p, drawn=start.behind)
-        elif settings.temperature > 0:
+        if settings.temperature > 0 and not self.samples_rows:
             how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
         stopping = StoppingCriteriaList(start.stopping)
         if settings.on_loop is not None and settings.num_beams == 1 and not self.decoder.own_search:
@@ -299,6 +303,23 @@ class DecodingModel:
         if stopping:
             how["stopping_criteria"] = stopping
         return how | ({"logits_processor": processors} if processors else {})
+
+    def processors(
+        self, seeds: Sequence[int], attention_mask: torch.Tensor, start: Start | None = None
+    ) -> LogitsProcessorList:
+        """Return what the settings in force do to a method's logits before the largest one is picked; often nothing.
+
+        Args:
+            seeds: of each row.
+            attention_mask: `[B, S]` of the prompts, left-padded.
+            start: how the texts begin; None: with nothing.
+        """
+        settings, start = self.preset.generation, start or Start.at_nothing(len(seeds))
+        processors = processors_of(settings, attention_mask)
+        processors += start.processors
+        if settings.temperature > 0 and self.samples_rows:
+            processors += sampler(seeds, settings.temperature, settings.top_p, drawn=start.behind)
+        return processors
 
     def _check_watching(self) -> None:
         """Check that both streams can be looked at step by step."""

@@ -5,7 +5,8 @@
     this thread            the model                     of the current batch
 
 Pictures of similar size, and with it prompts of similar length, are put into one batch, within a window of a few
-batches. Results come in the order of the pictures all the same.
+batches. Where the method allows it, no text waits for the longest one of its batch: the next few pictures take the
+place of texts that have ended. Results come in the order of the pictures all the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,22 +36,13 @@ from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.item import Item
 from sira_cli.runs.memory import out_of_memory, peak_memory
 from sira_cli.runs.prompts import filled
+from sira_cli.runs.slots import GROUPS, Batch, PictureSlots
 
 READERS = 4
 FLUSH = 64  # pictures that an earlier run has done are given out together
 WINDOW = 4  # batches, within which pictures are sorted by size
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class Batch:
-    """Pictures that are decoded together; `inputs` is None if there is nothing to decode."""
-
-    items: list[Item]
-    images: list[Image.Image] = field(default_factory=list)
-    inputs: Any = None
-    seconds: float = 0.0
 
 
 class BatchRun:
@@ -106,6 +97,9 @@ class BatchRun:
         self._on_text = on_text if as_decoded else None
         self._fills = fills
         self._words, self._choices, self._old_draws = words, choices, old_draws
+        # Answers to questions are short, and all about as long.
+        refills = lvlm.refills and task == "caption" and self.batch_size > 1 and not words and verify is None
+        self._slots = PictureSlots(lvlm, task) if refills else None
         self._halvings: deque[Halved] = deque()
 
     def blank(self) -> Result:
@@ -164,8 +158,8 @@ class BatchRun:
         try:
             read = ahead(self._readers, self._read, _ready(todo), depth=READERS + WINDOW * self.batch_size)
             batches = self._batches(read, given_out)
-            for batch in ahead(preparer, self._prepare, batches, depth=2):
-                self._decode(batch)
+            depth = 2 * self.batch_size // self._together
+            for _ in self._turns(ahead(preparer, self._prepare, batches, depth)):
                 while self._halvings:
                     yield self._halvings.popleft()
                 while given_out and given_out[0].settled:
@@ -206,6 +200,11 @@ class BatchRun:
         item.skipped = self._lvlm.keys.fits(self._done(item.id), *work, old_draws=self._old_draws)
         return item.skipped
 
+    @property
+    def _together(self) -> int:
+        """How many pictures are prepared, and begin, together."""
+        return self.batch_size if self._slots is None else max(1, self.batch_size // GROUPS)
+
     def _batches(self, read: Iterator[Item], given_out: deque[Item]) -> Iterator[Batch]:
         while True:
             window: list[Item] = []
@@ -218,7 +217,7 @@ class BatchRun:
                 if not window and (not item.skipped or len(given_out) >= FLUSH):
                     yield Batch([])  # lets those that need no decoding out
             window.sort(key=lambda item: item.size[0] * item.size[1])  # stable
-            size = self.batch_size
+            size = self._together
             for start in range(0, len(window), size):
                 yield Batch(window[start : start + size])
             if not window:
@@ -268,36 +267,75 @@ class BatchRun:
             return False
         return True
 
+    def _turns(self, batches: Iterator[Batch]) -> Iterator[None]:
+        """Decode batches, and yield whenever pictures may have their results."""
+        slots = self._slots
+        for batch in batches:
+            while slots and len(slots) + len(batch.items) > self.batch_size:
+                self._advance(slots)
+                yield
+            if slots is None or batch.inputs is None or len(batch.items) > self.batch_size:
+                self._decode(batch)
+            else:
+                self._advance(slots, batch)
+            yield
+        while slots:
+            self._advance(slots)
+            yield
+
+    def _advance(self, slots: PictureSlots, joining: Batch | None = None) -> None:
+        """Let a batch join those under way; without one, decode until a text has ended."""
+        try:
+            if joining is not None:
+                slots.add(joining)
+            else:
+                for item, answer, milliseconds in slots.advance():
+                    self._settle(item, answer, milliseconds)
+        except Exception as error:
+            if _is_final(error):
+                raise
+            failure = error
+        else:
+            return
+        self._failed(slots.give_up(), failure)
+
     def _decode(self, batch: Batch) -> None:
         """Give every item its result. What fails is tried again in halves, down to single pictures."""
         if batch.inputs is None:
             return
+        if len(batch.items) > self.batch_size:
+            self._decode_halves(batch)
+            return
         started = time.perf_counter()
-        failure: Exception | None = None
-        if len(batch.items) <= self.batch_size:
-            try:
-                answers = self._answers(batch)
-            except Exception as error:
-                if isinstance(error, SiraError) and not isinstance(error, PictureError):
-                    raise
-                failure = error
-            else:
-                each = 1000 * (batch.seconds + time.perf_counter() - started) / len(batch.items)
-                for item, answer in zip(batch.items, answers, strict=True):
-                    self._settle(item, answer, each)
-                return
-        batch.inputs = None
+        try:
+            answers = self._answers(batch)
+        except Exception as error:
+            if _is_final(error):
+                raise
+            failure = error
+        else:
+            each = 1000 * (batch.seconds + time.perf_counter() - started) / len(batch.items)
+            for item, answer in zip(batch.items, answers, strict=True):
+                self._settle(item, answer, each)
+            return
+        self._failed(batch, failure)
+
+    def _failed(self, batch: Batch, failure: Exception) -> None:
+        """Try a batch that failed again in halves; a single picture has failed."""
         if len(batch.items) == 1:
-            assert failure is not None
             self._fail(batch.items[0], failure)
             return
-        if failure is not None:
-            if out_of_memory(failure):
-                before, self.batch_size = len(batch.items), len(batch.items) // 2
-                self._halvings.append(Halved(before, self.batch_size))
-            failure.__traceback__ = None  # it holds on to the memory of the failed try
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+        if out_of_memory(failure):
+            before, self.batch_size = len(batch.items), len(batch.items) // 2
+            self._halvings.append(Halved(before, self.batch_size))
+        failure.__traceback__ = None  # it holds on to the memory of the failed try
+        batch.inputs = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self._decode_halves(batch)
+
+    def _decode_halves(self, batch: Batch) -> None:
+        batch.inputs = None
         middle = len(batch.items) // 2
         for part in (slice(None, middle), slice(middle, None)):
             items, images = batch.items[part], batch.images[part]
@@ -328,6 +366,11 @@ class BatchRun:
         item.result = self._lvlm.result(
             self._task, item.name, item.sha256, item.prompt, answer, milliseconds, item.warnings
         )
+
+
+def _is_final(error: Exception) -> bool:
+    """Return whether an error is about the model or the settings, so that no picture would do better."""
+    return isinstance(error, SiraError) and not isinstance(error, PictureError)
 
 
 def _ready(items: Iterable[Item]) -> Iterator[Item]:

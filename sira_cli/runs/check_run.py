@@ -18,8 +18,9 @@ from sira_cli.models.rewriting import Rewriter
 from sira_cli.models.second_look import SecondLook, Verify
 from sira_cli.models.sentences import without_sentences
 from sira_cli.pictures.captioned import CaptionedPicture
-from sira_cli.runs.batch import Batch, BatchRun
+from sira_cli.runs.batch import BatchRun
 from sira_cli.runs.item import Item
+from sira_cli.runs.slots import Batch
 
 TASK = "check"
 EMPTY = "the caption is empty"

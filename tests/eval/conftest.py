@@ -16,6 +16,7 @@ from sira_cli.eval.amber.benchmark import Amber
 from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.refilling import RefilledSlots
 from tests.support.eval.amber_data import benchmark, lay_out
 from tests.support.eval.coco_data import IMAGES, write_coco
 from tests.support.eval.helpers import SCENES, SPLITS
@@ -40,13 +41,18 @@ def scenes(tmp_path_factory) -> Path:
 def loaded(lvlm, monkeypatch) -> Counter:
     """Commands get the model that is loaded already; what it is asked is counted, by method."""
     asked: Counter = Counter()
-    answer = Lvlm.answer
+    answer, add = Lvlm.answer, RefilledSlots.add
 
     def counted(self, inputs, *args, **options):
         asked[self.method] += len(inputs["input_ids"])
         return answer(self, inputs, *args, **options)
 
+    def counted_in_slots(self, items, *args):
+        asked[self._lvlm.method] += len(items)
+        return add(self, items, *args)
+
     monkeypatch.setattr(Lvlm, "answer", counted)
+    monkeypatch.setattr(RefilledSlots, "add", counted_in_slots)
     monkeypatch.setattr(
         "sira_cli.cli.eval_run.load_model", lambda preset, model, method, **more: lvlm.under(method, preset)
     )

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from sira_cli import load
+from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.picture import FilePicture, Picture
 from sira_cli.pictures.sources import located
 from sira_cli.runs.batch import BatchRun
@@ -34,9 +35,11 @@ def folder(tmp_path, photos) -> Path:
     return tmp_path
 
 
-def records(lvlm, folder: Path, batch_size: int, prompt: str = "Describe this image.") -> list[dict]:
+def records(
+    lvlm, folder: Path, batch_size: int, prompt: str = "Describe this image.", task: str = "caption"
+) -> list[dict]:
     pictures = named(folder)
-    events = BatchRun(lvlm, "ask", prompt, batch_size=batch_size).events(pictures)
+    events = BatchRun(lvlm, task, prompt, batch_size=batch_size).events(pictures)
     found = [event.record.to_record() for event in events if not isinstance(event, Halved)]
     assert [record["file_name"] for record in found] == [name for _, name in pictures]
     return found
@@ -66,7 +69,7 @@ def test_a_batch_gives_the_records_of_single_runs(family, method, request, folde
     together = records(lvlm, folder, 4, PROMPT)
     for record in together:
         if record["status"] == "ok":
-            alone = lvlm.ask(folder / record["file_name"], PROMPT).to_record()
+            alone = lvlm.caption(folder / record["file_name"], PROMPT).to_record()
             assert {**alone, "file_name": "", "key": "", "duration_ms": 0} == {
                 **record,
                 "file_name": "",
@@ -110,20 +113,58 @@ def test_pictures_of_similar_size_are_decoded_together(demo, scenes, monkeypatch
         return prepare(images, prompts, hashes)
 
     monkeypatch.setattr(demo, "prepare", note)
-    records(demo, scenes, batch_size=5)
+    records(demo, scenes, batch_size=5, task="ask")
     assert sorted(sizes) == [[(200, 150)] * 5, [(384, 384)] * 5]
 
 
 @pytest.mark.parametrize("method", ["sira", "greedy", "vcd", "sid"])
-def test_sampling_does_not_depend_on_the_batch(scenes, method, monkeypatch):
+def test_sampling_does_not_depend_on_the_batch(scenes, method):
     lvlm = load("demo", method=method, max_new_tokens=12, temperature=1.0, top_p=0.95, seed=3)
     alone = records(lvlm, scenes, batch_size=1)
-    sizes, answer = [], lvlm.answer
-    monkeypatch.setattr(
-        lvlm, "answer", lambda inputs, *a, **b: (sizes.append(len(inputs["input_ids"])), answer(inputs, *a, **b))[1]
+    sizes = []
+    lvlm.model.register_forward_pre_hook(
+        lambda model, args, asked: sizes.append(len(asked["input_ids"])), with_kwargs=True
     )
     assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(alone)
     assert max(sizes) == 4
+
+
+def test_the_next_pictures_take_the_places_of_texts_that_have_ended(scenes, monkeypatch):
+    """Twelve pictures in slots of four: no step has fewer rows than that while pictures wait."""
+    lvlm = load("demo", max_new_tokens=60)
+    for number in (10, 11):
+        shutil.copy(scenes / "1.jpg", scenes / f"{number}.jpg")
+    alone = records(lvlm, scenes, batch_size=1)
+    rows = []
+    lvlm.model.register_forward_pre_hook(
+        lambda model, args, asked: rows.append(asked["input_ids"].shape), with_kwargs=True
+    )
+    assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(alone)
+    prompts = [number for number, (_, length) in enumerate(rows) if length > 1]
+    assert [rows[number][0] for number in prompts] == [1] * 12
+    assert {batch for batch, _ in rows[prompts[3] + 1 : prompts[-1]]} == {1, 4}  # prompts alone, and full steps
+    lengths = [record["output_tokens"] for record in alone]
+    assert len(set(lengths)) > 1
+    steps = [batch for batch, length in rows if length == 1]
+    assert len(steps) < sum(max(lengths[first : first + 4]) - 1 for first in (0, 4, 8))
+    assert sum(steps) < 1.2 * sum(length - 1 for length in lengths)  # rows whose texts have ended soon leave
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 1.0, "top_p": 0.9, "seed": 3},
+        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3},
+        {"on_loop": "trim", "alpha": 4.0},
+        {"on_loop": "retry", "alpha": 4.0},
+        {"num_beams": 2},
+    ],
+    ids=str,
+)
+def test_settings_of_decoding_hold_in_every_slot(scenes, settings):
+    lvlm = load("demo", max_new_tokens=40, **settings)
+    assert lvlm.refills is not ("num_beams" in settings or settings.get("on_loop") == "retry")
+    assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(records(lvlm, scenes, batch_size=1))
 
 
 def test_beams_in_a_batch(scenes):
@@ -134,40 +175,45 @@ def test_beams_in_a_batch(scenes):
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
-def test_out_of_memory_halves_the_batch(demo, scenes, monkeypatch, error):
+@pytest.mark.parametrize("refills", [True, False])
+def test_out_of_memory_halves_the_batch(demo, scenes, monkeypatch, error, refills):
     """Memory that ends at three pictures is made up: here it would end the machine first."""
+    monkeypatch.setattr(Lvlm, "refills", refills)
     expected = records(demo, scenes, batch_size=1)
     tried = []
-    answer = demo.answer
 
-    def limited(inputs, on_text=None, **asked):
-        tried.append(len(inputs["input_ids"]))
+    def limit(model, args, asked):
+        tried.append(len(asked["input_ids"]))
         if tried[-1] > 3:
             raise error
-        return answer(inputs, on_text, **asked)
 
-    monkeypatch.setattr(demo, "answer", limited)
-    assert without_time(records(demo, scenes, batch_size=8)) == without_time(expected)
-    assert tried[:3] == [8, 4, 2]
-    assert max(tried[3:]) == 2  # it does not run into the wall again
-    tried.clear()
-    events = list(BatchRun(demo, "ask", "Describe this image.", batch_size=8).events(named(scenes)))
+    handle = demo.model.register_forward_pre_hook(limit, with_kwargs=True)
+    try:
+        assert without_time(records(demo, scenes, batch_size=8)) == without_time(expected)
+        too_many = [rows for rows in tried if rows > 3]
+        assert too_many == [8, 4]  # it does not run into the wall again
+        events = list(BatchRun(demo, "caption", "Describe this image.", batch_size=8).events(named(scenes)))
+    finally:
+        handle.remove()
     assert [event for event in events if isinstance(event, Halved)] == [Halved(8, 4), Halved(4, 2)]
 
 
-def test_a_picture_that_the_model_chokes_on_fails_alone(demo, scenes, monkeypatch):
+@pytest.mark.parametrize("refills", [True, False])
+def test_a_picture_that_the_model_chokes_on_fails_alone(demo, scenes, monkeypatch, refills):
     """The failure is made up: no picture is known that does it."""
-    answer = demo.answer
+    monkeypatch.setattr(Lvlm, "refills", refills)
     poison = demo.prepare([Image.open(scenes / "3.jpg").convert("RGB")], [PROMPT])["pixel_values"][0]
 
-    def choke(inputs, on_text=None, **asked):
-        if any(torch.equal(row, poison) for row in inputs["pixel_values"]):
+    def choke(encoder, args, asked):
+        if any(torch.equal(row, poison) for row in (*args, *asked.values())[0]):
             raise RuntimeError("kernel on fire\nmore")
-        return answer(inputs, on_text, **asked)
 
     expected = records(demo, scenes, batch_size=1)
-    monkeypatch.setattr(demo, "answer", choke)
-    found = records(demo, scenes, batch_size=4)
+    handle = demo.model.model.vision_tower.register_forward_pre_hook(choke, with_kwargs=True)
+    try:
+        found = records(demo, scenes, batch_size=4)
+    finally:
+        handle.remove()
     assert found[3]["error"] == f"{scenes / '3.jpg'}: RuntimeError: kernel on fire"
     del found[3], expected[3]
     assert without_time(found) == without_time(expected)
@@ -238,5 +284,5 @@ def test_the_next_batch_is_prepared_while_the_model_works(demo, scenes, monkeypa
 
     monkeypatch.setattr(demo, "prepare", note)
     monkeypatch.setattr(demo, "answer", wait_for_the_next)
-    records(demo, scenes, batch_size=2)
+    records(demo, scenes, batch_size=2, task="ask")
     assert answered == [True] * 5

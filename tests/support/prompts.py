@@ -33,3 +33,40 @@ def gemma_prompts() -> list[dict[str, torch.Tensor]]:
         pixels = tiny.pixels(1, 3, 32, 32, seed=index)
         prompts.append(tiny.with_mask(ids, pixel_values=pixels, token_type_ids=(ids == tiny.IMAGE).long()))
     return prompts
+
+
+def family_prompts(name: str, case: tiny.Tiny, count: int) -> list[dict[str, torch.Tensor]]:
+    """Prompts of one family: other text, other lengths, other pictures, and of other sizes where it has several."""
+    prompts = []
+    for index in range(count):
+        before, after = [(5, 9), (0, 3), (14, 2), (3, 17), (7, 5)][index % 5]
+        inputs = dict(case.inputs)
+        shape = inputs["pixel_values"].shape
+        images = int(case.image.sum())
+        if name.startswith("Qwen"):
+            images, grid = [(16, (1, 8, 8)), (24, (1, 6, 16)), (4, (1, 4, 4))][index % 3]
+            prompts.append(tiny.qwen_inputs(tiny.prompt(images, before + 1, after, seed=index), grid, seed=index))
+            continue
+        if name.startswith("PaliGemma"):
+            before = 0
+        inputs["pixel_values"] = tiny.pixels(*shape, seed=index)
+        if "image_sizes" in inputs:  # smaller pictures are padded
+            full = shape[-1] if name != "LLaVA-NeXT" else 64
+            height, width = [(full, full), (full // 2, full), (full, full // 2)][index % 3]
+            inputs["image_sizes"] = torch.tensor([[height, width]])
+            if name == "LLaVA-NeXT":
+                images = sum(
+                    len(each)
+                    for each in case.model.model.get_image_features(
+                        inputs["pixel_values"], inputs["image_sizes"]
+                    ).pooler_output
+                )
+            else:
+                side = 8 * getattr(case.model.config, "spatial_merge_size", 1)
+                images = (height // side) * (width // side)
+        ids = tiny.prompt(images, before, after, seed=index)
+        inputs |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if "token_type_ids" in inputs:
+            inputs["token_type_ids"] = (ids == tiny.IMAGE).long() if name == "Gemma 3" else torch.zeros_like(ids)
+        prompts.append(inputs)
+    return prompts

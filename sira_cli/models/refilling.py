@@ -1,0 +1,165 @@
+"""A decoder that never waits: a row whose text has ended gives its place to the next picture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+
+from sira_cli.core.refill import RowBatch
+from sira_cli.models.answering import AnsweringModel
+from sira_cli.models.loops import LoopFinder
+from sira_cli.models.records import Answer
+
+T = TypeVar("T")
+IDLE = 4  # if no prompts come, rows whose texts have ended leave when they are more than one of so many
+
+
+@dataclass(eq=False)
+class _Row(Generic[T]):
+    """A text under way; `prompt` is `[1, S]`, without padding; `loops` is None where texts may loop."""
+
+    item: T
+    prompt: Tensor
+    image_tokens: int
+    longest: int
+    processors: LogitsProcessorList
+    loops: LoopFinder | None
+    tokens: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    has_ended: bool = False
+
+    def pick(self, logits: Tensor) -> Tensor:
+        """Pick the next token from `[1, V]`: `[1]`."""
+        ids: Any = torch.cat([self.prompt, self.prompt.new_tensor([self.tokens])], dim=1)
+        scores: Any = logits
+        token: Tensor = self.processors(ids, scores).argmax(dim=-1)
+        return token
+
+
+@dataclass(frozen=True)
+class Ended(Generic[T]):
+    """A text that has ended.
+
+    Attributes:
+        item: whatever came with its prompt.
+        answer: the text, and how it ended.
+        seconds: the time of the passes that it was in, shared among the rows of each.
+    """
+
+    item: T
+    answer: Answer
+    seconds: float
+
+
+class RefilledSlots(Generic[T]):
+    """Texts under way, each as if it were alone: add prompts while others are being decoded, and take what has ended.
+
+        slots = RefilledSlots(lvlm)
+        slots.add(names, lvlm.prepare(images, prompts), lvlm.text_seeds(hashes, prompts))
+        while slots.under_way:
+            for ended in slots.advance():
+                print(ended.item, ended.answer.text)
+
+    The method's hooks are on the model only while `add` and `advance` run.
+    """
+
+    def __init__(self, lvlm: AnsweringModel, task: str = "caption") -> None:
+        """Begin without texts.
+
+        Args:
+            lvlm: the model; its `refills` says whether it can do this.
+            task: `caption` or `ask`, which some methods treat differently.
+        """
+        self._lvlm, self._decoder = lvlm, lvlm.decoder.for_task(task)
+        self._batch = RowBatch(lvlm.model)
+        self._rows: list[_Row[T]] = []  # as in the batch; those that have ended stay until it is worth while
+        self._ended: list[Ended[T]] = []
+
+    @property
+    def under_way(self) -> int:
+        """Number of texts that were added and not yet taken."""
+        return len(self._rows) - self._idle + len(self._ended)
+
+    @property
+    def _idle(self) -> int:
+        return sum(row.has_ended for row in self._rows)
+
+    @torch.no_grad()
+    def add(self, items: Sequence[T], inputs: Any, seeds: Sequence[int], lengths: Sequence[int] | None = None) -> None:
+        """Run some prompts together, and let their texts begin beside the others.
+
+        Args:
+            items: what they are about, handed back with their answers.
+            inputs: from `Lvlm.prepare`.
+            seeds: of each text, from `Lvlm.text_seeds`.
+            lengths: how many tokens each text may have; None: what the settings in force say.
+        """
+        started = time.perf_counter()
+        lvlm, inputs = self._lvlm, self._lvlm.to_device(inputs)
+        image_tokens, _ = lvlm.lengths(inputs)
+        settings = lvlm.preset.generation
+        lengths = [settings.max_new_tokens] * len(items) if lengths is None else lengths
+        rows = []
+        for number, (item, seed) in enumerate(zip(items, seeds, strict=True)):
+            seen = inputs["attention_mask"][number : number + 1].bool()  # [1, S]
+            prompt = inputs["input_ids"][number : number + 1][seen][None]
+            processors = lvlm.processors([seed], torch.ones_like(prompt))
+            loops = None if settings.on_loop is None else LoopFinder()
+            rows.append(_Row(item, prompt, image_tokens[number], lengths[number], processors, loops))
+        self._drop_idle()
+        with self._decoder.attach(lvlm.model, lvlm.sira, inputs["input_ids"], {}):
+            logits = self._batch.join(inputs)
+        self._rows += rows
+        self._take(rows, logits, started)
+
+    @torch.no_grad()
+    def advance(self) -> list[Ended[T]]:
+        """Decode until a text ends, and return those that have; empty if none is under way."""
+        if self.under_way and not self._ended:
+            with self._decoder.attach(self._lvlm.model, self._lvlm.sira, torch.empty(0), {}):
+                while not self._ended:
+                    if self._idle > max(1, len(self._rows) // IDLE):
+                        self._drop_idle()
+                    started = time.perf_counter()
+                    newest = torch.tensor([row.tokens[-1] for row in self._rows], device=self._rows[0].prompt.device)
+                    self._take(self._rows, self._batch.step(newest), started)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def clear(self) -> None:
+        """Give up all texts under way, as one must after an error."""
+        self._rows, self._ended, self._batch = [], [], RowBatch(self._lvlm.model)
+
+    def _take(self, rows: Sequence[_Row[T]], logits: Tensor, started: float) -> None:
+        """Pick a token for each of some rows, and note which texts have ended."""
+        picked = logits.argmax(dim=-1)
+        if rows[0].processors:
+            picked = torch.cat([row.pick(z[None]) for row, z in zip(rows, logits, strict=True)])
+        tokens = picked.tolist()
+        going = [(row, token) for row, token in zip(rows, tokens, strict=True) if not row.has_ended]
+        each = (time.perf_counter() - started) / len(going)
+        for row, token in going:
+            row.tokens.append(token)
+            row.seconds += each
+            if self._ends(row):
+                row.has_ended = True
+                answer = self._lvlm.answer_of(row.tokens, row.image_tokens, row.prompt.shape[1])
+                self._ended.append(Ended(row.item, answer, row.seconds))
+
+    def _drop_idle(self) -> None:
+        """Let rows leave whose texts have ended: all at once, because each time the cache is copied."""
+        stay = [number for number, row in enumerate(self._rows) if not row.has_ended]
+        if len(stay) < len(self._rows):
+            self._rows = [self._rows[number] for number in stay]
+            self._batch.keep(stay)
+
+    def _ends(self, row: _Row[T]) -> bool:
+        newest = row.tokens[-1]
+        looped = row.loops is not None and row.loops.add(newest) is not None
+        return looped or newest in self._lvlm.ends.ids or len(row.tokens) >= row.longest

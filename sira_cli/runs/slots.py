@@ -1,0 +1,72 @@
+"""Pictures in slots: the next ones take the places of those whose texts have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.records import Answer
+from sira_cli.models.refilling import RefilledSlots
+from sira_cli.runs.item import Item
+
+GROUPS = 4  # so many groups of pictures fill the slots; a group begins as soon as there is place for it
+
+
+@dataclass
+class Batch:
+    """Pictures that are prepared together; `inputs` is None if there is nothing to decode."""
+
+    items: list[Item]
+    images: list[Image.Image] = field(default_factory=list)
+    inputs: Any = None
+    seconds: float = 0.0
+
+
+class _UnderWay(NamedTuple):
+    """A picture in a slot, with the seconds of its preparation."""
+
+    item: Item
+    image: Image.Image
+    seconds: float
+
+
+class PictureSlots:
+    """The pictures whose texts are under way."""
+
+    def __init__(self, lvlm: Lvlm, task: str) -> None:
+        """Begin without pictures; `task` is `caption` or `ask`."""
+        self._lvlm = lvlm
+        self._slots: RefilledSlots[_UnderWay] = RefilledSlots(lvlm, task)
+        self._pictures: list[_UnderWay] = []
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._pictures)
+
+    def add(self, batch: Batch) -> None:
+        """Let a batch begin beside the others."""
+        each = batch.seconds / len(batch.items)
+        new = [_UnderWay(item, image, each) for item, image in zip(batch.items, batch.images, strict=True)]
+        self._pictures += new
+        prompts = [item.prompt for item in batch.items]
+        seeds = self._lvlm.text_seeds([item.sha256 for item in batch.items], prompts)
+        self._slots.add(new, batch.inputs, seeds)
+
+    def advance(self) -> Iterator[tuple[Item, Answer, float]]:
+        """Decode until a text has ended, and yield each that has with its answer and milliseconds."""
+        for ended in self._slots.advance():
+            answer = self._lvlm.preset.text.finished(ended.answer)
+            yield ended.item.item, answer, 1000 * (ended.item.seconds + ended.seconds)
+            self._pictures = [each for each in self._pictures if each is not ended.item]
+
+    def give_up(self) -> Batch:
+        """After an error, return all pictures without an answer; there are none left here."""
+        items, images = [each.item for each in self._pictures], [each.image for each in self._pictures]
+        seconds = sum(each.seconds for each in self._pictures)
+        self._slots.clear()
+        self._pictures = []
+        return Batch(items, images, None, seconds)

@@ -1,0 +1,97 @@
+"""Rows that come and go: each text is what it is alone, in every family, whoever leaves or joins beside it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.fork import attach
+from sira_cli.core.refill import RowBatch
+from tests.support import tiny
+from tests.support.decoding import case_of
+from tests.support.helpers import generate_sira, left_pad
+from tests.support.prompts import family_prompts
+
+LENGTHS = (3, 6, 2, 5, 1, 4)  # of the texts, so that rows leave at different times
+SLOTS = 3
+
+
+def refilled(model, prompts, config: SiraConfig | None, group: int = 1):
+    """Tokens and logits of each text, decoded in slots that are refilled with `group` prompts at a time."""
+    batch = RowBatch(model)
+    waiting = list(range(len(prompts)))
+    tokens, logits = [[] for _ in prompts], [[] for _ in prompts]
+    under_way: list[int] = []
+
+    def take(rows, found):
+        for row, z in zip(rows, found, strict=True):
+            logits[row].append(z)
+            tokens[row].append(int(z.index_fill(0, torch.tensor(tiny.SUPPRESS), -torch.inf).argmax()))
+
+    while waiting or under_way:
+        with attach(model, config) if config else nullcontext():
+            while waiting and SLOTS - len(under_way) >= min(group, len(waiting)):
+                joining, waiting = waiting[:group], waiting[group:]
+                take(joining, batch.join(left_pad([prompts[row] for row in joining])))
+                under_way += joining
+            if all(len(tokens[row]) < LENGTHS[row] for row in under_way):
+                take(under_way, batch.step(torch.tensor([tokens[row][-1] for row in under_way])))
+        stay = [place for place, row in enumerate(under_way) if len(tokens[row]) < LENGTHS[row]]
+        if len(stay) < len(under_way):
+            batch.keep(stay)
+            under_way = [under_way[place] for place in stay]
+    return tokens, logits
+
+
+def alone(model, prompt, length: int, config: SiraConfig | None):
+    """Tokens and logits of a text in a plain `generate`."""
+    if config is not None:
+        found, steps = generate_sira(model, prompt, config, max_new_tokens=length)
+        return found[0].tolist(), [step.contrast[0] for step in steps]
+    output = model.generate(
+        **prompt,
+        do_sample=False,
+        max_new_tokens=length,
+        eos_token_id=None,
+        suppress_tokens=tiny.SUPPRESS,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    return output.sequences[0, -length:].tolist(), [logits[0] for logits in output.logits]
+
+
+@pytest.mark.parametrize(("config", "group"), [(None, 2), (SiraConfig(k=3), 1), (SiraConfig(k=1), 2)])
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_every_text_is_what_it_is_alone(name, config, group):
+    case = case_of(name)
+    prompts = family_prompts(name, case, len(LENGTHS))
+    tokens, logits = refilled(case.model, prompts, config, group)
+    for row, prompt in enumerate(prompts):
+        expected, steps = alone(case.model, prompt, LENGTHS[row], config)
+        assert tokens[row] == expected, row
+        torch.testing.assert_close(torch.stack(logits[row]), torch.stack(steps), atol=2e-5, rtol=0)
+
+
+def test_columns_that_no_row_uses_any_more_go():
+    case = case_of("LLaVA-1.5")
+    prompts = family_prompts("LLaVA-1.5", case, 3)
+    sizes = [prompt["input_ids"].shape[1] for prompt in prompts]
+    long, short = sizes.index(max(sizes)), sizes.index(min(sizes))
+    batch = RowBatch(case.model)
+    assert batch.columns == 0
+    with attach(case.model, SiraConfig(k=3)):
+        batch.join(prompts[short])
+        assert batch.columns == min(sizes)
+        batch.join(prompts[long])
+        assert batch.columns == max(sizes)
+        batch.keep([0])
+        assert batch.columns == min(sizes)
+        batch.step(torch.tensor([7]))
+    late = batch._cache.layers[-1]
+    text = min(sizes) - int((prompts[short]["input_ids"] == tiny.IMAGE).sum())
+    assert (late.keys.shape[2], late.cf.keys.shape[2]) == (min(sizes) + 1, text + 1)
+    batch.keep([])
+    assert batch.columns == 0
