@@ -151,7 +151,7 @@ def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
             old = layer.streams
             now = streams.setdefault(id(old), old.cut_back(texts, columns))
             late = LateLayer(now)
-            late.cf = _cut(DynamicLayer(), layer.cf, texts, now.cf_rows)
+            late.cf = _cut(RoomyLayer(), layer.cf, texts, now.cf_rows)
             layers.append(_cut(late, layer, texts, columns))
         elif type(layer) is DynamicLayer:
             layers.append(_cut(DynamicLayer(), layer, texts, columns))
