@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.bench.figures import BenchReport, Measure
+from sira_cli.analysis.bench.throughput import ThroughputReport
 from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.cli import bench
 from sira_cli.cli.presets import shown_k
 from sira_cli.cli.sweep_table import print_report
+from sira_cli.cli.throughput import print_throughput
 from sira_cli.core.families import FAMILIES
 from sira_cli.demo import chosen, comparison, verified
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
@@ -114,6 +116,12 @@ def _printed(show: Callable[[Any], None], report: Any) -> str:
 def bench_output(name: str) -> str:
     """Return what `sira bench -o docs/bench/NAME.json` printed."""
     return _printed(bench.print_report, _bench(name))
+
+
+def throughput_output(name: str) -> str:
+    """Return what `sira bench --throughput -o docs/bench/NAME.json` printed."""
+    text = (BENCH / f"{name}.json").read_text(encoding="utf-8")
+    return _printed(print_throughput, ThroughputReport.from_json(text))
 
 
 def targets_table() -> str:

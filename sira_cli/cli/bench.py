@@ -13,6 +13,7 @@ from sira_cli.cli.console import set_verbosity, waiting
 from sira_cli.cli.options import ModelOptions, Overwrite, Verbose, check_file, with_options
 from sira_cli.cli.output import save_report, table_console
 from sira_cli.cli.progress import Progress
+from sira_cli.cli.throughput import measure_throughput
 from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError
 from sira_cli.methods import find
 
@@ -28,6 +29,7 @@ SCENES = 8  # captions per round, to measure a second look
 EXAMPLES = """
 sira bench -p llava-1.5-7b --method sira,vcd
 sira bench --shape qwen2.5-vl-7b -o bench.json
+sira bench -p demo --throughput
 """
 
 
@@ -46,7 +48,10 @@ def bench(
     ] = "sira,vcd",
     k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None,
     max_new_tokens: Annotated[str, typer.Option(metavar="N,...", help="Lengths of a text, in tokens.")] = "32,64,128",
-    batch_size: Annotated[str, typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes.")] = "1",
+    batch_size: Annotated[
+        str | None,
+        typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes (default: 1; with --throughput: 16)."),
+    ] = None,
     image_tokens: Annotated[
         int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if the model has no fixed number.")
     ] = 600,
@@ -57,6 +62,14 @@ def bench(
     verify: Annotated[
         bool, typer.Option("--verify", help="Measure what --verify flag and rewrite cost, too, on drawn scenes.")
     ] = False,
+    throughput: Annotated[
+        bool,
+        typer.Option(
+            "--throughput",
+            help="Measure pictures per second of greedy and SIRA instead, in static batches and in refilled slots.",
+        ),
+    ] = False,
+    pictures: Annotated[int, typer.Option(min=1, metavar="N", help="Number of pictures with --throughput.")] = 128,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -77,13 +90,25 @@ def bench(
     Prefill is the time from the image encoder to the first token, a step the time from one token to the next, a
     request the whole. Ratios are to greedy's time in the same round, with the smallest and the largest behind the
     median. No text ends before its last length. The bench checks that caches are as long as the method's streams.
+
+    With --throughput, texts have the lengths of the bundled model's captions, or for other models drawn ones (mean
+    120 tokens, standard deviation 45).
     """
     set_verbosity(quiet, verbose)
+    if throughput:
+        if compiled or verify:
+            raise SettingsError("--throughput measures captions with growing caches: leave out --compile and --verify")
+        sizes = _numbers("--batch-size", batch_size or "16")
+        if len(sizes) > 1:
+            raise SettingsError(f"--batch-size {batch_size!r}: --throughput takes one number")
+        check_file("--output", output, overwrite)
+        measure_throughput(_loaded(shape, model, k), pictures, sizes[0], runs, image_tokens, output, as_json)
+        return
     methods = [name for name in method_names(method) if name]
     for name in methods:
         find(name)
     lengths = _numbers("--max-new-tokens", max_new_tokens)
-    batches = _numbers("--batch-size", batch_size)
+    batches = _numbers("--batch-size", batch_size or "1")
     check_file("--output", output, overwrite)
     if verify and shape is not None:
         raise SettingsError("--verify needs a model that names things: leave out --shape, or --verify")

@@ -98,7 +98,8 @@ class BatchRun:
         self._fills = fills
         self._words, self._choices, self._old_draws = words, choices, old_draws
         # Answers to questions are short, and all about as long.
-        refills = lvlm.refills and task == "caption" and self.batch_size > 1 and not words and verify is None
+        refills = lvlm.refills and task == "caption" and self.batch_size > 1
+        refills = refills and not words and not choices and verify is None
         self._slots = PictureSlots(lvlm, task) if refills else None
         self._halvings: deque[Halved] = deque()
 

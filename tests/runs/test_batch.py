@@ -14,6 +14,7 @@ from PIL import Image
 
 from sira_cli import load
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.second_look import Verify
 from sira_cli.pictures.picture import FilePicture, Picture
 from sira_cli.pictures.sources import located
 from sira_cli.runs.batch import BatchRun
@@ -165,6 +166,20 @@ def test_settings_of_decoding_hold_in_every_slot(scenes, settings):
     lvlm = load("demo", max_new_tokens=40, **settings)
     assert lvlm.refills is not ("num_beams" in settings or settings.get("on_loop") == "retry")
     assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(records(lvlm, scenes, batch_size=1))
+
+
+@pytest.mark.parametrize("asked", [{"words": True}, {"choices": ["A cat", "A table"]}, {"verify": Verify()}], ids=str)
+def test_what_looks_at_texts_is_the_same_in_a_batch(scenes, asked):
+    lvlm, found = load("demo", max_new_tokens=6), []
+    for batch_size in (1, 4):
+        run = BatchRun(lvlm, "caption", PROMPT, batch_size=batch_size, **asked)
+        found.append([event.record.to_record() for event in run.events(named(scenes)[:4])])
+    for one, other in zip(*map(without_time, found), strict=True):
+        for name in ("text", "finish_reason", "output_tokens"):
+            assert one[name] == other[name]
+        assert one.keys() == other.keys()
+        for name in ("words", "choices", "objects"):
+            assert (one.get(name) is None) is (other.get(name) is None)
 
 
 def test_beams_in_a_batch(scenes):

@@ -1,0 +1,268 @@
+"""Pictures per second when texts differ in length: batches that wait for their longest text, and slots that do not.
+
+All decode the same pictures, in turn, to the same lengths. Pictures are prepared before the clock runs, as a run
+prepares them ahead in threads.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import transformers
+from PIL import Image
+from pydantic import TypeAdapter
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+
+from sira_cli._version import __version__
+from sira_cli.analysis.bench.figures import Spread
+from sira_cli.analysis.bench.measure import device_name
+from sira_cli.errors import SiraError
+from sira_cli.methods import find
+from sira_cli.models.end_tokens import EndTokens
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.refilling import RefilledSlots
+from sira_cli.runs.slots import GROUPS
+
+MEAN, DEVIATION, SHORTEST = 120, 45, 8  # tokens of a drawn text: long captions are about so long
+
+WARM_UP = 3  # tokens
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to decode many pictures.
+
+    Attributes:
+        method: the decoder; `greedy` in static batches is transformers' own `generate`, without any hook.
+        refilled: whether the next pictures take the places of texts that have ended.
+    """
+
+    method: str
+    refilled: bool
+
+    def __str__(self) -> str:
+        return f"{self.method}, {'refilled slots' if self.refilled else 'static batches'}"
+
+
+CONTESTANTS = tuple(Contestant(method, refilled) for method in ("sira", "greedy") for refilled in (False, True))
+
+
+@dataclass(frozen=True)
+class ThroughputRow:
+    """What was measured of one contestant.
+
+    Attributes:
+        name: of the contestant.
+        pictures_per_second: over the rounds.
+        by_static: speed by that of static batches of SIRA in the same round.
+        by_greedy: speed by that of static batches of greedy in the same round.
+    """
+
+    name: str
+    pictures_per_second: Spread
+    by_static: Spread
+    by_greedy: Spread
+
+
+@dataclass(frozen=True)
+class ThroughputReport:
+    """What was measured, on what.
+
+    Attributes:
+        model: preset or model.
+        device: the chip.
+        pictures, batch_size, runs: how many pictures, how many at once, how many measured rounds.
+        lengths: tokens of each text, in the order of the pictures; `drawn` where they are not the model's own.
+        rows: of the contestants.
+    """
+
+    model: str
+    dtype: str
+    device: str
+    torch: str
+    transformers: str
+    k: int
+    layers: int
+    alpha: float
+    pictures: int
+    batch_size: int
+    runs: int
+    lengths: tuple[int, ...]
+    drawn: bool
+    rows: tuple[ThroughputRow, ...]
+
+    def to_json(self) -> str:
+        """Return one JSON object, `sira.throughput/1`."""
+        return json.dumps({"schema": "sira.throughput/1", **asdict(self), "sira_version": __version__})
+
+    @classmethod
+    def from_json(cls, text: str) -> ThroughputReport:
+        """Make a report of what `to_json` wrote."""
+        record: TypeAdapter[ThroughputReport] = TypeAdapter(cls)
+        return record.validate_json(text)
+
+
+def drawn_lengths(count: int, longest: int) -> list[int]:
+    """Draw lengths of texts as captions have them, the same in every run."""
+    draw = random.Random(0)
+    return [min(max(round(draw.gauss(MEAN, DEVIATION)), SHORTEST), longest) for _ in range(count)]
+
+
+def own_lengths(lvlm: Lvlm, images: Sequence[Image.Image], batch_size: int) -> list[int]:
+    """Return how many tokens the texts have that a model writes by itself."""
+    slots: RefilledSlots[int] = RefilledSlots(lvlm)
+    found = [0] * len(images)
+    for number, image in enumerate(images):
+        while slots.under_way >= batch_size:
+            _note(slots, found)
+        slots.add([number], lvlm.prepare([image], [lvlm.preset.prompts.caption]), [0])
+    while slots.under_way:
+        _note(slots, found)
+    return found
+
+
+def _note(slots: RefilledSlots[int], found: list[int]) -> None:
+    for ended in slots.advance():
+        found[ended.item] = ended.answer.output_tokens
+
+
+def throughput(
+    lvlm: Lvlm,
+    images: Sequence[Image.Image],
+    *,
+    batch_size: int,
+    runs: int,
+    drawn: bool,
+    on_turn: Callable[[], None] = lambda: None,
+) -> ThroughputReport:
+    """Time every contestant on the same pictures: A B C D A B C D ..., after a round that only warms up.
+
+    Args:
+        lvlm: the model under SIRA.
+        images: all pictures, RGB.
+        batch_size: how many at once.
+        runs: measured rounds.
+        drawn: draw the lengths of texts; else they are those of the model's own texts.
+        on_turn: called after each contestant's turn.
+
+    Raises:
+        SiraError: a contestant's texts do not have their lengths.
+    """
+    longest = lvlm.preset.generation.max_new_tokens
+    images = list(images)
+    lengths = drawn_lengths(len(images), longest) if drawn else own_lengths(lvlm, images, batch_size)
+    small = max(1, batch_size // GROUPS)
+    seconds: dict[Contestant, list[float]] = {contestant: [] for contestant in CONTESTANTS}
+    lvlms = {method: _endless(lvlm.under(find(method)), max(lengths)) for method in ("sira", "greedy")}
+    batches = {size: _prepared(lvlm, images, size) for size in {batch_size, small}}
+    for number in range(runs + 1):
+        wanted = lengths if number else [min(WARM_UP, length) for length in lengths]
+        for contestant in CONTESTANTS:
+            decode, size = (_refilled, small) if contestant.refilled else (_static, batch_size)
+            started = time.perf_counter()
+            found = decode(lvlms[contestant.method], batches[size], wanted, batch_size)
+            if number:
+                seconds[contestant].append(time.perf_counter() - started)
+            if found != wanted:
+                raise SiraError(f"{contestant}: the texts have {sum(found)} tokens, expected {sum(wanted)}")
+            on_turn()
+    sira, greedy = Contestant("sira", False), Contestant("greedy", False)
+    rows = tuple(
+        ThroughputRow(
+            str(contestant),
+            Spread.of([len(images) / each for each in own]),
+            _speed(own, seconds[sira]),
+            _speed(own, seconds[greedy]),
+        )
+        for contestant, own in seconds.items()
+    )
+    return ThroughputReport(
+        model=lvlm.preset.name or lvlm.preset.model,
+        dtype=lvlm.dtype,
+        device=device_name(lvlm.model.device),
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        k=lvlm.k,
+        layers=lvlm.layers,
+        alpha=lvlm.alpha,
+        pictures=len(images),
+        batch_size=batch_size,
+        runs=runs,
+        lengths=tuple(lengths),
+        drawn=drawn,
+        rows=rows,
+    )
+
+
+def _speed(own: Sequence[float], other: Sequence[float]) -> Spread:
+    return Spread.of([theirs / mine for mine, theirs in zip(own, other, strict=True)])
+
+
+def _endless(lvlm: Lvlm, longest: int) -> Lvlm:
+    """Return the model without tokens that end a text, and with texts of any length up to `longest`."""
+    endless = copy.copy(lvlm)
+    endless.preset = lvlm.preset.with_settings(max_new_tokens=longest)
+    endless.ends = EndTokens((), lvlm.ends.padding)
+    return endless
+
+
+def _prepared(lvlm: Lvlm, images: Sequence[Image.Image], size: int) -> list[Any]:
+    parts = [images[start : start + size] for start in range(0, len(images), size)]
+    return [lvlm.prepare(part, [lvlm.preset.prompts.caption] * len(part)) for part in parts]
+
+
+def _static(lvlm: Lvlm, batches: Sequence[Any], lengths: Sequence[int], batch_size: int) -> list[int]:
+    """Decode batch after batch, and return the lengths of the texts."""
+    found: list[int] = []
+    for inputs in batches:
+        wanted = lengths[len(found) : len(found) + len(inputs["input_ids"])]
+        no_token = lvlm.model.config.get_text_config(decoder=True).vocab_size  # so that nothing else ends a text
+        generation = GenerationConfig(
+            max_new_tokens=max(wanted), do_sample=False, pad_token_id=lvlm.ends.padding or 0, eos_token_id=no_token
+        )
+        end = _AtLength(wanted)
+        lvlm.decode(
+            lvlm.to_device(copy.copy(inputs)),
+            max(wanted),
+            generation_config=generation,
+            stopping_criteria=StoppingCriteriaList([end]),
+        )
+        found += end.found
+    return found
+
+
+def _refilled(lvlm: Lvlm, groups: Sequence[Any], lengths: Sequence[int], batch_size: int) -> list[int]:
+    """Decode in slots that are refilled, and return the lengths of the texts."""
+    slots: RefilledSlots[int] = RefilledSlots(lvlm)
+    found, first = [0] * len(lengths), 0
+    for inputs in groups:
+        items = range(first, first + len(inputs["input_ids"]))
+        first = items.stop
+        while slots.under_way + len(items) > batch_size:
+            _note(slots, found)
+        slots.add(items, copy.copy(inputs), [0] * len(items), [lengths[item] for item in items])
+    while slots.under_way:
+        _note(slots, found)
+    return found
+
+
+class _AtLength(StoppingCriteria):
+    """Ends each of B texts at its own length."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths, self._steps = torch.tensor(lengths), 0
+        self.found = [0] * len(lengths)
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.Tensor:
+        """Called by `generate` behind each token; return `[B]`, whether each text ends."""
+        self._steps += 1
+        done = self._lengths <= self._steps  # [B]
+        self.found = torch.where(self._lengths.eq(self._steps), self._steps, torch.tensor(self.found)).tolist()
+        return done.to(input_ids.device)
