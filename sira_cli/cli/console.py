@@ -32,7 +32,7 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
     log = logging.getLogger("sira_cli")
     log.handlers = [_LogToStderr()]
     log.propagate = False
-    log.setLevel(logging.DEBUG if verbose >= 2 else logging.ERROR if quiet else logging.WARNING)
+    log.setLevel(logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
     if _verbosity >= 1:
         return
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from transformers.utils import logging
 
 from sira_cli.errors import ModelNotFoundError, SettingsError, UnsupportedModelError
+from sira_cli.models.precision import on_processor
 
 MOST_LAYERS = 1_000
 # What transformers raises for torn weights, damaged JSON, sizes that do not match, a missing package, ...
@@ -57,6 +58,8 @@ def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
         LOAD_ERRORS: whatever transformers has against the files.
     """
     config = read_config(folder, trust_remote_code=trust_remote_code)
+    if (options["dtype"], options["device_map"], options["quantization_config"]) == ("auto", "cpu", None):
+        options["dtype"] = on_processor(config.dtype, folder)
     loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
     with without_progress_bar():
         model, report = loader.from_pretrained(

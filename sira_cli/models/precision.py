@@ -1,0 +1,52 @@
+"""What the precision `auto` means on a processor: the checkpoint's own, where the processor computes in it."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from pathlib import Path
+
+import psutil
+import torch
+
+_log = logging.getLogger(__name__)
+
+
+def computes_in(dtype: torch.dtype) -> bool:
+    """Return whether this processor has arithmetic for a 16-bit type. Without it every number is converted first.
+
+    Where torch cannot tell, as without oneDNN, the answer is yes.
+    """
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call] # not annotated upstream
+        return True
+    if dtype == torch.bfloat16:
+        if platform.machine().lower() in ("x86_64", "amd64"):  # torch's answer counts those on which it only converts
+            return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def on_processor(own: torch.dtype | None, folder: Path) -> torch.dtype | str:
+    """Return the precision that `auto` stands for where a model runs on the CPU.
+
+    Args:
+        own: the checkpoint's precision.
+        folder: with the checkpoint's weights.
+
+    Returns:
+        float32, if the checkpoint has a 16-bit precision that the processor does not compute in, and memory suffices
+        for weights of twice the size; else `auto`, the checkpoint's.
+    """
+    if own not in (torch.bfloat16, torch.float16) or computes_in(own):
+        return "auto"
+    name = str(own).removeprefix("torch.")
+    needed = 2 * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    free = psutil.virtual_memory().available
+    if needed > free:
+        _log.info(
+            "%s, though this processor has no arithmetic for it: float32 would take %.1f GB, and %.1f GB are free",
+            *(name, needed / 1e9, free / 1e9),
+        )
+        return "auto"
+    _log.info("float32 instead of the checkpoint's %s, for which this processor has no arithmetic", name)
+    return torch.float32
