@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from sira_cli.models import presets
 from sira_cli.models.loading import load
+from sira_cli.pictures.find import find_pictures
+from sira_cli.runs.ray_run import Captioner, Work
 from tests.support.helpers import SIRA
 from tests.support.shards import EXAMPLES, drawn, write_tar
 
@@ -86,3 +90,22 @@ def test_a_killed_run_over_shards_goes_on(sira, shards, home, tmp_path):
     assert [record["text"] for record in read(tmp_path / "killed/captions.jsonl")] == [
         json.loads(line)["text"] for line in whole.splitlines()
     ]
+
+
+def test_a_worker_of_ray_reads_the_shard_itself(shards):
+    """What is sent to it are places in shards, no bytes of pictures."""
+    preset = presets.resolve("demo").with_settings(max_new_tokens=4)
+    loading = {"method": "sira", "device": "cpu"}
+    work = Work(preset, loading, "caption", "Number {number}", 2, os.getcwd(), fills=True)  # noqa: PTH109
+    found = find_pictures(["shards"])
+    rows = [
+        {"number": n, "picture": pickle.dumps(each), "name": each.name_in(None), "id": each.name_in(None)}
+        for n, each in enumerate(found)
+    ]
+    assert max(len(row["picture"]) for row in rows) < 1000
+    block = {name: [row[name] for row in rows] for name in rows[0]} | {"done": [""] * 6, "error": [""] * 6}
+    back = Captioner(work)(block)
+    records = [json.loads(record) for record in back["record"]]
+    assert list(back["number"]) == list(range(6))
+    assert [record["prompt"] for record in records] == [f"Number {n}" for n in range(6)]
+    assert [record["status"] for record in records] == ["error" if n == 4 else "ok" for n in range(6)]
