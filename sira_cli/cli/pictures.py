@@ -96,7 +96,11 @@ def run_pictures(
             if look is not None:
                 settings["verify"] = look.settings(preset)
             fills = questions is None and needs_columns(prompt, pictures)
-            own = output if len(chosen) == 1 else _of_method(output, task, name, is_split(pictures, output.output))
+            own = (
+                output
+                if len(chosen) == 1
+                else _of_method(output, task, name, is_split(pictures, output.output, output.output_format))
+            )
             targets = files.enter_context(
                 targets_for(
                     pictures,

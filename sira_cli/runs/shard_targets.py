@@ -287,7 +287,7 @@ def targets_for(
     Raises:
         SettingsError, DataError, SiraError: as these.
     """
-    if is_split(pictures, output):
+    if is_split(pictures, output, output_format):
         assert output is not None
         return ShardTargets(pictures, output, output_format=output_format, **options)
     if output_format in ENDINGS:
@@ -297,8 +297,13 @@ def targets_for(
     return Targets(pictures, output=output, output_format=output_format, **options)
 
 
-def is_split(pictures: Sequence[Picture], output: Path | None) -> bool:
-    """Return whether there is to be one output per file of a data set."""
+def is_split(pictures: Sequence[Picture], output: Path | None, output_format: str | None = None) -> bool:
+    """Return whether there is to be one output per file of a data set.
+
+    Of a run without pictures, to whose part no file falls, the format alone says it.
+    """
     if output is None or (output.suffix and not output.is_dir()):
         return False
+    if not pictures:
+        return output_format in ENDINGS
     return any(isinstance(picture, ContainedPicture) for picture in pictures)
