@@ -66,6 +66,11 @@ def test_captions_that_exist_already(run, folder):
     assert [line.split("(")[0] for line in run("Captions that exist already")] == ["Started", "Skipped"]
 
 
+def test_a_caption_without_what_is_not_there(run):
+    (line,) = run("A caption without what is not there")
+    assert line.endswith(("None None", "}]"))
+
+
 def test_ones_own_model(llava, capsys):
     names: dict[str, object] = {}
     exec(compile(EXAMPLES["Your own model and code"], "library.md", "exec"), names)
