@@ -36,6 +36,9 @@ def serve(
             help="Key that clients must send; other hosts need one.",
         ),
     ] = None,
+    allow_urls: Annotated[
+        bool, typer.Option("--allow-urls", help="Download pictures that requests name by a URL, from public addresses.")
+    ] = False,
     batch_size: Annotated[
         int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Texts decoded together, at most.")
     ] = 8,
@@ -54,7 +57,7 @@ def serve(
     """Answer programs that speak OpenAI's protocol, on this machine only unless --host says otherwise.
 
     Requests go to /v1/chat/completions, with one picture each as data:image/...;base64. Prompts and pictures are never
-    logged, and nothing is fetched or opened for a client.
+    logged, no files are opened for a client, and nothing is fetched unless --allow-urls says so.
     """
     set_verbosity(quiet, verbose)
     if host not in LOOPBACK and not api_key:
@@ -74,6 +77,7 @@ def serve(
         limits=Limits(max_tokens, max_megapixels * 10**6, max_mb * 2**20, timeout),
         api_key=api_key,
         hosts=None if api_key else list(LOOPBACK),
+        allow_urls=allow_urls,
     )
     config = uvicorn.Config(
         server.app,

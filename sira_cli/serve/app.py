@@ -72,6 +72,7 @@ class Server:
         limits: Limits | None = None,
         api_key: str | None = None,
         hosts: list[str] | None = None,
+        allow_urls: bool = False,
     ) -> None:
         """Make a server; its thread starts when the app does.
 
@@ -82,9 +83,10 @@ class Server:
             limits: of one request.
             api_key: what clients must send; None: nothing.
             hosts: names that clients may call the server by; None: any.
+            allow_urls: download pictures that requests name by a URL, from public addresses only.
         """
         self._lvlm, self._limits, self._api_key = lvlm, limits or Limits(), api_key
-        self._batch_size, self._most_waiting = batch_size, most_waiting
+        self._batch_size, self._most_waiting, self._allow_urls = batch_size, most_waiting, allow_urls
         self._metrics = Metrics()
         self._decoder: Decoder | None = None
         self._names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
@@ -194,7 +196,7 @@ class Server:
             if task == "ask":
                 prompt = preset.prompts.asking(prompt)
             self._lvlm.check_prompt(prompt)
-            data = picture_data(url, self._limits.data)
+            data = picture_data(url, self._limits.data, allow_urls=self._allow_urls)
             width, height = picture_size("the picture", data)
             if width * height > self._limits.pixels:
                 message = f"the picture has {width * height:,} pixels; this server takes {self._limits.pixels:,}"

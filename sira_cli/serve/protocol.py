@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sira_cli.errors import SiraError
+from sira_cli.pictures.web import WebPicture, is_web
 
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
@@ -177,21 +178,25 @@ class ChatRequest(BaseModel):
         return "\n".join(message.texts() for message in system), said[0].texts(), pictures[0]
 
 
-def picture_data(url: str, most_bytes: int) -> bytes:
+def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> bytes:
     """Return the bytes of a picture that comes in a request.
 
     Args:
         url: `data:image/...;base64,...`.
         most_bytes: larger pictures are refused.
+        allow_urls: download it, if it is at a public address of the web.
 
     Raises:
         RequestError: it is elsewhere, damaged, or too large.
+        PictureError: it cannot be downloaded.
     """
+    if allow_urls and is_web(url):
+        return WebPicture(url, url).read()
     head, comma, coded = url.partition(",")
     if not url.startswith("data:") or not comma or not head.endswith(";base64"):
         raise RequestError(
-            f"image_url: expected data:image/...;base64,...; got {url[:40]!r}. This server fetches no pictures and "
-            "opens no files",
+            f"image_url: expected data:image/...;base64,...; got {url[:40]!r}. This server opens no files, and "
+            "fetches pictures only with --allow-urls",
             param="messages",
         )
     if len(coded) * 3 // 4 > most_bytes + 2:

@@ -240,7 +240,7 @@ def test_a_text_that_takes_too_long(lvlm, monkeypatch):
             "got 0. SIRA is about what a picture supports",
         ),
         ({"messages": [*said(), *said()]}, 400, "got 2 turns"),
-        ({"messages": said(picture="https://example.org/a.png")}, 400, "fetches no pictures"),
+        ({"messages": said(picture="https://example.org/a.png")}, 400, "fetches pictures only with --allow-urls"),
         ({"messages": said(picture="file:///etc/passwd")}, 400, "opens no files"),
         ({"messages": said(picture="data:image/png;base64,!!!!")}, 400, "no base64"),
         ({"messages": said(picture="data:image/png;base64,aGVsbG8=")}, 400, "is not a picture"),
@@ -287,6 +287,17 @@ def test_a_page_of_another_site_cannot_use_the_server(address):
     assert simple.status_code == 415
     asked_before = httpx.options(f"{address}/v1/chat/completions", headers={"origin": "https://example.org"})
     assert "access-control-allow-origin" not in asked_before.headers
+
+
+def test_urls_are_fetched_where_that_is_allowed_and_only_from_public_addresses(lvlm, monkeypatch):
+    with running(lvlm, allow_urls=True) as address:
+        url = f"{address}/v1/chat/completions"
+        private = httpx.post(url, json={"messages": said(picture=f"{address}/metrics")}, timeout=60)
+        assert private.status_code == 400
+        assert "failed_to_download: 127.0.0.1 is at 127.0.0.1, which is no public address" in private.text
+        monkeypatch.setattr("sira_cli.pictures.web.is_public", lambda ip: True)
+        there = httpx.post(url, json={"messages": said(picture=f"{address}/metrics")}, timeout=60)
+        assert "failed_to_decode" in there.text  # it was fetched, and is no picture
 
 
 def test_large_requests_and_pictures(lvlm):
