@@ -88,7 +88,6 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=int(timeout),
     )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: None)  # uvicorn ends well, and then sends it again
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn ends well, and then sends it again
     note(f"{preset.name or preset.model} with {method.name} at http://{host}:{port}/v1 (Ctrl-C ends)")
     uvicorn.Server(config).run()

@@ -350,7 +350,8 @@ def test_models(client, lvlm):
 # --- the command
 
 
-def test_the_command_answers_and_ends_well():
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_the_command_answers_and_ends_well(sent, code):
     port = free_port()
     command = [SIRA, "serve", "-p", "demo", "--port", str(port), "--max-new-tokens", "200"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -369,10 +370,10 @@ def test_the_command_answers_and_ends_well():
         thread.start()
         while "sira_batch_texts_count 1.0" not in httpx.get(f"http://127.0.0.1:{port}/metrics").text:
             time.sleep(0.02)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(sent)
         thread.join()
         assert answers[0].status_code == 200  # what was begun is finished
-        assert process.wait(60) == 0
+        assert process.wait(60) == code
         said_more = process.stderr.read()
         assert PROMPT not in said_more
 
