@@ -24,6 +24,7 @@ class VerifyMode(StrEnum):
 
     FLAG = "flag"
     REWRITE = "rewrite"
+    FREE = "free"
 
 
 MinSupport = Annotated[
@@ -47,10 +48,19 @@ class VerifyOptions:
     verify: Annotated[
         VerifyMode | None,
         typer.Option(
-            help="Ask the model about each thing that a text names: mark what it does not see, or decode again without."
+            help="Ask the model about each thing that a text names: mark what it does not see (flag), or decode again "
+            "without (rewrite). free marks without asking, by a weaker score of what decoding has at hand."
         ),
     ] = None
-    min_support: MinSupport = None
+    min_support: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            min=0,
+            max=1,
+            help="Mark things with less support (default: the preset's; with --verify free, that of its weights).",
+        ),
+    ] = None
     rounds: Annotated[
         int | None,
         typer.Option(
@@ -68,9 +78,7 @@ class VerifyOptions:
         """
         if self.verify is None:
             if self.min_support is not None or self.objects is not None or self.rounds is not None:
-                raise SettingsError(
-                    "--min-support, --objects and --rounds are about a second look: give --verify flag or rewrite, too"
-                )
+                raise SettingsError("--min-support, --objects and --rounds are about a second look: give --verify, too")
             return None
         if self.rounds is not None and self.verify != VerifyMode.REWRITE:
             raise SettingsError("--rounds is about texts that are decoded again: give --verify rewrite")

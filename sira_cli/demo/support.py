@@ -22,10 +22,11 @@ from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.demo.word_scores import BATCH, object_words, scored_captions
 from sira_cli.eval.stats.auroc import auroc_interval
 from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.models.free_support import FreeSupport, ThingNumbers
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.second_look import SecondLook
+from sira_cli.models.second_look import SecondLook, Verify
 
-SCORES = ("support", "probability", "grounding", "position")
+SCORES = ("support", "free", "probability", "grounding", "position")
 THIRDS = ("first third", "middle third", "last third")
 PARTS = ("all", *THIRDS, "first mentions")
 Split = Literal["validation", "test"]
@@ -40,7 +41,7 @@ class Mention(NamedTuple):
         there: whether the object is in the scene.
         start: where the word begins, as a share of the text.
         first: whether the text has not named the object before.
-        support, probability, grounding: its scores.
+        support, free, probability, grounding: its scores; `free` is support without a question.
     """
 
     scene: int
@@ -48,6 +49,7 @@ class Mention(NamedTuple):
     start: float
     first: bool
     support: float
+    free: float
     probability: float
     grounding: float
 
@@ -81,11 +83,15 @@ def measure_support(
     found: dict[str, dict[str, Any]] = {}
     for name, lvlm in methods.items():
         named: list[Mention] = []
+        free = FreeSupport(lvlm, Verify(mode="free"))
         unknown = 0
         for start in range(0, len(scenes), BATCH):
             batch = scenes[start : start + BATCH]
-            for number, (scene, scored) in enumerate(zip(batch, scored_captions(lvlm, batch), strict=True), start):
-                rows = _mentions(SecondLook(lvlm), number, scene, *scored)
+            numbers = ThingNumbers(lvlm.vocabulary, lvlm.sira.alpha)
+            captions = scored_captions(lvlm, batch, numbers.add)
+            for row, (scene, (text, contrast, full)) in enumerate(zip(batch, captions, strict=True)):
+                unasked = free.support(numbers, row, contrast[-1]["steps"][1], text)
+                rows = _mentions(SecondLook(lvlm), start + row, scene, unasked, text, contrast, full)
                 named += [row for row in rows if row is not None]
                 unknown += rows.count(None)
             on_progress(start + len(batch))
@@ -116,11 +122,12 @@ def shown(text: str) -> str:
     """Return what was measured, from the JSON of `to_json`, in Markdown: a sentence or two and a table."""
     content = json.loads(text)
     scenes = f"{content.pop('scenes'):,} {content.pop('split')} scenes"
-    rows = [["words of", "", "object words", "hallucinated", *(f"AUROC of {score}" for score in SCORES)]]
+    scores = [score for score in SCORES if score in next(iter(content.values()))["all"]]
+    rows = [["words of", "", "object words", "hallucinated", *(f"AUROC of {score}" for score in scores)]]
     lines = []
     for name, row in content.items():
         for part in PARTS:
-            figures = [row[part][score] and Figure(**row[part][score]) for score in SCORES]
+            figures = [row[part][score] and Figure(**row[part][score]) for score in scores]
             counts = [str(row[part][count]) for count in ("words", "hallucinated")]
             rows.append([name, part, *counts, *(f"{figure or '-'}" for figure in figures)])
         wrong = row["all"]["hallucinated"]
@@ -131,7 +138,13 @@ def shown(text: str) -> str:
 
 
 def _mentions(
-    look: SecondLook, number: int, scene: Scene, text: str, contrast: list[dict[str, Any]], full: list[dict[str, Any]]
+    look: SecondLook,
+    number: int,
+    scene: Scene,
+    free: Mapping[str, float],
+    text: str,
+    contrast: list[dict[str, Any]],
+    full: list[dict[str, Any]],
 ) -> list[Mention | None]:
     """Return every mention of an object with its scores; None where the second look does not know the word."""
     claims = look.check(render(scene)[0], text).objects
@@ -144,7 +157,10 @@ def _mentions(
         place, first = start / len(text), name not in before
         before.add(name)
         rows.append(
-            Mention(number, name in scene.objects, place, first, asked[0].support, probability, grounding)
+            Mention(
+                *(number, name in scene.objects, place, first),
+                *(asked[0].support, free[asked[0].thing], probability, grounding),
+            )
             if asked
             else None
         )

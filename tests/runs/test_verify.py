@@ -126,7 +126,7 @@ def test_nothing_recognised_is_said(sira, scenes, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--min-support", "0.3"], "give --verify flag or rewrite, too"),
+        (["--min-support", "0.3"], "give --verify, too"),
         (["--verify", "flag", "--objects", "none.txt"], r"none\.txt: cannot be read"),
         (["--verify", "flag", "--min-support", "2"], "less than or equal to 1"),
     ],

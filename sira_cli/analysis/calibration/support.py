@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,31 +26,33 @@ from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.tally import ratio
 from sira_cli.language import things
 
+T = TypeVar("T")
+
 FALSE_ALARMS = 0.03
 SHOWN = (0.1, 0.3, 0.5, 0.7, 0.9)  # lines in the table, beside the one that is found
 
 
-class Labelled(NamedTuple):
+class Labelled(NamedTuple, Generic[T]):
     """A thing that a caption names.
 
     Attributes:
         picture: its number.
         there: whether the thing is in the picture.
-        support: from the second look.
+        support: from the second look, or what it is to be computed from.
     """
 
     picture: int
     there: bool
-    support: float
+    support: T
 
 
 @dataclass(frozen=True)
-class Caption:
-    """A record with a second look: where it stands, its picture, and what it names with its support."""
+class Caption(Generic[T]):
+    """A caption: where it stands, its picture, and what it names with its support, or what that is computed from."""
 
     where: str
     file_name: str
-    support: Mapping[str, float]
+    support: Mapping[str, T]
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class SupportReport:
         cls,
         source: Source,
         pictures: int,
-        labelled: Sequence[Labelled],
+        labelled: Sequence[Labelled[float]],
         unknown: int = 0,
         false_alarms: float = FALSE_ALARMS,
     ) -> SupportReport:
@@ -138,14 +140,14 @@ class SupportReport:
         return json.dumps({"schema": "sira.calibrate-support/1", **dataclasses.asdict(self)}, ensure_ascii=False)
 
 
-def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
+def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption[float]]]:
     """Read records that `sira caption --verify flag` wrote; failed ones are left out.
 
     Raises:
         DataError: a file cannot be read, a record has no second look, or records are of different models.
     """
     sources: dict[str, Source] = {}
-    captions = []
+    captions: list[Caption[float]] = []
     for path in paths:
         for where, record in read_rows(path):
             if record.get("status") == "error":
@@ -171,7 +173,7 @@ def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
     return next(iter(sources.values())), captions
 
 
-def labelled_by(captions: Sequence[Caption], objects: Callable[[Caption], Collection[str]]) -> list[Labelled]:
+def labelled_by(captions: Sequence[Caption[T]], objects: Callable[[Caption[T]], Collection[str]]) -> list[Labelled[T]]:
     """Label what captions name, by what is in their pictures.
 
     Args:
@@ -189,7 +191,7 @@ def labelled_by(captions: Sequence[Caption], objects: Callable[[Caption], Collec
     return labelled
 
 
-def from_coco(captions: Sequence[Caption], annotations: Path) -> tuple[list[Labelled], int]:
+def from_coco(captions: Sequence[Caption[T]], annotations: Path) -> tuple[list[Labelled[T]], int]:
     """Label what captions of COCO's images name, by CHAIR's ground truth.
 
     Args:
@@ -233,7 +235,7 @@ def read_labels(path: Path) -> dict[str, list[str]]:
     return content
 
 
-def from_labels(captions: Sequence[Caption], path: Path) -> list[Labelled]:
+def from_labels(captions: Sequence[Caption[T]], path: Path) -> list[Labelled[T]]:
     """Label what captions name by a file of one's own (`read_labels`).
 
     Raises:

@@ -96,7 +96,7 @@ def support(
     if as_json:
         print(report.to_json())
     else:
-        _print(report)
+        print_report(report)
     if output is not None:
         save_report(report, output)
     if write_preset is not None:
@@ -136,7 +136,7 @@ def _from_scenes(scenes: bool, count: int, preset: Preset, model: ModelOptions, 
         return scene_report(lvlm, count, share, progress.reach)
 
 
-def _print(report: SupportReport) -> None:
+def print_report(report: SupportReport) -> None:
     """Print what several lines would do, and the one that was found."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
