@@ -143,7 +143,7 @@ class FreeSupport:
                 "take trim, or `verify=` flag"
             )
         model, method = lvlm.preset.model, lvlm.decoder.name
-        how = f"`sira calibrate free -m {model} --method {method}`"
+        how = f"`sira calibrate free -m {model}`"
         path = calibrations.find(KIND, lvlm.revision)
         calibration = None if path is None else Calibration.read(path)
         weights = None if calibration is None else Weights.read(calibration.tensors, method)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, measured
+from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, drawn_scenes, measured
 from sira_cli.cli.calibrate.saving import Output, check_place
 from sira_cli.cli.calibrate.support import print_report
 from sira_cli.cli.choosing import choose_preset, chosen_pictures, load_model, method_names
@@ -127,9 +126,8 @@ def _chosen(
         if named or given:
             raise SettingsError("--scenes brings pictures and labels: leave out these, or --scenes")
         from sira_cli.demo.labelled_captions import label_scenes
-        from sira_cli.demo.questions import validation_pictures
 
-        return list(islice(validation_pictures(), selection.limit or SCENES)), label_scenes
+        return drawn_scenes(selection, SCENES), label_scenes
     if len(given) != 1:
         raise SettingsError("say what is there with --annotations PATH (COCO's) or --labels FILE.json: one of them")
     from sira_cli.analysis.calibration.support import from_coco, from_labels

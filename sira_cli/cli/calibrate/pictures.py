@@ -49,7 +49,7 @@ def some_pictures(
     if scenes and named:
         raise SettingsError("give pictures, or --scenes, not both")
     if scenes or (not named and preset.model == BUNDLED):
-        return _scenes(selection), True
+        return drawn_scenes(selection), True
     found = chosen_pictures(paths or [], selection)
     if not found:
         raise SettingsError(f"--shard {selection.shard} holds none of the pictures")
@@ -77,10 +77,11 @@ def measured(
         say(f"{failures} of {total} pictures failed")
 
 
-def _scenes(selection: SelectionOptions) -> list[Picture]:
+def drawn_scenes(selection: SelectionOptions, count: int = PICTURES) -> list[Picture]:
+    """Return the first validation scenes of a shard, as many as --limit says or `count`."""
     from sira_cli.demo.questions import validation_pictures
     from sira_cli.pictures.find import Shard
 
     shard = None if selection.shard is None else Shard.parse(selection.shard)
     mine = (each for each in validation_pictures() if shard is None or shard.holds(each.relative))
-    return list(islice(mine, selection.limit or PICTURES))
+    return list(islice(mine, selection.limit or count))
