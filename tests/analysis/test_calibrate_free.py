@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -118,3 +120,32 @@ def test_wrong_options(sira, options, message):
     code, out, err = sira("calibrate", "free", *options)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_pictures_of_ones_own(sira, home, tmp_path):
+    """The command, with labels of one's own; against the same scenes labelled by what was drawn."""
+    scenes = [held_out(seed) for seed in VALIDATION_SEEDS[:SCENES]]
+    to = export(scenes, tmp_path / "scenes")
+    names = [path.name for path in sorted(to.images.iterdir())]
+    labels = tmp_path / "there.json"
+    labels.write_text(json.dumps({name: [*scene.objects] for name, scene in zip(names, scenes, strict=True)}))
+    command = ("calibrate", "free", to.images, "--labels", labels, "-p", "demo", "--method", "greedy", "-b", 4)
+    code, out, err = sira(*command)
+    assert code == 0
+    assert "captions of greedy:" in out
+    lvlm = load("demo", method="greedy")
+    captions = [found for _, found in measure_numbers(lvlm, [scene_picture(scene) for scene in scenes], 4)]
+    calibration, reports = calibrate({"greedy": (lvlm, captions)}, label_scenes)
+    (path,) = (home / "calibrations" / "support").iterdir()
+    assert f"{path}: --verify free finds it by the model" in err
+    written = Calibration.read(path)
+    torch.testing.assert_close(
+        written.tensors["greedy.weights"], calibration.tensors["greedy.weights"], atol=1e-3, rtol=1e-3
+    )
+    assert f"min_support = {reports['greedy'].line:g}" in out
+    assert sira(*command)[0] == 2  # not without --overwrite
+    caption = ("caption", to.images / names[0], "-p", "demo", "--verify", "free", "--json")
+    assert sira(*caption)[0] == 2  # the weights are for greedy only
+    code, out, _ = sira(*caption, "--method", "greedy")
+    assert code == 0
+    assert json.loads(out)["verify"]["min_support"] == pytest.approx(float(written.tensors["greedy.line"]))
