@@ -95,7 +95,7 @@ class ShardTargets(Targets):
                     "in two runs, or give a file"
                 )
             name = picture.container_name
-            if name not in self._shards:
+            if name not in self._shards or self._shards[name].source != picture.container:
                 stem = PurePath(from_text(name)).stem
                 if stems.setdefault(stem, picture.container) != picture.container:
                     raise SettingsError(
