@@ -103,10 +103,10 @@ class LookOptions:
             raise SettingsError("--fix and --fixed go together: give --fix drop-sentences --fixed FILE")
         if self.rounds is not None and self.fix != Fix.REWRITE:
             raise SettingsError("--rounds is for --fix rewrite")
-        from sira_cli.language.things import read
+        from sira_cli.language.noun_phrases import find_words
         from sira_cli.models.second_look import ROUNDS, Verify
 
-        words = None if self.objects is None else read(self.objects)
+        words = None if self.objects is None else find_words(self.objects)
         mode = "rewrite" if self.fix == Fix.REWRITE else "flag"
         return Verify(self.min_support, words, mode, ROUNDS if self.rounds is None else self.rounds)
 

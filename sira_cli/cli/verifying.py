@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
@@ -32,9 +31,11 @@ MinSupport = Annotated[
     typer.Option(metavar="X", min=0, max=1, help="Mark things with less support (default: the preset's)."),
 ]
 Objects = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        metavar="FILE", help="Look for these things: one a line, synonyms behind commas (default: common objects)."
+        metavar="FILE|spacy",
+        help="Look for the things of FILE, one per line with synonyms behind commas; spacy: for all visible nouns "
+        "(default: common objects).",
     ),
 ]
 
@@ -82,10 +83,10 @@ class VerifyOptions:
             return None
         if self.rounds is not None and self.verify != VerifyMode.REWRITE:
             raise SettingsError("--rounds is about texts that are decoded again: give --verify rewrite")
-        from sira_cli.language.things import read
+        from sira_cli.language.noun_phrases import find_words
         from sira_cli.models.second_look import ROUNDS, Verify
 
-        words = None if self.objects is None else read(self.objects)
+        words = None if self.objects is None else find_words(self.objects)
         return Verify(self.min_support, words, self.verify.value, self.rounds or ROUNDS)
 
 

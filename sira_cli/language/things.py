@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import yaml
 
@@ -22,12 +23,12 @@ from sira_cli.language import AMBER_WORDS, CHAIR_WORDS, function_words
 from sira_cli.language.fallback import singular
 
 _WORD = re.compile(r"\w+(?:-\w+)*")
-_LONGEST = 3  # words of a compound
+LONGEST = 3  # words of a compound
 _DENIED = 3  # so many words before a thing may deny it: "no people or cars"
 
 
 @functools.cache
-def _lists() -> dict[str, frozenset[str]]:
+def lists() -> dict[str, frozenset[str]]:
     """Return the lists of things.yaml."""
     texts: dict[str, str] = yaml.safe_load(Path(__file__).with_name("things.yaml").read_text(encoding="utf-8"))
     return {
@@ -51,7 +52,25 @@ class Thing:
     group: str
 
 
-class WordList:
+class Words(Protocol):
+    """What tells which things a text names.
+
+    Attributes:
+        name: what it is, for the record.
+    """
+
+    name: str
+
+    def group(self, name: str) -> str:
+        """Return the head of a thing's synonyms; the thing's own name where it has none."""
+        ...
+
+    def things(self, text: str) -> list[Thing]:
+        """Return the things that a text names, in the order of their first mentions."""
+        ...
+
+
+class WordList(Words):
     """Words that name things.
 
     Attributes:
@@ -68,7 +87,7 @@ class WordList:
         """
         self.name = name
         self._groups, self._guarded = groups, guarded
-        self._dull = _lists()["compounds_of_no_thing"] - set(groups)
+        self._dull = lists()["compounds_of_no_thing"] - set(groups)
 
     @classmethod
     def of(cls, lines: Iterable[str], name: str) -> WordList:
@@ -86,38 +105,46 @@ class WordList:
         digest = hashlib.sha256("\n".join(f"{word}:{head}" for word, head in sorted(groups.items())).encode())
         return cls(groups, f"{name} {digest.hexdigest()[:8]}")
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._groups
+
     def group(self, name: str) -> str:
         """Return the head of a thing's synonyms."""
         return self._groups.get(name, name)
 
     def things(self, text: str) -> list[Thing]:
         """Return the things that a text names, in the order of their first mentions."""
-        words = [(match[0].lower(), match.start(), match.end()) for match in _WORD.finditer(text)]
+        words = words_of(text)
         found: dict[str, list[tuple[int, int]]] = {}
         place = 0
         while place < len(words):
             length, name = self._longest(words, place, text)
-            if name and not _is_denied(words, place, text):
+            if name and not is_denied(words, place, text):
                 found.setdefault(name, []).append((words[place][1], words[place + length - 1][2]))
             place += length
         return [Thing(name, tuple(spans), self.group(name)) for name, spans in found.items()]
 
     def _longest(self, words: list[tuple[str, int, int]], place: int, text: str) -> tuple[int, str]:
         """Return how many words from `place` on belong together, and the thing that they name, if any."""
-        for length in range(min(_LONGEST, len(words) - place), 0, -1):
+        for length in range(min(LONGEST, len(words) - place), 0, -1):
             part = words[place : place + length]
             between = [text[one[2] : two[1]] for one, two in itertools.pairwise(part)]
             if any(gap not in (" ", "-", "\n") for gap in between):
                 continue
             plain = " ".join(word.replace("-", " ") for word, _, _ in part)
             *first, last = plain.split()
-            name = " ".join([*first, last if plain in _lists()["pairs"] else singular(last)])
+            name = " ".join([*first, last if plain in lists()["pairs"] else singular(last)])
             for known in (name, plain):
                 if known in self._dull:
                     return length, ""
                 if known in self._groups and (known not in self._guarded or _is_noun(words, place, text)):
                     return length, known
         return 1, ""
+
+
+def words_of(text: str) -> list[tuple[str, int, int]]:
+    """Return each word in lower case, with its start and end in the text."""
+    return [(match[0].lower(), match.start(), match.end()) for match in _WORD.finditer(text)]
 
 
 def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
@@ -127,8 +154,8 @@ def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
     """
     before = [word for word, _, _ in words[max(0, place - 2) : place]]
     if not before or not (
-        before[-1] in _lists()["before_nouns"]
-        or (before[0] in _lists()["before_nouns"] and before[-1] not in function_words())
+        before[-1] in lists()["before_nouns"]
+        or (before[0] in lists()["before_nouns"] and before[-1] not in function_words())
     ):
         return False
     if place + 1 == len(words) or text[words[place][2] : words[place + 1][1]] != " ":
@@ -137,13 +164,13 @@ def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
     return following in function_words() or following.endswith(("ing", "ed"))
 
 
-def _is_denied(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
+def is_denied(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
     """Return whether a text says that a thing is not there: "no dog", "without any cars", "isn't a cat"."""
     for behind in range(place, max(0, place - _DENIED), -1):
         word, _, end = words[behind - 1]
         if text[end : words[behind][1]].strip() not in ("", "'", "\N{RIGHT SINGLE QUOTATION MARK}"):
             return False
-        if word in _lists()["denials"]:
+        if word in lists()["denials"]:
             return True
     return False
 
@@ -157,10 +184,10 @@ def shipped() -> WordList:
         groups |= dict.fromkeys(words, words[0])
     for word in AMBER_WORDS.read_text(encoding="utf-8").lower().split():
         groups.setdefault(word, word)
-    for compound in _lists()["compounds"]:
+    for compound in lists()["compounds"]:
         groups.setdefault(compound, compound)
-    kept = {word: head for word, head in groups.items() if word not in _lists()["no_things"] | _lists()["places"]}
-    return WordList(kept, "chair+amber/1", _lists()["other_words"])
+    kept = {word: head for word, head in groups.items() if word not in lists()["no_things"] | lists()["places"]}
+    return WordList(kept, "chair+amber/1", lists()["other_words"])
 
 
 def read(path: Path) -> WordList:
@@ -179,9 +206,9 @@ def read(path: Path) -> WordList:
 def with_article(name: str) -> str:
     """Return a thing as a question names it: `a dog`, `an umbrella`, `grass`, `a pair of scissors`."""
     last = name.split()[-1]
-    if last in _lists()["pairs"]:
+    if last in lists()["pairs"]:
         return f"a pair of {name}"
-    if last in _lists()["uncountable"]:
+    if last in lists()["uncountable"]:
         return name
     sounds_open = name[0] in "aeiou" and not name.startswith(("uni", "use", "uku", "euro", "one"))
     return f"{'an' if sounds_open or name.startswith(('hour', 'suv')) else 'a'} {name}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sira_cli.language.things import WordList
+from sira_cli.language.things import Words
 from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.forbidding import Avoid, Bans, Forbidden, Given, Watch, reach
 from sira_cli.models.starts import Start, Trail
@@ -45,7 +45,7 @@ class Decoded:
         inputs: Any,
         seeds: Sequence[int],
         *,
-        words: WordList,
+        words: Words,
         task: str = "caption",
         trail: Trail | None = None,
     ) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
-from sira_cli.language.things import WordList
+from sira_cli.language.things import Words
 from sira_cli.models.vocabulary import Vocabulary
 
 # What makes a name certain: another sign than those inside of compounds, or a complete word behind it.
@@ -39,7 +39,7 @@ class Forbidden:
     groups: frozenset[str]
     but: frozenset[str] = frozenset()
 
-    def first(self, words: WordList, text: str, start: int, *, ended: bool) -> tuple[int, int] | None:
+    def first(self, words: Words, text: str, start: int, *, ended: bool) -> tuple[int, int] | None:
         """Return start and end of the first mention of one, if it is certain.
 
         Args:
@@ -115,7 +115,7 @@ class Watch(StoppingCriteria):
     def __init__(
         self,
         vocabulary: Vocabulary,
-        words: WordList,
+        words: Words,
         forbidden: Sequence[Forbidden | None],
         prompt: int,
         kept: Sequence[Sequence[int]],

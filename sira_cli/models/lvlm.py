@@ -10,7 +10,7 @@ from typing import Any
 
 from sira_cli._version import __version__
 from sira_cli.errors import PictureError, SettingsError, SiraError
-from sira_cli.language.things import WordList
+from sira_cli.language.things import Words
 from sira_cli.methods.base import Method
 from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.compiled import CompiledSteps
@@ -69,7 +69,7 @@ class Lvlm(AnsweringModel):
         """Answer a question about a picture; otherwise like `caption`."""
         return self.run("ask", picture, self.preset.prompts.asking(question), on_text)
 
-    def check(self, picture: PictureSource, text: str, *, words: WordList | None = None) -> Check:
+    def check(self, picture: PictureSource, text: str, *, words: Words | None = None) -> Check:
         """Ask about each thing that a text names whether it is in the picture. The decoder plays no part.
 
         Args:

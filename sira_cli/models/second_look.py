@@ -20,7 +20,7 @@ from torch import Tensor
 from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.language import things
-from sira_cli.language.things import Thing, WordList
+from sira_cli.language.things import Thing, Words
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.decoding import DecodingModel
@@ -52,7 +52,7 @@ class Verify:
     """
 
     min_support: float | None = None
-    words: WordList | None = None
+    words: Words | None = None
     mode: str = "flag"
     rounds: int = ROUNDS
 
@@ -178,7 +178,7 @@ class Check:
 class SecondLook:
     """Asks a loaded model about the things that texts name."""
 
-    def __init__(self, lvlm: DecodingModel, words: WordList | None = None) -> None:
+    def __init__(self, lvlm: DecodingModel, words: Words | None = None) -> None:
         """Prepare to ask.
 
         Args:

@@ -1,0 +1,159 @@
+"""Which things a text names, in an open vocabulary: the list's, and heads of noun phrases that can be seen.
+
+    "a busy street with two fire hydrants on the left side"
+    street, hydrant, side    spaCy's noun phrases, their heads in the singular
+    fire hydrant             the longest compound that the list knows, or of nouns that WordNet knows
+    fire hydrant             what can be seen: a street is a place, a side can't be touched
+
+A noun can be seen if the list that comes along has it, or if WordNet's lexicographers put one of its two most frequent
+senses among animals, artifacts, bodies, food, objects, persons, plants or substances. Small parsers take many a noun
+for a verb, so what the list finds where spaCy sees no such phrase is a thing, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.errors import SettingsError
+from sira_cli.language.fallback import singular
+from sira_cli.language.things import LONGEST, Thing, Words, is_denied, lists, read, shipped, words_of
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc, Token
+
+SPACY = "spacy"  # what is given instead of a file
+PIPELINE = "en_core_web_sm"
+_RULES = 1  # the version of the rules below, for the record
+_SENSES = 2
+_SEEN = {f"noun.{file}" for file in ("animal", "artifact", "body", "food", "object", "person", "plant", "substance")}
+_GET = (
+    f"pip install 'sira-cli[eval]', then python -m spacy download {PIPELINE} and python -m nltk.downloader wordnet; "
+    "the list that comes along needs none of these"
+)
+
+
+class NounPhrases(Words):
+    """Things by noun phrases.
+
+    Attributes:
+        name: the pipeline and WordNet with their versions.
+    """
+
+    def __init__(self, pipeline: str | None = None) -> None:
+        """Load the data.
+
+        Args:
+            pipeline: of spaCy, with a tagger and a parser: its name or folder; None: en_core_web_sm.
+
+        Raises:
+            SettingsError: spaCy, NLTK or their data are missing; the message says how to get them.
+        """
+        self._pipeline = pipeline or PIPELINE
+        nlp, wordnet = _spacy(self._pipeline), _wordnet()
+        found = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}, WordNet {wordnet.get_version()}"
+        self.name = f"spacy/{_RULES} ({found})"
+
+    def group(self, name: str) -> str:
+        """Return the head of a thing's synonyms in the list that comes along."""
+        return shipped().group(name)
+
+    def things(self, text: str) -> list[Thing]:
+        """Return the things that a text names, in the order of their first mentions."""
+        words = words_of(text)
+        places = {character: place for place, (_, *span) in enumerate(words) for character in range(*span)}
+        named = [
+            (start, end, name)
+            for name, start, end in _named(_spacy(self._pipeline)(text))
+            if not is_denied(words, places[start], text)
+        ]
+        taken = {character for start, end, _ in named for character in range(start, end)}
+        listed = [(*span, thing.name) for thing in shipped().things(text) for span in thing.spans]
+        named += [mention for mention in listed if taken.isdisjoint(range(*mention[:2]))]
+        found: dict[str, list[tuple[int, int]]] = {}
+        for start, end, name in sorted(named):
+            found.setdefault(name, []).append((start, end))
+        return [Thing(name, tuple(spans), self.group(name)) for name, spans in found.items()]
+
+
+def _named(doc: Doc) -> Iterator[tuple[str, int, int]]:
+    """Yield what the heads of noun phrases name, with start and end in the text."""
+    for phrase in doc.noun_chunks:
+        head = phrase.root
+        if head.is_alpha and head.pos_ in ("NOUN", "PROPN"):
+            tokens = [token for token in doc[phrase.start : head.i + 1] if token.is_alpha][-LONGEST:]
+            name, length = _longest(tokens)
+            proper = head.pos_ == "PROPN" and not head.is_lower  # John; but a title may be in capitals
+            if _is_seen(name) and (name in shipped() or not proper):
+                yield name, tokens[-length].idx, head.idx + len(head)
+
+
+def _longest(tokens: list[Token]) -> tuple[str, int]:
+    """Return the longest known name that ends with the last word, and its number of words; "" if there is none."""
+    for length in range(len(tokens), 0, -1):
+        part = tokens[-length:]
+        plain = " ".join(token.lower_ for token in part)
+        *first, last = plain.split()
+        name = " ".join([*first, last if plain in lists()["pairs"] else singular(last)])
+        if name in shipped():
+            return name, length
+        if all(token.pos_ in ("NOUN", "PROPN") for token in part):
+            for form in (name, plain):
+                if known := _wordnet().morphy(form.replace(" ", "_"), "n"):
+                    return known.replace("_", " "), length
+    return "", 0
+
+
+def _is_seen(name: str) -> bool:
+    """Return whether a noun names something that can be seen, and not where the picture is set."""
+    if name in shipped():
+        return name not in lists()["not_seen"]
+    left_out = lists()["no_things"] | lists()["places"] | lists()["not_seen"]
+    if not name or name.split()[-1] in left_out:  # also "dining room" and "city street"
+        return False
+    senses = _wordnet().synsets(name.replace(" ", "_"), "n")[:_SENSES]
+    return any(sense.lexname() in _SEEN for sense in senses)
+
+
+@functools.cache
+def _spacy(pipeline: str) -> Language:
+    try:
+        import spacy
+
+        nlp = spacy.load(pipeline, exclude=["ner"])
+    except ImportError as error:
+        raise SettingsError(f"noun phrases need spaCy, which is not installed: {_GET}") from error
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"spaCy's {pipeline} is not installed, or cannot be read: {_GET}") from error
+    if "parser" not in nlp.pipe_names:
+        raise SettingsError(f"spaCy's {pipeline} finds no noun phrases, it has no parser: {_GET}")
+    return nlp
+
+
+@functools.cache
+def _wordnet() -> Any:
+    try:
+        from nltk.corpus import wordnet
+
+        wordnet.ensure_loaded()
+    except ImportError as error:
+        raise SettingsError(f"noun phrases need NLTK, which is not installed: {_GET}") from error
+    except (LookupError, OSError) as error:
+        raise SettingsError(f"NLTK's WordNet is not installed, or a file of it is missing: {_GET}") from error
+    return wordnet
+
+
+def find_words(choice: str) -> Words:
+    """Return what tells which things a text names.
+
+    Args:
+        choice: `spacy`: noun phrases; else the file of one's own list (a file of that name is `./spacy`).
+
+    Raises:
+        SettingsError: what noun phrases need is missing.
+        DataError: the file cannot be read, or names nothing.
+    """
+    return NounPhrases() if choice == SPACY else read(Path(choice))

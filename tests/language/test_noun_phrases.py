@@ -1,0 +1,202 @@
+"""Things by noun phrases: spaCy's own machinery over words and a WordNet of ours, and the real data where it is."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+
+import nltk
+import pytest
+
+from sira_cli.errors import SettingsError
+from sira_cli.language import noun_phrases
+from sira_cli.language.noun_phrases import NounPhrases, find_words
+from sira_cli.language.things import WordList
+from tests.support.eval import language_data
+
+spacy = pytest.importorskip("spacy", reason="the extra `eval` is not installed")
+
+FILES = ["noun.animal", "verb", "adj", "adv", "noun.artifact", "noun.attribute", "noun.location", "noun.state"]
+SENSES = {  # of nouns, the most frequent first
+    "aardvark": ["animal"],
+    "dog": ["animal"],
+    "chandelier": ["artifact"],
+    "fire": ["state", "state", "artifact"],
+    "fire_hydrant": ["artifact"],
+    "hydrant": ["artifact"],
+    "lens": ["artifact"],
+    "mood": ["state"],
+    "octopus": ["animal"],
+    "side": ["location"],
+    "street": ["artifact"],
+    "watch": ["attribute", "artifact"],
+}
+OTHERS = {
+    "a": "DET",
+    "the": "DET",
+    "two": "NUM",
+    "no": "DET",
+    "on": "ADP",
+    "with": "ADP",
+    "hot": "ADJ",
+    "dogged": "VERB",
+    "cats": "VERB",
+    "John": "PROPN",
+}
+
+
+@spacy.Language.component("tests_stand_in")
+def stand_in(doc):
+    """Tag known words; the last of several nouns is a head, and what stands before it belongs to it."""
+    for token in doc:
+        token.pos_ = OTHERS.get(token.text, "NOUN" if token.is_alpha else "PUNCT")
+    for token in doc:
+        head = token
+        while head.pos_ in ("DET", "NUM", "ADJ", "NOUN") and head.i + 1 < len(doc):
+            following = doc[head.i + 1]
+            if following.pos_ not in ("ADJ", "NOUN"):
+                break
+            head = following
+        token.head, token.dep_ = head, "ROOT" if head == token else "compound"
+    return doc
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory) -> str:
+    nlp = spacy.blank("en", meta={"name": "made_up", "version": "1.2"})
+    nlp.add_pipe("tests_stand_in", name="parser")
+    folder = tmp_path_factory.mktemp("spacy") / "pipeline"
+    nlp.to_disk(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def wordnet(tmp_path, monkeypatch):
+    folder = language_data.build(tmp_path / "nltk_data")
+    words = folder / "corpora" / "wordnet"
+    data = index = "  1 A remark\n"
+    for word, senses in sorted(SENSES.items()):
+        offsets = []
+        for sense in senses:
+            offsets.append(f"{len(data):08d}")
+            data += f"{offsets[-1]} {FILES.index(f'noun.{sense}'):02d} n 01 {word} 0 000 | it  \n"
+        index += f"{word} n {len(senses)} 0 {len(senses)} 0 {' '.join(offsets)}  \n"
+    (words / "data.noun").write_text(data)
+    (words / "index.noun").write_text(index)
+    (words / "noun.exc").write_text("")
+    (words / "lexnames").write_text("".join(f"{number:02d}\t{name}\t1\n" for number, name in enumerate(FILES)))
+    language_data.use(monkeypatch, folder)
+    noun_phrases._wordnet.cache_clear()
+    yield
+    noun_phrases._wordnet.cache_clear()
+    language_data.forget()
+
+
+def named(phrases, text):
+    return [(thing.name, [text[start:end] for start, end in thing.spans]) for thing in phrases.things(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A chandelier with two aardvarks", [("chandelier", ["chandelier"]), ("aardvark", ["aardvarks"])]),
+        ("the fire hydrants on the street", [("fire hydrant", ["fire hydrants"])]),  # the street is a place
+        ("the chandelier hydrant", [("hydrant", ["hydrant"])]),  # no compound that anybody knows
+        ("the dog on the side with the mood", [("dog", ["dog"])]),
+        ("the fire", []),  # an artifact in its third sense only
+        ("the watch", [("watch", ["watch"])]),
+        ("the hot dog", [("hot dog", ["hot dog"])]),  # an adjective: the list has it
+        ("the octopuses with the lenses", [("octopus", ["octopuses"]), ("lens", ["lenses"])]),
+        ("the dog, two Dogs", [("dog", ["dog", "Dogs"])]),
+        ("no dog, the octopus", [("octopus", ["octopus"])]),
+        ("John", []),
+        ("the aardvark dogged cats", [("aardvark", ["aardvark"]), ("cat", ["cats"])]),  # no noun phrase: the list's
+        ("the zzz", []),
+        ("", []),
+    ],
+)
+def test_things(pipeline, wordnet, text, expected):
+    assert named(NounPhrases(pipeline), text) == expected
+
+
+def test_synonyms_are_those_of_the_list(pipeline, wordnet):
+    phrases = NounPhrases(pipeline)
+    assert [phrases.group(name) for name in ("puppy", "chandelier")] == ["dog", "chandelier"]
+    assert [thing.group for thing in phrases.things("the puppy")] == ["dog"]
+
+
+def test_the_name_says_what_decides_and_the_data_stays_behind_where_it_is_sent(pipeline, wordnet):
+    phrases = NounPhrases(pipeline)
+    assert phrases.name == "spacy/1 (en_made_up 1.2, WordNet 3.0)"
+    sent = pickle.dumps(phrases)
+    assert len(sent) < 1000
+    assert pickle.loads(sent).things("the dog") == phrases.things("the dog")
+
+
+def test_what_is_missing_is_named(pipeline, wordnet, monkeypatch, tmp_path):
+    with pytest.raises(SettingsError, match=r"spaCy's none is not installed.*python -m spacy download en_core_web_sm"):
+        NounPhrases("none")
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    with pytest.raises(SettingsError, match="it has no parser"):
+        NounPhrases(str(tmp_path / "blank"))
+    (tmp_path / "nltk_data/corpora/wordnet/index.noun").unlink()
+    noun_phrases._wordnet.cache_clear()
+    language_data.use(monkeypatch, tmp_path / "nltk_data")
+    with pytest.raises(SettingsError, match=r"WordNet is not installed, or a file.*python -m nltk.downloader wordnet"):
+        NounPhrases(pipeline)
+    noun_phrases._spacy.cache_clear()
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(SettingsError, match=r"spaCy, which is not installed: pip install 'sira-cli\[eval\]'"):
+        NounPhrases(pipeline)
+
+
+def test_a_file_of_the_same_name_is_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spacy").write_text("dog\n")
+    assert isinstance(find_words("./spacy"), WordList)
+
+
+def test_the_command(sira, pipeline, wordnet, monkeypatch):
+    monkeypatch.setattr(noun_phrases, "PIPELINE", pipeline)
+    command = (
+        "caption",
+        "examples/scene-2900000.png",
+        "-p",
+        "demo",
+        "--verify",
+        "rewrite",
+        "--objects",
+        "spacy",
+        "--json",
+    )
+    code, out, _ = sira(*command, "--min-support", "0.99", "--max-new-tokens", "24")
+    record = json.loads(out)
+    assert code == 0
+    assert record["verify"]["words"] == "spacy/1 (en_made_up 1.2, WordNet 3.0)"
+    assert record["objects"]
+
+
+REAL = [
+    ("A group of people around a dining table with a pair of scissors.", ["person", "dining table", "scissors"]),
+    (
+        "The scene captures a busy city street with a traffic light, a fire hydrant and parked cars in the background.",
+        ["traffic light", "fire hydrant", "car"],
+    ),
+    (
+        "A chandelier hangs from the ceiling, there is moss on the stones; it adds to the mood of the image.",
+        ["chandelier", "ceiling", "moss", "stone"],
+    ),
+    ("There are no people, and a man without a hat eats a hot dog.", ["man", "hot dog"]),
+    ("A teddy-bear is the main focus of the photo of a living room.", ["teddy bear"]),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), REAL)
+def test_with_the_real_data(text, expected):
+    try:
+        phrases = NounPhrases()
+    except SettingsError as error:
+        pytest.skip(str(error))
+    assert [thing.name for thing in phrases.things(text)] == expected
+    assert nltk.corpus.wordnet.get_version() == "3.0"
