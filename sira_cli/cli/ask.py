@@ -45,7 +45,8 @@ def ask(
     questions: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Ask the questions of a .jsonl, .csv or .parquet file; PATH is their folder."
+            metavar="FILE",
+            help="Ask the questions of a .jsonl, .json, .csv, .tsv or .parquet file; PATH is the pictures' folder.",
         ),
     ] = None,
     choices: Annotated[

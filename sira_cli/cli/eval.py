@@ -190,7 +190,7 @@ def _answered(
 ) -> tuple[tuple[int, ...], dict[int, str]]:
     """Return the lengths of captions in files, as far as they say so, and their images, unless these are given."""
     from sira_cli.eval.chair.rows import image_of_row, read_captions
-    from sira_cli.eval.rows import read_rows
+    from sira_cli.runs.rows import read_rows
 
     found: dict[int, str] = {}
     said: list[set[int]] = []

@@ -13,10 +13,10 @@ from sira_cli.eval.answers.harness import holds_splits, of_split, read_answer_ro
 from sira_cli.eval.answers.names import named_after
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.paper import pope_group
-from sira_cli.eval.rows import brief, id_of, read_rows, some, text_of
 from sira_cli.eval.stats.pope import DENOMINATORS, RULES, add_answer, pope_figures
 from sira_cli.eval.stats.tally import Denominators, Tally
 from sira_cli.files import replacing
+from sira_cli.runs.rows import brief, id_of, read_rows, some, text_of
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import threading
 from collections import OrderedDict
@@ -20,6 +18,7 @@ from sira_cli.pictures import stores
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
+from sira_cli.runs.rows import read_rows, read_table, some
 
 _IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("text", "question")
 _KEPT = 8  # pictures whose bytes wait for the next question
@@ -130,8 +129,8 @@ def question_pictures(
     """Return the questions of a file, in order, each with its picture.
 
     Args:
-        file: JSON lines, .csv or .parquet, with `image` (or `file_name`), `question` (or `text`), and perhaps
-            `question_id` (or `id`).
+        file: JSON lines, one JSON array, .csv, .tsv or .parquet, with `image` (or `file_name`), `question` (or `text`),
+            and perhaps `question_id` (or `id`).
         asking: returns what the model is asked for a question.
         images: the folder or URI that the names of pictures start from; None: the file's folder.
         shard: keep the questions about this part of the pictures.
@@ -191,30 +190,16 @@ def write_llava(pictures: Iterable[Picture], record: Callable[[str], dict[str, A
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        if file.suffix.lower() == ".parquet":
+    ending = file.suffix.lower()
+    if ending == ".parquet":
+        try:
             yield from _parquet_rows(file)
-            return
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if file.suffix.lower() == ".csv":
-        rows: Iterable[tuple[int, Any]] = enumerate(csv.DictReader(io.StringIO(text)), start=2)
-        yield from ((f"{file}: line {number}", row) for number, row in rows)
-        return
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield f"{file}: line {number}", _parsed(f"{file}: line {number}", line)
-
-
-def _parsed(where: str, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{where}: is not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object per line")
-    return row
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    elif ending in (".csv", ".tsv"):
+        yield from read_table(file)[1]
+    else:
+        yield from read_rows(file)
 
 
 def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -235,4 +220,6 @@ def _text(where: str, row: dict[str, Any], names: tuple[str, ...]) -> str:
     for name in names:
         if isinstance(row.get(name), str) and row[name]:
             return str(row[name])
-    raise DataError(f"{where}: expected {' or '.join(names)}, found {', '.join(map(str, row)) or 'nothing'}")
+    raise DataError(
+        f"{where}: expected {' or '.join(names)}, found {some([name for name in row if row[name]]) or 'nothing'}"
+    )

@@ -99,9 +99,12 @@ def test_plain_questions_of_every_kind_of_file(sira, folder):
         writer = csv.DictWriter(file, ["image", "question"])
         writer.writeheader()
         writer.writerows(plain)
+    Path("p.tsv").write_text("image\tquestion\n" + "".join(f"{row['image']}\t{row['question']}\n" for row in plain))
+    Path("p.json").write_text(json.dumps(plain, indent=1))
     parquet.write_table(pyarrow.Table.from_pylist(plain), "p.parquet")
-    found = [question_pictures(Path(name), str, images="photos") for name in ("p.jsonl", "p.csv", "p.parquet")]
-    assert found[0] == found[1] == found[2]
+    files = ("p.jsonl", "p.csv", "p.tsv", "p.json", "p.parquet")
+    found = [question_pictures(Path(name), str, images="photos") for name in files]
+    assert all(each == found[0] for each in found)
     assert [(each.question, each.location) for each in found[0]] == [
         (row["text"], f"photos/{row['image']}") for row in QUESTIONS
     ]
@@ -126,17 +129,31 @@ def test_parts_keep_the_questions_about_a_picture_together(folder):
     [
         ('{"image": "0.png"}', "line 1: expected text or question, found image"),
         ('{"question": "?"}', "line 1: expected image or file_name, found question"),
-        ("[1]", "line 1: expected a JSON object per line"),
-        ("{", "line 1: is not JSON"),
+        ("[1]", "row 1: expected a JSON object, got 1"),
+        ("{?", "line 1 is not JSON"),
         ("", "holds no questions"),
         ('{"id": 1, "image": "a", "text": "?"}\n' * 2, "line 2: the question '1' stands twice: give each"),
     ],
 )
 def test_what_is_wrong_with_a_file(folder, content, expected):
     Path("bad.jsonl").write_text(content)
-    with pytest.raises(DataError, match=r"bad\.jsonl: ") as caught:
+    with pytest.raises(DataError, match=r"^bad\.jsonl: ") as caught:
         question_pictures(Path("bad.jsonl"), str)
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("image,question\n0.png,Is there a dog, or a cat?\n", "row 2 has 3 cells, expected 2.*needs quotes"),
+        ("image,question\n0.png\n", "row 2: expected text or question, found image$"),
+        ("image,question\n0.png," + "x" * 140_000, "is no table: field larger than"),
+    ],
+)
+def test_what_is_wrong_with_a_table(folder, content, expected):
+    Path("bad.csv").write_text(content)
+    with pytest.raises(DataError, match=rf"^bad\.csv: {expected}"):
+        question_pictures(Path("bad.csv"), str)
 
 
 def test_a_command_without_a_question(sira, folder):

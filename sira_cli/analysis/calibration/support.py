@@ -20,11 +20,11 @@ from sira_cli.errors import DataError
 from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.eval.chair.coco import image_of
 from sira_cli.eval.chair.words import HEADS
-from sira_cli.eval.rows import brief, read_json, read_rows
 from sira_cli.eval.stats.auroc import auroc_interval
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.tally import ratio
 from sira_cli.language import things
+from sira_cli.runs.rows import brief, read_json, read_rows
 
 T = TypeVar("T")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError
-from sira_cli.eval.rows import read_cells, read_rows, read_text, some, text_of
 from sira_cli.files import replacing
+from sira_cli.runs.rows import read_rows, read_table, read_text, some, text_of
 
 TABLES = (".csv", ".tsv")
 ENDINGS = (".jsonl", ".json", *TABLES)
@@ -73,7 +73,7 @@ class CaptionFile:
             DataError: it cannot be read, holds nothing, or lacks a column; the message names those that there are.
         """
         is_table = path.suffix.lower() in TABLES
-        columns, rows = _table(path) if is_table else ((), list(read_rows(path)))
+        columns, rows = read_table(path) if is_table else ((), list(read_rows(path)))
         if not rows:
             raise DataError(f"{path}: holds no captions")
         names = columns or tuple(dict.fromkeys(name for _, values in rows for name in values))
@@ -122,20 +122,6 @@ class CaptionFile:
             return {**values, self.text_column: text}
         kept = {name: value for name, value in values.items() if name not in ("words", "objects")}
         return {**kept, self.text_column: text, "draft": values.get("draft", values[self.text_column])}
-
-
-def _table(path: Path) -> tuple[tuple[str, ...], list[tuple[str, dict[str, Any]]]]:
-    cells: Iterator[list[str]] = read_cells(path)
-    columns = tuple(next(cells, ()))
-    if len({*columns}) < len(columns):
-        raise DataError(f"{path}: two columns have the same name: {some(columns)}")
-    rows: list[tuple[str, dict[str, Any]]] = []
-    for number, row in enumerate(cells, start=2):
-        if len(row) > len(columns):
-            raise DataError(f"{path}: row {number} has {len(row)} cells, expected {len(columns)}: {some(columns)}")
-        if row:
-            rows.append((f"{path}: row {number}", dict(zip(columns, row, strict=False))))
-    return columns, rows
 
 
 def _column(path: Path, names: Sequence[str], option: str, given: str | None, usual: Sequence[str]) -> str:

@@ -24,10 +24,10 @@ from sira_cli.eval.amber.similarity import Similarity
 from sira_cli.eval.amber.words import Judged, Lexicon
 from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
-from sira_cli.eval.rows import id_of, some, text_of
 from sira_cli.eval.stats.tally import Denominators, Tally
 from sira_cli.files import replacing
 from sira_cli.language.language import Language
+from sira_cli.runs.rows import id_of, some, text_of
 
 PARTS: tuple[PartName, ...] = ("generative", "discriminative")
 MAX_NEW_TOKENS = {"generative": 512, "discriminative": 16}

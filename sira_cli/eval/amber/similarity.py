@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.rows import brief, read_json, some
+from sira_cli.runs.rows import brief, read_json, some
 
 if TYPE_CHECKING:
     from spacy.language import Language

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.rows import brief, read_cells, read_rows
+from sira_cli.runs.rows import brief, read_cells, read_rows
 
 FAILED = "Failed to obtain answer"  # what VLMEvalKit writes instead of an answer
 TABLES = (".tsv", ".csv", ".xlsx")

@@ -16,11 +16,11 @@ from sira_cli.eval.chair.coco import Annotations
 from sira_cli.eval.chair.rows import read_captions
 from sira_cli.eval.chair.table import TruthTable
 from sira_cli.eval.chair.words import Mentions, mentions
-from sira_cli.eval.rows import some
 from sira_cli.eval.stats.chair import DENOMINATORS, chair_figures, mention_counts
 from sira_cli.eval.stats.tally import Denominators, Tally, ratio
 from sira_cli.files import replacing
 from sira_cli.language.language import Language, Need, find_language
+from sira_cli.runs.rows import some
 
 PROMPT = "Please describe this image in detail."
 RULES: dict[str, Need] = {"lemma": "lemmas", "singular": "singulars"}  # what each rule needs of the language

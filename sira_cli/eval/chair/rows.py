@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sira_cli.errors import DataError
 from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.chair.coco import image_of
-from sira_cli.eval.rows import brief, entries, some, text_of
+from sira_cli.runs.rows import brief, entries, some, text_of
 
 
 class Given(NamedTuple):

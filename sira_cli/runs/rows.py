@@ -45,6 +45,28 @@ def read_cells(path: Path) -> Iterator[list[str]]:
         raise DataError(f"{path}: is no table: {error}") from error
 
 
+def read_table(path: Path) -> tuple[tuple[str, ...], list[tuple[str, dict[str, Any]]]]:
+    """Return the columns of a CSV or TSV file, and its rows, each with where it stands.
+
+    Raises:
+        DataError: the file cannot be read, two columns have the same name, or a row has more cells than the head.
+    """
+    cells = read_cells(path)
+    columns = tuple(next(cells, ()))
+    if len({*columns}) < len(columns):
+        raise DataError(f"{path}: two columns have the same name: {some(columns)}")
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for number, row in enumerate(cells, start=2):
+        if len(row) > len(columns):
+            raise DataError(
+                f"{path}: row {number} has {len(row)} cells, expected {len(columns)} ({some(columns)}): "
+                "a text with a comma or a tab needs quotes"
+            )
+        if row:
+            rows.append((f"{path}: row {number}", dict(zip(columns, row, strict=False))))
+    return columns, rows
+
+
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 
