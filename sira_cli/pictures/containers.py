@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from sira_cli.errors import PictureError, SettingsError
-from sira_cli.pictures.names import as_text
+from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
 
@@ -104,12 +104,18 @@ class BrokenPicture(ContainedPicture):
 
 
 def expand_ranges(path: str) -> Iterator[str]:
-    """Yield the paths of a pattern such as `cc3m-{00000..00575}.tar`; any other path is its own only one."""
+    """Yield the paths of a pattern such as `cc3m-{00000..00575}.tar`; any other path is its own only one.
+
+    Raises:
+        SettingsError: a range ends before it begins.
+    """
     match = _RANGE.search(path)
     if match is None or os.path.lexists(path):
         yield path
         return
     first, last = match[1], match[2]
+    if int(first) > int(last):
+        raise SettingsError(f"{one_line(path)}: the range {match[0]} is empty: expected the smaller number first")
     width = max(len(first), len(last)) if first.startswith("0") or last.startswith("0") else 0
     for number in range(int(first), int(last) + 1):
         yield from expand_ranges(f"{path[: match.start()]}{number:0{width}}{path[match.end() :]}")

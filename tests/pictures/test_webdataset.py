@@ -173,3 +173,8 @@ def test_a_picture_in_a_shard_travels_and_has_no_place_beside_it(folder):
     assert picture.mirrored(".txt") == Path("cc-00000.tar/000000.txt")
     with pytest.raises(SettingsError, match=r"texts are not written into cc-00000\.tar: give `output_dir=`"):
         picture.text_file(".txt")
+
+
+def test_an_empty_range_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match=r"cc-\{3\.\.0\}\.tar: the range \{3\.\.0\} is empty: expected the smaller"):
+        find_pictures([str(tmp_path / "cc-{3..0}.tar")])
