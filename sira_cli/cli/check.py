@@ -65,6 +65,9 @@ class CaptionOptions:
     images: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder that these names start from (default: the file's).")
     ] = None
+    allow_private: Annotated[
+        bool, typer.Option("--allow-private", help="Download pictures from addresses that are not public, too.")
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -97,13 +97,18 @@ def located(location: str, below: str | None = None, *, allow_private: bool = Fa
     return kind(location, location if below is None else below)
 
 
-def recorded(name: str, folder: Path) -> Picture:
+def recorded(name: str, folder: Path, *, allow_private: bool = False) -> Picture:
     """Return the picture that a file in `folder` names.
 
     A name that other programs wrote may only look as if it held escaped bytes.
+
+    Args:
+        name: as it stands in the file.
+        folder: the one that names start from.
+        allow_private: as for `located`.
     """
     if stores.is_uri(name):
-        return located(name)
+        return located(name, allow_private=allow_private)
     known = from_text(name) if os.path.lexists(folder / from_text(name)) else name
     return located(str(folder / known), known)
 

@@ -17,7 +17,8 @@ from sira_cli.analysis.check.files import ENDINGS, CaptionFile, Row
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.captioned import CaptionedPicture
-from sira_cli.pictures.find import Shard, find_pictures
+from sira_cli.pictures.containers import ContainedPicture
+from sira_cli.pictures.find import Shard, find_pictures, is_container
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import STDIN, Picture
@@ -113,6 +114,7 @@ def find_captions(
     images: Path | None = None,
     shard: Shard | None = None,
     limit: int | None = None,
+    allow_private: bool = False,
 ) -> Captions:
     """Return the captions that some paths name.
 
@@ -125,6 +127,7 @@ def find_captions(
         images: the folder that names in these files start from; None: the file's own.
         shard: keep this part only.
         limit: keep this many at most.
+        allow_private: whether URLs may lead to addresses that are not public.
 
     Raises:
         SettingsError: a path is no such thing, or there are no pictures.
@@ -134,7 +137,8 @@ def find_captions(
     found = Captions(_extension=caption_extension if caption_extension.startswith(".") else f".{caption_extension}")
     tables, rest = _parted(places)
     if rest:
-        pictures = find_pictures(rest, recursive=recursive, shard=shard)
+        pictures = find_pictures(rest, recursive=recursive, shard=shard, allow_private=allow_private)
+        _check_no_data_set(pictures)
         texts = {picture.identity: _text_beside(picture, found._extension) for picture in pictures}
         if pictures and all(text is None for text in texts.values()):
             metadata = _metadata(rest)
@@ -150,7 +154,7 @@ def find_captions(
         file = CaptionFile.read(path, image_column, text_column)
         found.files.append(file)
         for row in file.rows:
-            picture = recorded(row.image, images or path.parent)
+            picture = recorded(row.image, images or path.parent, allow_private=allow_private)
             if shard is not None and not shard.holds(picture.relative):
                 continue
             if row.failed:
@@ -189,7 +193,7 @@ def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
         suffix = Path(place).suffix.lower()
         if place == STDIN:
             raise SettingsError("'-' (stdin) brings no caption: give a folder, or a file of captions")
-        if stores.is_uri(place) or not Path(place).is_file() or suffix in endings():
+        if stores.is_uri(place) or not Path(place).is_file() or suffix in endings() or is_container(place):
             if suffix in ENDINGS:
                 raise DataError(f"{one_line(place)}: no such file of captions")
             rest.append(place)
@@ -201,6 +205,20 @@ def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
                 "captions in text files are found beside their pictures"
             )
     return tables, rest
+
+
+def _check_no_data_set(pictures: Sequence[Picture]) -> None:
+    """Check that captions can stand beside pictures.
+
+    Raises:
+        SettingsError: there are pictures inside of a shard or a table.
+    """
+    inside = next((picture for picture in pictures if isinstance(picture, ContainedPicture)), None)
+    if inside is not None:
+        raise SettingsError(
+            f"{one_line(inside.container)}: is a data set, and captions inside are not looked at: unpack it into "
+            "pictures with text files"
+        )
 
 
 def _text_beside(picture: Picture, extension: str) -> str | None:
