@@ -18,7 +18,8 @@ from sira_cli.runs.tables import write_table
 
 KEY = "__key__"  # as WebDataset calls it
 _COLUMNS = ("text", "status", "error", "finish_reason")  # that a table gets
-_NESTED = ("warnings", "words", "choices", "objects")  # and these as JSON, if there are any
+_NESTED = ("warnings", "words", "choices", "objects", "verify", "removed")  # and these as JSON, if there are any
+_RARE = (*_NESTED, "draft")  # what few runs have
 _ROWS = 100  # in a row group: with pictures in it, each is some ten megabytes
 
 
@@ -101,8 +102,8 @@ def _widen(records: Mapping[str, dict[str, Any]], source: str, keys: Iterator[st
     from pyarrow import parquet
 
     schema = rows.schema(source)
-    nested = [name for name in _NESTED if any(name in record for record in records.values())]
-    new = [*_COLUMNS, *nested]
+    rare = [name for name in _RARE if any(name in record for record in records.values())]
+    new = [*_COLUMNS, *rare]
     names = {name: f"sira_{name}" if name in schema.names else name for name in new}
     wider = schema
     for name in names.values():

@@ -18,6 +18,7 @@ from pyarrow import parquet
 
 from sira_cli import SettingsError, load, run_pictures
 from sira_cli.pictures.find import Shard
+from sira_cli.runs.shard_files import write_parquet
 from tests.support.shards import EXAMPLES, drawn, write_tar
 
 
@@ -166,6 +167,19 @@ def test_failed_pictures_are_tried_again(lvlm, folder):
     found = [json.loads(line) for line in Path("out/cc-001.jsonl").read_text().splitlines()]
     assert [record["status"] for record in found] == ["ok"] * 3
     assert run(lvlm, overwrite=True)[-1].record.status == "ok"
+
+
+def test_a_table_says_what_a_second_look_has_changed(folder):
+    parquet.write_table(pyarrow.table({"image": [b"x", b"y"]}), "t.parquet")
+    plain = {"schema": "sira.caption/1", "text": "A dog.", "status": "ok", "error": "", "finish_reason": "stop"}
+    second = {"verify": {"mode": "rewrite"}, "draft": "A cat.", "removed": [{"thing": "cat", "support": 0.1}]}
+    write_parquet({"0": plain, "1": plain | second}, "t.parquet", ["0", "1"], Path("new.parquet"))
+    first, last = parquet.read_table("new.parquet").to_pylist()
+    assert {first[name] for name in second} == {None}
+    assert last["draft"] == "A cat."
+    assert {name: json.loads(last[name]) for name in ("verify", "removed")} == {
+        name: second[name] for name in ("verify", "removed")
+    }
 
 
 def test_what_cannot_be_written_is_said_before(lvlm, folder):
