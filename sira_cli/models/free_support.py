@@ -25,7 +25,7 @@ from sira_cli.core.fork import Step
 from sira_cli.core.rules import contrast
 from sira_cli.errors import DataError, NotCalibratedError, SettingsError
 from sira_cli.language import things
-from sira_cli.language.things import WordList
+from sira_cli.language.things import Words
 from sira_cli.methods.calibrated import Calibration, digest
 from sira_cli.models import calibrations
 from sira_cli.models.answering import AnsweringModel
@@ -60,7 +60,7 @@ class ThingNumbers:
         self._tokens.append(list(tokens))
         self._steps.append(torch.stack([*entropies, logprob, delta], dim=1).cpu())
 
-    def of(self, row: int, length: int, text: str, words: WordList) -> dict[str, tuple[float, ...]]:
+    def of(self, row: int, length: int, text: str, words: Words) -> dict[str, tuple[float, ...]]:
         """Return the six numbers of each thing that a text names.
 
         Args:
