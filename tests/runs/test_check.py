@@ -207,6 +207,7 @@ def test_a_worker_of_a_cluster_gives_the_same_records(demo, scenes):
     rows = {
         "number": range(len(captions)),
         "picture": [pickle.dumps(picture) for picture in captions],
+        "id": [picture.name_in(None) for picture in captions],
         "name": [picture.name_in(None) for picture in captions],
         "done": [""] * len(captions),
         "error": [""] * len(captions),
