@@ -137,7 +137,7 @@ def test_refused_before_the_model_is_loaded(sira, scenes, options, message):
     assert re.search(message, err)
 
 
-REWRITE = ["-p", "demo", "--method", "greedy", "--verify", "rewrite"]
+REWRITE = ["-p", "demo", "--method", "greedy", "--verify", "rewrite", "--min-support", "0.5"]
 
 
 def by_name(lvlm, places, **more):
@@ -202,7 +202,7 @@ def test_rewriting_is_said(sira, scenes):
         (["--num-beams", "2"], "follows one text per picture"),
         (["--method", "opera"], "method opera does not"),
         (["--compile"], "cannot go back in compiled steps"),
-        (["--rounds", "0"], "not in the range"),
+        (["--rounds", "0"], "greater than or equal to 1"),
     ],
 )
 def test_what_does_not_go_with_rewriting_is_refused(sira, scenes, options, message):
@@ -218,7 +218,8 @@ def test_methods_whose_state_is_more_than_a_cache(scenes, method):
     lvlm = load("demo", method=method, max_new_tokens=40)
     plain = lvlm.caption(scenes / f"{FIRST + 3}.png").text
     record = lvlm.caption(scenes / f"{FIRST + 3}.png", verify="rewrite")
-    first = min(span[0] for claim in lvlm.check(scenes / f"{FIRST + 3}.png", plain).below(0.5) for span in claim.spans)
+    doubted = lvlm.check(scenes / f"{FIRST + 3}.png", plain).below(lvlm.preset.verify.min_support)
+    first = min(span[0] for claim in doubted for span in claim.spans)
     assert record.draft == plain
     assert record.text[: first - 1] == plain[: first - 1]
     assert record.text != plain
@@ -226,14 +227,15 @@ def test_methods_whose_state_is_more_than_a_cache(scenes, method):
 
 def test_what_is_done_to_texts_is_done_to_rewritten_ones(scenes):
     lvlm = load("demo", method="greedy", prefix="My cup: ", suffix=" (end)", max_sentences=3)
+    look = Verify(min_support=0.5, mode="rewrite")
     path = scenes / f"{FIRST + 3}.png"
-    whole = load("demo", method="greedy").caption(path, verify="rewrite")
-    record = lvlm.caption(path, verify="rewrite")
+    whole = load("demo", method="greedy").caption(path, verify=look)
+    record = lvlm.caption(path, verify=look)
     assert whole.draft is not None
     assert record.draft is None  # what is not supported stands behind the third sentence
     assert record.text.startswith("My cup: The image")
     assert "cup" in [claim["thing"] for claim in record.objects]
-    four = load("demo", method="greedy", prefix="My cup: ", max_sentences=4).caption(path, verify="rewrite")
+    four = load("demo", method="greedy", prefix="My cup: ", max_sentences=4).caption(path, verify=look)
     assert four.text == "My cup: " + ". ".join(whole.text.split(". ")[:4]).removesuffix(".") + "."
     assert four.draft.startswith("My cup: ")
 
