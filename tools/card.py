@@ -18,7 +18,7 @@ import transformers
 from sira_cli.analysis.sweep.best import by_captions
 from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.demo import support
-from sira_cli.demo.comparison import FILE, Comparison
+from sira_cli.demo.comparison import Comparison
 from sira_cli.demo.language import TYPICAL_SHARE
 from sira_cli.demo.measure import load_methods, measure
 from sira_cli.demo.questions import Questions, held_out
@@ -182,7 +182,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
 
 def _methods() -> str:
     """Return the section on all methods, of what `sira demo --evaluate --method all --json` measured."""
-    return METHODS.format(tables=Comparison.shipped().tables()) if FILE.is_file() else ""
+    return METHODS.format(tables=Comparison.shipped().tables())
 
 
 def _training_lines(training: dict[str, Any]) -> list[str]:

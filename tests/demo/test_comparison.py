@@ -14,7 +14,7 @@ from sira_cli.analysis.sweep.best import by_captions_among
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.demo import cost as cost_module
 from sira_cli.demo.chosen import Chosen, Tried, method_of, read_chosen, write_chosen
-from sira_cli.demo.comparison import FILE, Comparison
+from sira_cli.demo.comparison import Comparison
 from sira_cli.demo.cost import caption_costs
 from sira_cli.demo.measure import load_all, load_method, measure
 from sira_cli.demo.questions import SPLITS, Question, held_out
@@ -299,7 +299,6 @@ def test_a_benchmark_takes_all_methods_that_can_run(sira, tmp_path, monkeypatch)
     assert "sid" in json.loads(out)["settings"]
 
 
-@pytest.mark.skipif(not FILE.is_file(), reason="the test scenes are not measured yet")
 def test_what_ships_was_measured_on_all_test_scenes_under_the_chosen_settings():
     shipped, chosen = Comparison.shipped(), read_chosen()
     assert shipped.report.scenes >= 1000
