@@ -71,12 +71,11 @@ def run_pictures(
         SiraError: the run could not start, or not go on.
     """
     set_verbosity(output.quiet, output.verbose)
+    pictures = chosen_pictures(paths, selection) if questions is None else []
     prompts = {"prompt": said} if task == "caption" else {}
     chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))
-    first_preset, _ = next(iter(chosen.values()))
-    if questions is None:
-        pictures = chosen_pictures(paths, selection)
-    else:
+    if questions is not None:
+        first_preset, _ = next(iter(chosen.values()))
         pictures = chosen_questions(questions, paths, selection, first_preset.prompts.asking)
     from sira_cli.runs.prompts import needs_columns
     from sira_cli.runs.run import PictureRun, check_request
