@@ -103,7 +103,7 @@ def test_what_is_not_supported_is_taken_out(demo, method, seed):
     image = picture(seed)
     text = lvlm.caption(image).text
     draft = lvlm.check(image, text)
-    done = Rewriter(lvlm).rewrite(image, text)
+    done = Rewriter(lvlm, Verify(min_support=0.5, mode="rewrite")).rewrite(image, text)
     assert done.check == lvlm.check(image, done.text) or done.check.text == done.text
     assert not done.check.below(0.5)
     named = {claim.thing for claim in done.check.objects}

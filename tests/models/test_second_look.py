@@ -113,7 +113,7 @@ def test_a_model_that_answers_neither_yes_nor_no(demo, monkeypatch, far):
     look = SecondLook(demo)
     logits = torch.zeros(1, 100 + max(look._yes + look._no))
     logits[0, look._yes], logits[0, look._no], logits[0, 0] = -far, -far - 1.0, far
-    monkeypatch.setattr(look, "last_logits", lambda image, questions: logits)
+    monkeypatch.setattr(look, "last_logits", lambda image, questions, prefix: logits)
     (claim,) = look.check(CHELSEA, "A cat.").objects
     odds = len(look._yes) / len(look._no) * math.e
     assert claim.support == pytest.approx(odds / (1 + odds), abs=1e-5)

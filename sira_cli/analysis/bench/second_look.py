@@ -9,7 +9,9 @@ from PIL import Image
 
 from sira_cli.analysis.bench.figures import LookCost, Spread
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.second_look import MODES, Verify
+from sira_cli.models.second_look import Verify
+
+ASKING = ("flag", "rewrite")
 
 
 def look_costs(
@@ -26,7 +28,7 @@ def look_costs(
         runs: rounds.
         on_request: called after each caption.
     """
-    looks = {"": None, **{mode: Verify(mode=mode) for mode in MODES}}
+    looks = {"": None, **{mode: Verify(mode=mode) for mode in ASKING}}
     costs = []
     for name, lvlm in methods.items():
         seconds: dict[str, list[float]] = {mode: [] for mode in looks}
@@ -60,4 +62,4 @@ def look_costs(
 
 def look_requests(methods: int, pictures: int, runs: int) -> int:
     """Return how many captions `look_costs` takes."""
-    return methods * (1 + len(MODES)) * (1 + pictures * runs)
+    return methods * (1 + len(ASKING)) * (1 + pictures * runs)
