@@ -250,6 +250,7 @@ class _Answer:
     ) -> None:
         self._request, self._job, self._pieces, self._until = request, job, pieces, until
         self._chat, self._metrics, self._began = chat, metrics, time.monotonic()
+        self._looked = self._began
         self._common = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -267,12 +268,14 @@ class _Answer:
                 left = self._until - time.monotonic()
                 if left <= 0:
                     raise RequestError("the answer was not there in time", 504, code="timeout")
-                try:
+                # Pieces may come faster than that; a stream that nobody reads is ended by the framework.
+                if not self._chat.stream and time.monotonic() - self._looked > POLLED:
+                    self._looked = time.monotonic()
+                    if await self._request.is_disconnected():
+                        raise RequestError("the client has gone", 499, code="gone")
+                with suppress(TimeoutError):
                     piece = await asyncio.wait_for(self._pieces.get(), min(POLLED, left))
                     break
-                except TimeoutError:
-                    if await self._request.is_disconnected():
-                        raise RequestError("the client has gone", 499, code="gone") from None
         except BaseException:
             self._job.gone = True
             raise
