@@ -10,7 +10,7 @@ import typer
 from sira_cli.analysis.bench import shape_names
 from sira_cli.cli.choosing import ALL, able, choose_preset, load_model, method_names
 from sira_cli.cli.console import set_verbosity, waiting
-from sira_cli.cli.options import ModelOptions, Overwrite, Verbose, check_file, with_options
+from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, Verbose, check_file, with_options
 from sira_cli.cli.output import save_report, table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.cli.throughput import measure_throughput
@@ -80,8 +80,8 @@ def bench(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
     model: ModelOptions,
 ) -> None:

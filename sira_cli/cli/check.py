@@ -14,12 +14,16 @@ from sira_cli.cli.checking import CheckTerminal
 from sira_cli.cli.choosing import choose, listed_paths
 from sira_cli.cli.console import resumable, set_verbosity
 from sira_cli.cli.engines import Engines, Job
+from sira_cli.cli.option_values import Engine
 from sira_cli.cli.options import (
     DecodingOptions,
-    Engine,
     EngineOptions,
+    FailFast,
     ModelOptions,
     PathOptions,
+    Quiet,
+    RecordsFile,
+    RetryErrors,
     Verbose,
     WorkerOptions,
     with_options,
@@ -120,22 +124,12 @@ class RecordOptions:
 
     title: ClassVar[str] = "Output"
 
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write records to FILE.jsonl or into a folder; .csv and .parquet are made from such records.",
-        ),
-    ] = None
+    output: RecordsFile = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew: replace existing records.")] = False
-    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Try again what failed in an earlier run.")] = (
-        False
-    )
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")] = False
+    retry_errors: RetryErrors = False
+    fail_fast: FailFast = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON record per caption.")] = False
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False
+    quiet: Quiet = False
     verbose: Verbose = 0
 
 
@@ -166,8 +160,6 @@ def check(
     changed. The worst are shown in a table; -o keeps a record of each, and goes on where a run stopped.
     """
     set_verbosity(output.quiet, output.verbose)
-    if worker.engine == Engine.LOCAL and worker.workers is not None:
-        raise SettingsError("--workers is for --engine ray")
     if worker.engine == Engine.RAY and output.output is None:
         raise SettingsError("--engine ray writes files: give -o FILE")
     found = _captions(paths or [], captions, selection)

@@ -13,7 +13,7 @@ import typer
 
 from sira_cli.cli.choosing import method_names
 from sira_cli.cli.console import note, resumable, set_verbosity, waiting
-from sira_cli.cli.options import Overwrite, Verbose, check_file
+from sira_cli.cli.options import Overwrite, Quiet, Verbose, check_file
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError, SiraError
@@ -82,7 +82,7 @@ def demo(
         Path | None, typer.Option("--output-dir", help="Folder for the pictures (default: a cache folder).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one line per scene, or the figures.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Show greedy and SIRA on drawn scenes with a bundled model: nothing to download."""

@@ -10,10 +10,12 @@ import typer
 from sira_cli.cli.choosing import choose_preset, chosen_pictures, load_model
 from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.options import (
+    AsJson,
     Images,
     ModelOptions,
     Overwrite,
     Question,
+    ReportFile,
     SelectionOptions,
     Verbose,
     with_options,
@@ -58,14 +60,12 @@ def drift(
     seed: Annotated[int, typer.Option(help="Random seed of the shuffle.")] = 0,
     model: ModelOptions,
     selection: SelectionOptions,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="Write the record that --json prints.")
-    ] = None,
+    output: ReportFile = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")
     ] = None,
     overwrite: Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
 ) -> None:

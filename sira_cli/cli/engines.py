@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.choosing import load_model, loading, note_bundled
 from sira_cli.cli.console import verbosity, waiting
-from sira_cli.cli.options import Engine, EngineOptions, ModelOptions
+from sira_cli.cli.option_values import Engine
+from sira_cli.cli.options import EngineOptions, ModelOptions
 from sira_cli.interrupts import raise_interrupts
 
 if TYPE_CHECKING:

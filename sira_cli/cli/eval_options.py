@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from sira_cli.cli.options import DecodingOptions, ModelOptions, Verbose, check_file
+from sira_cli.cli.options import DecodingOptions, ModelOptions, Quiet, RetryErrors, Verbose, check_file
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -66,9 +66,7 @@ class EvalOptions:
         ),
     ] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew: replace existing answers.")] = False
-    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Try again what failed in an earlier run.")] = (
-        False
-    )
+    retry_errors: RetryErrors = False
     export: Annotated[
         Export | None, typer.Option(help="Also write the answers into --output as the official scripts read them.")
     ] = None
@@ -78,7 +76,7 @@ class EvalOptions:
     paper: Annotated[bool, typer.Option("--paper", help="Show the paper's figures of the same model, too.")] = False
     format: Annotated[Format, typer.Option(help="Format of the printed figures.")] = Format.TABLE
     json: Annotated[bool, typer.Option("--json", help="Print JSON; the same as --format json.")] = False
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False
+    quiet: Quiet = False
     verbose: Verbose = 0
 
 

@@ -11,61 +11,14 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 
+from sira_cli.cli.option_values import ColorBy, Dtype, Engine, OnLoop, OutputFormat, Quantization
 from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
-
-
-class Dtype(StrEnum):
-    """Precision of the weights."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
-class Engine(StrEnum):
-    """Where pictures are decoded."""
-
-    LOCAL = "local"
-    RAY = "ray"
-
-
-class OnLoop(StrEnum):
-    """What becomes of a text that repeats itself."""
-
-    KEEP = "keep"
-    TRIM = "trim"
-    RETRY = "retry"
-
-
-class Quantization(StrEnum):
-    """Bits of the weights."""
-
-    BITS4 = "4bit"
-    BITS8 = "8bit"
-
-
-class OutputFormat(StrEnum):
-    """What is written."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-    WEBDATASET = "webdataset"
-    LLAVA = "llava"
-
-
-class ColorBy(StrEnum):
-    """What the colours of words show."""
-
-    GROUNDING = "grounding"
-    DELTA = "delta"
 
 
 def complete_preset(incomplete: str) -> list[str]:
@@ -100,7 +53,24 @@ Verbose = Annotated[
     ),
 ]
 
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
+RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Try again what failed in an earlier run.")]
+FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")]
+
+ReportFile = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="Write the record that --json prints.")
+]
+RecordsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Write records to FILE.jsonl or into a folder; .csv and .parquet are made from such records.",
+    ),
+]
 
 _PICTURES = "Pictures, folders, globs, URIs, URLs, or .tar, .parquet and .arrow files; - reads one picture from stdin."
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
@@ -264,15 +234,7 @@ class OutputOptions:
 
     title: ClassVar[str] = "Output"
 
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write records to FILE.jsonl or into a folder; .csv and .parquet are made from such records.",
-        ),
-    ] = None
+    output: RecordsFile = None
     output_format: Annotated[
         OutputFormat | None,
         typer.Option(help="What to write into a folder per file of a data set; llava: answers to --questions."),
@@ -285,13 +247,11 @@ class OutputOptions:
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Start anew: replace existing records and text files.")
     ] = False
-    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Try again what failed in an earlier run.")] = (
-        False
-    )
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")] = False
+    retry_errors: RetryErrors = False
+    fail_fast: FailFast = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON record per picture.")] = False
     no_stream: Annotated[bool, typer.Option("--no-stream", help="Print each text when it is complete.")] = False
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False
+    quiet: Quiet = False
     verbose: Verbose = 0
 
 
@@ -310,6 +270,10 @@ class WorkerOptions:
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of Ray workers (default: one per GPU, or one).")
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.engine == Engine.LOCAL and self.workers is not None:
+            raise SettingsError("--workers is for --engine ray")
 
 
 @dataclass(frozen=True)

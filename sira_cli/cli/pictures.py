@@ -15,9 +15,9 @@ import typer
 from sira_cli.cli.choosing import choose_each, chosen_pictures, chosen_questions, method_names, note_idle
 from sira_cli.cli.console import note, resumable, say, set_verbosity
 from sira_cli.cli.engines import Engines, Job
+from sira_cli.cli.option_values import Engine
 from sira_cli.cli.options import (
     DecodingOptions,
-    Engine,
     EngineOptions,
     ModelOptions,
     OutputOptions,
@@ -123,8 +123,6 @@ def run_pictures(
             )
         if engine.engine == Engine.RAY and len(jobs) > 1:
             raise SettingsError("--engine ray takes one --method at a time")
-        if engine.engine == Engine.LOCAL and engine.workers is not None:
-            raise SettingsError("--workers is for --engine ray")
         failed, engines = 0, Engines(task, model, engine, asked)
         for job in jobs:
             terminal = _Terminal(job.targets, output, len(pictures), job.method.name if len(jobs) > 1 else "")

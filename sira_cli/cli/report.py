@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sira_cli.cli.console import note, set_verbosity
-from sira_cli.cli.options import Overwrite, Verbose, check_file
+from sira_cli.cli.options import Overwrite, Quiet, Verbose, check_file
 from sira_cli.errors import SettingsError
 
 EXAMPLES = """
@@ -31,7 +31,7 @@ def report(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Make a page to look at traces: one HTML file, several traces side by side."""

@@ -9,7 +9,7 @@ import typer
 
 from sira_cli.cli.choosing import choose, load_model
 from sira_cli.cli.console import note, set_verbosity, verbosity
-from sira_cli.cli.options import DecodingOptions, ModelOptions, Verbose, with_options
+from sira_cli.cli.options import DecodingOptions, ModelOptions, Quiet, Verbose, with_options
 from sira_cli.errors import SettingsError
 
 LOOPBACK = ("127.0.0.1", "localhost")
@@ -51,7 +51,7 @@ def serve(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="Longest time until an answer ends; then 504.")
     ] = 300.0,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Answer programs that speak OpenAI's protocol, on this machine only unless --host says otherwise.

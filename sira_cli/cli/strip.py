@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sira_cli.analysis.doubt import DOUBTED, STEPS, bare, doubt, says_something
-from sira_cli.cli.options import ColorBy
+from sira_cli.cli.option_values import ColorBy
 
 # Okabe and Ito's blue and vermilion, which colour-blind readers tell apart; marks carry the same without colour.
 DOUBT = ("", "black on #fbe9df", "black on #f3c6a8 italic", "black on #e8935a italic", "black on #d55e00 italic bold")

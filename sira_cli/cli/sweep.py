@@ -12,7 +12,7 @@ import typer
 
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import resumable, say, set_verbosity
-from sira_cli.cli.options import ModelOptions, Verbose, check_file, with_options
+from sira_cli.cli.options import AsJson, ModelOptions, Quiet, Verbose, check_file, with_options
 from sira_cli.cli.output import check_preset_file, save_plot, save_preset
 from sira_cli.cli.stages import show_stages
 from sira_cli.cli.sweep_table import print_report
@@ -119,8 +119,8 @@ def sweep(
     write_preset: Annotated[
         Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the best setting.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Measure SIRA over K and alpha on yes/no questions, and pick the best (the paper's Figure 3).

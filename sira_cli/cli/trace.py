@@ -11,8 +11,8 @@ import typer
 
 from sira_cli.cli.choosing import choose, chosen_pictures, load_model, note_idle
 from sira_cli.cli.console import say, set_verbosity, verbosity
+from sira_cli.cli.option_values import ColorBy
 from sira_cli.cli.options import (
-    ColorBy,
     Colors,
     DecodingOptions,
     Images,

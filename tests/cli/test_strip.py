@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.cli.options import ColorBy
+from sira_cli.cli.option_values import ColorBy
 from sira_cli.cli.strip import DELTA, DOUBT, PALE, print_words, word_style
 from tests.support.helpers import on_terminal
 

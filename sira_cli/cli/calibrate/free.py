@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sira_cli.cli.calibrate.labels import Annotations, FalseAlarms, Labels, labelling
 from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, drawn_scenes, measured
 from sira_cli.cli.calibrate.saving import Output, check_place
 from sira_cli.cli.calibrate.support import print_report
 from sira_cli.cli.choosing import choose_preset, chosen_pictures, load_model, method_names
 from sira_cli.cli.console import note, set_verbosity
-from sira_cli.cli.options import Images, ModelOptions, Overwrite, SelectionOptions, Verbose, check_file, with_options
+from sira_cli.cli.options import (
+    Images,
+    ModelOptions,
+    Overwrite,
+    Quiet,
+    SelectionOptions,
+    Verbose,
+    check_file,
+    with_options,
+)
 from sira_cli.cli.output import table_console
 from sira_cli.errors import PictureError, SettingsError
 
@@ -34,30 +44,19 @@ sira calibrate free photos/ --labels there.json -m ./my-checkpoint --method sira
 def free(
     *,
     paths: Images = None,
-    annotations: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="What is there: the folder of COCO's annotations, for pictures of COCO."),
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help='What is there: {"a.jpg": ["dog", "car"], ...}, all that is in each.'),
-    ] = None,
+    annotations: Annotations = None,
+    labels: Labels = None,
     scenes: Scenes = False,
     method: Annotated[
         str, typer.Option(metavar="NAMES", help="Methods whose captions are scored, with commas between.")
     ] = "greedy,sira",
-    false_alarms: Annotated[
-        float,
-        typer.Option(
-            "--false-alarms", metavar="PERCENT", min=0, max=100, help="Things that are there may fall below the line."
-        ),
-    ] = 3.0,
+    false_alarms: FalseAlarms = 3.0,
     batch_size: BatchSize = None,
     model: ModelOptions,
     selection: SelectionOptions,
     output: Output = None,
     overwrite: Overwrite = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Fit the weights of --verify free, from pictures with labels.
@@ -121,18 +120,11 @@ def _chosen(
     from sira_cli.models.presets import BUNDLED
 
     named = bool(paths) or selection.files_from is not None
-    given = [each for each in (annotations, labels) if each is not None]
     if scenes or (not named and preset.model == BUNDLED):
-        if named or given:
+        if named or annotations is not None or labels is not None:
             raise SettingsError("--scenes brings pictures and labels: leave out these, or --scenes")
         from sira_cli.demo.labelled_captions import label_scenes
 
         return drawn_scenes(selection, SCENES), label_scenes
-    if len(given) != 1:
-        raise SettingsError("say what is there with --annotations PATH (COCO's) or --labels FILE.json: one of them")
-    from sira_cli.analysis.calibration.support import from_coco, from_labels
-
-    pictures = chosen_pictures(paths or [], selection)
-    if annotations is not None:
-        return pictures, lambda captions: from_coco(captions, annotations)[0]
-    return pictures, lambda captions: from_labels(captions, given[0])
+    label = labelling(annotations, labels)
+    return chosen_pictures(paths or [], selection), lambda captions: label(captions)[0]

@@ -10,7 +10,7 @@ import typer
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import note, say, set_verbosity
-from sira_cli.cli.options import ModelOptions, Overwrite, Verbose, with_options
+from sira_cli.cli.options import ModelOptions, Overwrite, Quiet, Verbose, with_options
 from sira_cli.cli.stages import show_stages
 from sira_cli.errors import SettingsError
 
@@ -66,7 +66,7 @@ def ict(
     output: Output = None,
     write_preset: WritePreset = None,
     overwrite: Overwrite = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Find the directions that method ict adds, once per model, from labelled yes/no questions about pictures.

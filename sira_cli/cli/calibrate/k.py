@@ -10,7 +10,17 @@ import typer
 from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, measured, some_pictures
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import set_verbosity
-from sira_cli.cli.options import Images, ModelOptions, Overwrite, SelectionOptions, Verbose, with_options
+from sira_cli.cli.options import (
+    AsJson,
+    Images,
+    ModelOptions,
+    Overwrite,
+    Quiet,
+    ReportFile,
+    SelectionOptions,
+    Verbose,
+    with_options,
+)
 from sira_cli.cli.output import (
     check_preset_file,
     check_report_files,
@@ -39,9 +49,7 @@ def k(
     batch_size: BatchSize = None,
     model: ModelOptions,
     selection: SelectionOptions,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="Write the record that --json prints.")
-    ] = None,
+    output: ReportFile = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")
     ] = None,
@@ -49,8 +57,8 @@ def k(
         Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the rule's K.")
     ] = None,
     overwrite: Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Estimate K for a model that nobody has measured, from pictures without labels.

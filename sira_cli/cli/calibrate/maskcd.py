@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,7 +10,7 @@ from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, meas
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import note, set_verbosity
-from sira_cli.cli.options import Images, ModelOptions, Overwrite, SelectionOptions, Verbose, with_options
+from sira_cli.cli.options import Images, ModelOptions, Overwrite, Quiet, SelectionOptions, Verbose, with_options
 from sira_cli.cli.output import table_console
 from sira_cli.errors import PictureError
 
@@ -34,7 +34,7 @@ def maskcd(
     output: Output = None,
     write_preset: WritePreset = None,
     overwrite: Overwrite = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Find the heads that look at the image, for --method maskcd.

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sira_cli.cli.calibrate.labels import Annotations, FalseAlarms, Labels, labelling
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import note, set_verbosity
-from sira_cli.cli.options import ModelOptions, Overwrite, Verbose, check_file, with_options
+from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose, check_file, with_options
 from sira_cli.cli.output import check_preset_file, save_preset, save_report, table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
@@ -34,14 +35,8 @@ def support(
         list[Path] | None,
         typer.Argument(metavar="RECORDS", help="Files that `sira caption --verify flag -o` wrote.", show_default=False),
     ] = None,
-    annotations: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="What is there: the folder of COCO's annotations, for pictures of COCO."),
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help='What is there: {"a.jpg": ["dog", "car"], ...}, all that is in each.'),
-    ] = None,
+    annotations: Annotations = None,
+    labels: Labels = None,
     scenes: Annotated[
         bool,
         typer.Option(
@@ -51,22 +46,15 @@ def support(
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help=f"Number of scenes (default: {SCENES}).")
     ] = None,
-    false_alarms: Annotated[
-        float,
-        typer.Option(
-            "--false-alarms", metavar="PERCENT", min=0, max=100, help="Things that are there may fall below the line."
-        ),
-    ] = 3.0,
+    false_alarms: FalseAlarms = 3.0,
     model: ModelOptions,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="Write the record that --json prints.")
-    ] = None,
+    output: ReportFile = None,
     write_preset: Annotated[
         Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the line.")
     ] = None,
     overwrite: Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Find the line between supported and not (--min-support), from captions with labels.
@@ -106,17 +94,11 @@ def support(
 
 
 def _from_files(records: list[Path], annotations: Path | None, labels: Path | None, share: float) -> SupportReport:
-    if (annotations is None) == (labels is None):
-        raise SettingsError("say what is there with --annotations PATH (COCO's) or --labels FILE.json: one of them")
-    from sira_cli.analysis.calibration.support import SupportReport, from_coco, from_labels, read_captions
+    label = labelling(annotations, labels)
+    from sira_cli.analysis.calibration.support import SupportReport, read_captions
 
     source, captions = read_captions(records)
-    unknown = 0
-    if annotations is not None:
-        labelled, unknown = from_coco(captions, annotations)
-    else:
-        assert labels is not None
-        labelled = from_labels(captions, labels)
+    labelled, unknown = label(captions)
     pictures = len({caption.file_name for caption in captions})
     return SupportReport.of(source, pictures, labelled, unknown, share)
 
