@@ -83,7 +83,7 @@ def measure_support(
     found: dict[str, dict[str, Any]] = {}
     for name, lvlm in methods.items():
         named: list[Mention] = []
-        free = FreeSupport(lvlm, Verify(mode="free"))
+        look, free = SecondLook(lvlm), FreeSupport(lvlm, Verify(mode="free"))
         unknown = 0
         for start in range(0, len(scenes), BATCH):
             batch = scenes[start : start + BATCH]
@@ -91,7 +91,7 @@ def measure_support(
             captions = scored_captions(lvlm, batch, numbers.add)
             for row, (scene, (text, contrast, full)) in enumerate(zip(batch, captions, strict=True)):
                 unasked = free.support(numbers, row, contrast[-1]["steps"][1], text)
-                rows = _mentions(SecondLook(lvlm), start + row, scene, unasked, text, contrast, full)
+                rows = _mentions(look, start + row, scene, unasked, text, contrast, full)
                 named += [row for row in rows if row is not None]
                 unknown += rows.count(None)
             on_progress(start + len(batch))

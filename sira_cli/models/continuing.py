@@ -20,7 +20,7 @@ TRIES = 16  # times that a text may begin to name something forbidden, before it
 
 
 @dataclass
-class Going:
+class Continuation:
     """A text that goes on behind some of its tokens.
 
     Attributes:
@@ -62,7 +62,7 @@ class Decoded:
         rows = range(len(inputs["input_ids"]))
         self._trails = dict.fromkeys(rows, trail or Trail(rows))
 
-    def go_on(self, texts: Sequence[Going], new_tokens: int | None = None) -> list[list[int]]:
+    def go_on(self, texts: Sequence[Continuation], new_tokens: int | None = None) -> list[list[int]]:
         """Return the tokens of texts, the kept ones included, of which the rest names nothing forbidden.
 
         Where the method has no other way to go on, after `TRIES` at the latest, something forbidden is named all the
@@ -99,7 +99,7 @@ class Decoded:
         return [found[text.row] for text in texts]
 
     def _decode(
-        self, texts: Sequence[Going], starts: dict[int, list[int]], free: set[int], new_tokens: int | None
+        self, texts: Sequence[Continuation], starts: dict[int, list[int]], free: set[int], new_tokens: int | None
     ) -> list[tuple[list[int], bool]]:
         """Return the tokens of each text, and whether it has come to its end."""
         found: dict[int, tuple[list[int], bool]] = {}
@@ -120,7 +120,7 @@ class Decoded:
         inputs: Any,
         rows: Sequence[int],
         start: Start,
-        texts: dict[int, Going],
+        texts: dict[int, Continuation],
         free: set[int],
         new_tokens: int | None,
     ) -> list[tuple[list[int], bool]]:

@@ -18,7 +18,7 @@ from typing import Any
 from PIL import Image
 
 from sira_cli.models.answering import AnsweringModel
-from sira_cli.models.continuing import Decoded, Going
+from sira_cli.models.continuing import Continuation, Decoded
 from sira_cli.models.forbidding import Forbidden, reach
 from sira_cli.models.records import Answer, FinishReason
 from sira_cli.models.second_look import Check, Claim, PictureLook, SecondLook, Verify
@@ -197,7 +197,7 @@ class Rewriter:
     def _rewrite(self, drafts: Sequence[_Draft], decoded: Decoded, prompts: Any) -> None:
         """Decode texts again until everything that they name is supported, or the rounds are over."""
         for _ in range(self._rounds):
-            going: list[tuple[_Draft, Going]] = []
+            going: list[tuple[_Draft, Continuation]] = []
             for draft in drafts:
                 if (doubt := self._first(draft)) is not None:
                     going.append((draft, self._cut(draft, *doubt, prompts[draft.row].tolist())))
@@ -214,7 +214,7 @@ class Rewriter:
                 named = {claim.thing for claim in draft.check.objects}
                 draft.kept |= {claim.thing for claim in draft.doubted if claim.thing in named}
 
-    def _cut(self, draft: _Draft, claim: Claim, start: int, prompt: Sequence[int]) -> Going:
+    def _cut(self, draft: _Draft, claim: Claim, start: int, prompt: Sequence[int]) -> Continuation:
         """Cut a text off before a thing: what it goes on with."""
         vocabulary, words = self._lvlm.vocabulary, self.look.words
         draft.doubted.append(claim)
@@ -225,13 +225,13 @@ class Rewriter:
             draft.head = draft.head[:start].rstrip()
             kept = vocabulary.encode_after(prompt, draft.head)
             draft.told = len(vocabulary.text(kept))
-            return Going(draft.row, kept, forbidden)
+            return Continuation(draft.row, kept, forbidden)
         begins = reach(
             vocabulary, draft.tokens, start + draft.told - len(draft.head) + 1
         )  # tokens up to its first letter
         kept = draft.tokens[: begins - 1]
         while kept and vocabulary.data(kept[-1]) == b" ":
             kept = kept[:-1]
-        text = Going(draft.row, kept, forbidden)
+        text = Continuation(draft.row, kept, forbidden)
         text.bans.add(draft.tokens[:begins])
         return text
