@@ -116,6 +116,8 @@ class CheckTerminal:
 
     def _sums(self) -> list[str]:
         sums, doubted = self._summary, len(self._summary.doubted)
+        if not sums.captions:
+            return ["no caption was checked"]
         below = f"{sums.unsupported} of them, in {_number(doubted, 'caption')}, below {self._line:g}"
         parts = [f"{_number(sums.captions, 'caption')}, {_number(sums.things, 'thing')}: {below}"]
         if sums.unrecognised:

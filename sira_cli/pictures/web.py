@@ -153,7 +153,8 @@ def _download(url: str, allow_private: bool) -> bytes:
         except httpcore2.UnsupportedProtocol as error:
             raise _DownloadError(str(error)) from None
         except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as error:
-            raise _DownloadError(str(error) or type(error).__name__, again=True) from None
+            plain = re.sub(r"^\[Errno -?\d+\] ", "", str(error))  # "Connection refused" says it
+            raise _DownloadError(plain or type(error).__name__, again=True) from None
         except ValueError as error:
             raise _DownloadError(f"is no URL: {error}") from None
         if isinstance(found, bytes):

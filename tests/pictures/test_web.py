@@ -134,6 +134,14 @@ def test_what_may_pass_is_tried_again(server):
     assert server.asked.count("/status?404") == 1
 
 
+def test_a_server_that_is_not_there():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        port = taken.getsockname()[1]
+        with pytest.raises(PictureError, match=r"a\.png: failed_to_download: Connection refused$"):
+            find_pictures([f"http://127.0.0.1:{port}/a.png"], allow_private=True)[0].read()
+
+
 def test_limits(server, monkeypatch):
     monkeypatch.setattr(web, "LARGEST", 2**20)
     assert fails(server, "endless").endswith("failed_to_download: is larger than 1 MiB")

@@ -107,6 +107,14 @@ def test_records_hold_what_the_library_says_of_the_captions(sira, demo, scenes, 
     assert json.loads((tmp_path / "a.run.json").read_text())["pictures"]["ok before"] == 5
 
 
+def test_where_every_picture_fails_no_sums_are_shown(sira, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    (tmp_path / "a.txt").write_text("A dog.")
+    code, out, err = sira("check", tmp_path, "-p", "demo")
+    assert (code, out) == (3, "no caption was checked\n")
+    assert "1 of 1 failed" in err
+
+
 def test_the_worst_come_first_and_the_sums_below(sira, demo, scenes, tmp_path):
     limit = demo.preset.verify.min_support
     _, out, _ = sira("check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl")
