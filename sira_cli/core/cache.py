@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, StaticCache
 
+from sira_cli.core.row_layers import LateRowLayer
 from sira_cli.core.static_cache import StaticLateLayer, open_slots
-from sira_cli.core.streams import Slots, Streams
+from sira_cli.core.streams import AnyStreams, Streams
 from sira_cli.errors import AttachError, UnsupportedModelError
 
 ROOM = 64  # columns that a cache grows by at a time
@@ -35,13 +36,14 @@ class RoomyLayer(DynamicLayer):
         return self.keys, self.values
 
     def _appended(self, name: str, stored: Any, new: Tensor) -> Tensor:
-        columns = stored.shape[2] if stored.numel() else 0
+        if not stored.numel():
+            return new
+        columns = stored.shape[2]
         more = columns + new.shape[2]
         used, room = self._rooms.get(name, (None, new))
         if used is not stored or more > room.shape[2]:  # others than those written last: beams, or rows that left
             room = new.new_empty(*new.shape[:2], more + ROOM, new.shape[3])
-            if columns:
-                room[:, :, :columns] = stored
+            room[:, :, :columns] = stored
         room[:, :, columns:more] = new
         used = room[:, :, :more]
         self._rooms[name] = used, room
@@ -210,7 +212,7 @@ def is_prompt(cache: Cache | None, boundary: int, q: int) -> bool:
     return int(cache.get_seq_length()) == 0
 
 
-def known_streams(cache: Cache | None, boundary: int) -> Streams | Slots:
+def known_streams(cache: Cache | None, boundary: int) -> AnyStreams:
     """Return the streams of a cache that already holds a prompt.
 
     Raises:
@@ -219,7 +221,7 @@ def known_streams(cache: Cache | None, boundary: int) -> Streams | Slots:
     late = cache.layers[boundary] if cache is not None else None
     if isinstance(late, StaticLateLayer):
         return late.slots
-    if not isinstance(late, LateLayer):
+    if not isinstance(late, LateLayer | LateRowLayer):
         raise AttachError(
             "past_key_values was filled outside this `with attach(...)` block, so it holds no CF stream: "
             "generate from the whole prompt, without past_key_values"
@@ -232,5 +234,5 @@ def cf_keys_and_values(cache: Cache | None, layer: int) -> tuple[Tensor | None, 
     if cache is None:
         return None, None
     late = cache.layers[layer]
-    assert isinstance(late, LateLayer | StaticLateLayer)
+    assert isinstance(late, LateLayer | LateRowLayer | StaticLateLayer)
     return late.cf_rows()

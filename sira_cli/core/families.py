@@ -154,6 +154,21 @@ def check_static_cache(model: Any) -> None:
         )
 
 
+def takes_masks_by_kind(model: Any) -> bool:
+    """Return whether `model` takes one mask per kind of layer, or one for all layers."""
+    kind = model.config.model_type, model.config.get_text_config(decoder=True).model_type
+    return kind not in NO_STATIC_CACHE
+
+
+def windows(model: Any) -> dict[str, int | None]:
+    """Return how many columns the layers of each kind see; None: all."""
+    config = model.config.get_text_config(decoder=True)
+    window = getattr(config, "sliding_window", None)
+    full, sliding = LAYER_TYPES
+    kinds = getattr(config, "layer_types", None) or [full if window is None else sliding]
+    return {kind: window if kind == sliding else None for kind in LAYER_TYPES if kind in kinds}
+
+
 def _refusal(name: str, reason: str) -> UnsupportedModelError:
     families = ", ".join(family.name for family in FAMILIES)
     return UnsupportedModelError(f"{name} is not supported: {reason}. Supported families: {families}.")

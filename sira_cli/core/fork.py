@@ -30,7 +30,7 @@ from sira_cli.core.hooks import Removable, attached_hooks
 from sira_cli.core.masks import cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.core.static_cache import share_layers
-from sira_cli.core.streams import Slots, Streams
+from sira_cli.core.streams import AnyStreams, Streams
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError, UntestedModelWarning
 
 VIEWS = ("full", "cf", "contrast")  # the logits of a Step
@@ -112,7 +112,7 @@ class Pass:
     cf_rows: Tensor | None
     live: Tensor | None
     cache: Cache | None = None
-    streams: Streams | Slots = field(init=False)
+    streams: AnyStreams = field(init=False)
     packed: list[tuple[Tensor | None, Any]] = field(default_factory=list)
 
     def newest(self) -> Tensor:

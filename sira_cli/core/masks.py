@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sira_cli.core.streams import Slots, Streams
+from sira_cli.core.streams import AnyStreams
 
 
 def text_rows(image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,7 +70,7 @@ def take_rows(rows: Tensor, cf_rows: Tensor) -> Tensor:
 
 
 def cf_mask(
-    model_mask: Tensor | None, streams: Streams | Slots, rows: Tensor, visible: Tensor | None = None
+    model_mask: Tensor | None, streams: AnyStreams, rows: Tensor, visible: Tensor | None = None
 ) -> Tensor | None:
     """Build the CF stream's mask from what the model's mask says about the positions of its rows.
 

@@ -1,59 +1,62 @@
 """A batch whose rows come and go: a text that has ended leaves, the next prompts join, and all step together.
 
-    columns    0 ........... N-1
-    row 0      . . x x x x x x     padded on the left: every row's newest token is in the last column
-    row 1      x x x x x x x x
-    joins      . . . x x x x x     the rows of a prompt, which ran in a pass of its own
-
 A row's own columns, positions and mask are those that it has alone, so its logits are, too, up to rounding. The fork's
-hooks are on the model or not: the rows of both streams leave and join alike.
+hooks are on the model or not: the rows of both streams leave and join alike. Where the rows are, `row_cache` says.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers import CompileConfig
 from transformers.cache_utils import DynamicCache
 
-from sira_cli.core.cache import LateLayer, RoomyLayer
-from sira_cli.core.families import find_backbone
+from sira_cli.core.cache import RoomyLayer
+from sira_cli.core.families import find_backbone, takes_masks_by_kind, windows
+from sira_cli.core.row_cache import RowCache
 
-PER_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")  # [..., rows, tokens]
+TOKEN_INPUTS = ("position_ids", "token_type_ids", "mm_token_type_ids")  # [..., rows, tokens]
 
 
 class RowBatch:
     """The rows of a model that decodes B texts of any lengths."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, rows: int = 0, compile_config: CompileConfig | None = None) -> None:
         """Begin without rows.
 
         Args:
             model: a Hugging Face LVLM; whatever hooks change its logits must be on it when `join` and `step` run.
+            rows: how many there will be at most, as far as it is known.
+            compile_config: how steps are compiled; None: they are not. One graph serves all steps as long as no more
+                rows join than `rows`, and no longer texts than the first ones may become.
         """
         self._model = model
-        self._layers = len(find_backbone(model).decoder_layers)
-        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        self._rows, self._compile_config = rows, compile_config
+        backbone = find_backbone(model)
+        self._layers, self._windows = len(backbone.decoder_layers), windows(model)
+        self._takes_kinds = takes_masks_by_kind(model)
+        self._additive = model.get_decoder().config._attn_implementation == "eager"
         self._last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
-        self._cache: DynamicCache | None = None
-        self._mask = torch.empty(0)  # [B, N], 0 at padding
-        self._newest: dict[str, Tensor] = {}  # other inputs of each token, those of the last column: [..., B, 1]
+        self._cache: RowCache | None = None
+        self._newest: dict[str, Tensor] = {}  # other inputs of each token, those of each row's newest one: [..., R, 1]
 
     @property
     def columns(self) -> int:
-        """Number of columns, N; 0 without rows."""
-        return 0 if self._cache is None else self._mask.shape[1]
+        """Number of columns of the longest row; 0 without rows."""
+        return 0 if self._cache is None else max(self._cache.full.lengths, default=0)
 
     @torch.no_grad()
-    def join(self, inputs: Mapping[str, Tensor]) -> Tensor:
+    def join(self, inputs: Mapping[str, Tensor], new_tokens: int = 0) -> Tensor:
         """Run G prompts, let them join behind the rows that are there, and return their logits `[G, V]` in float32.
 
         Args:
             inputs: what the processor makes of the prompts, left-padded, on the model's device.
+            new_tokens: how many tokens each text may have, where room for all of them is to be made now.
         """
         # Plain layers, also for a sliding window, which holds other columns of each row; the mask keeps the window.
         cache = DynamicCache()
@@ -62,88 +65,93 @@ class RowBatch:
         ids = given.pop("input_ids")
         if given.get("attention_mask") is None:
             given["attention_mask"] = torch.ones_like(ids)
-        if self._takes_positions:
-            given["position_ids"] = self._model._prepare_position_ids_for_generation(ids, given)
+        given["position_ids"] = self._model._prepare_position_ids_for_generation(ids, given)
         first = self._model.prepare_inputs_for_generation(ids, is_first_iteration=True, **given)
         logits = self._model(**first, return_dict=True).logits
-        mask = given["attention_mask"]
-        newest = {name: given[name][..., -1:] for name in PER_TOKEN[1:] if given.get(name) is not None}
         if self._cache is None:
-            self._cache, self._mask, self._newest = cache, mask, newest
-        else:
-            _join(self._cache, cache)
-            columns = max(self._mask.shape[1], mask.shape[1])
-            self._mask = torch.cat([_padded(each, columns, -1) for each in (self._mask, mask)])
-            self._newest = {name: torch.cat([value, newest[name]], dim=-2) for name, value in self._newest.items()}
+            self._cache, self._newest = RowCache(cache, fixed=self._compile_config is not None), {}
+        before = len(self._cache.full.lengths)
+        self._cache.join(cache, given["attention_mask"], new_tokens, self._rows)
+        for name in TOKEN_INPUTS:
+            if given.get(name) is not None:
+                self._note_newest(name, given[name][..., -1:], before)
         return _last(logits, ids)
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> Tensor:
         """Run the next token of each row, `[B]`, and return the logits of those behind them, `[B, V]` in float32."""
-        longer = {"attention_mask": self._mask, **self._newest}
-        longer = self._model._update_model_kwargs_for_generation({}, longer)
+        cache = self._cache
+        assert cache is not None
+        cache.count()
+        self._newest["position_ids"] += 1
+        masks = self._masks(cache)
         inputs = self._model.prepare_inputs_for_generation(
-            tokens[:, None],
+            F.pad(tokens, (0, cache.full.rows - len(tokens)))[:, None],
             next_sequence_length=1,
-            past_key_values=self._cache,
+            past_key_values=cache,
             use_cache=True,
-            **longer,
+            attention_mask=masks if isinstance(masks, Tensor) or self._takes_kinds else masks["full_attention"],
+            **{name: value[..., : cache.full.rows, :] for name, value in self._newest.items()},
             **self._last_only,
         )
-        logits = self._model(**inputs, return_dict=True).logits
-        self._mask = longer.pop("attention_mask")
-        self._newest = {name: value[..., -1:] for name, value in longer.items()}
-        return _last(logits, tokens)
+        call = self._model
+        if self._compile_config is not None:
+            call = call.get_compiled_call(self._compile_config)
+        with nullcontext() if self._takes_kinds else self._given(masks):
+            logits = call(**inputs, return_dict=True).logits
+        return _last(logits, tokens)[: len(tokens)]
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Let all but these rows leave, and with them the columns that no other row uses."""
-        if not rows:
+        """Let all rows but these leave. Those that stay are then the first ones, in this order; few should move."""
+        assert self._cache is not None
+        if not rows and self._compile_config is None:
             self._cache = None
             return
+        self._cache.keep(rows)
+        chosen = list(rows)
+        for value in self._newest.values():
+            value[..., : len(rows), :] = value[..., chosen, :]
+
+    def _masks(self, cache: RowCache) -> Any:
+        """Return what the newest tokens see: `[B, 1, 1, N]`, by kind of layer if there are several."""
+        newest = cache.full.newest[: cache.full.rows]  # [B, 1]
+        live = cache.full.live[: cache.full.rows, : cache.full.columns]  # [B, N]
+        columns = torch.arange(live.shape[1], device=live.device)
+        masks = {}
+        for kind, window in self._windows.items():
+            seen = live & (columns <= newest)
+            if window is not None:
+                seen &= columns > newest - window
+            masks[kind] = self._of_attention(seen[:, None, None])
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def _of_attention(self, seen: Tensor) -> Tensor:
+        """Return a mask as the model's attention takes it."""
+        if not self._additive:
+            return seen
+        dtype = self._model.dtype
+        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
+
+    @contextmanager
+    def _given(self, masks: Any) -> Iterator[None]:
+        """Give masks to the text stack of a model that does not pass them on."""
+        handle = self._model.get_decoder().register_forward_pre_hook(
+            lambda decoder, args, kwargs: (args, {**kwargs, "attention_mask": masks}), with_kwargs=True
+        )
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _note_newest(self, name: str, values: Tensor, before: int) -> None:
+        """Note an input of the newest token of rows that joined, `[..., G, 1]`."""
+        known = self._newest.get(name, values.new_zeros(*values.shape[:-2], 0, 1))
         assert self._cache is not None
-        chosen = torch.tensor(rows, device=self._mask.device)
-        mask = self._mask[chosen]
-        unused = int(mask.any(dim=0).int().argmax())
-        self._mask = mask[:, unused:]
-        self._newest = {name: value[..., chosen, :] for name, value in self._newest.items()}
-        _keep(self._cache, chosen, unused)
-
-
-def _keep(cache: DynamicCache, chosen: Tensor, unused: int) -> None:
-    unused_cf = None
-    for layer in cache.layers:
-        _keep_stored(layer, chosen, unused)
-        if isinstance(layer, LateLayer):
-            if unused_cf is None:
-                unused_cf = layer.streams.keep(chosen, unused)  # the late layers share it
-            _keep_stored(layer.cf, chosen, unused_cf)
-
-
-def _keep_stored(layer: Any, chosen: Tensor, unused: int) -> None:
-    chosen = chosen.to(layer.keys.device)
-    layer.keys, layer.values = layer.keys[chosen, :, unused:], layer.values[chosen, :, unused:]
-
-
-def _join(cache: DynamicCache, other: DynamicCache) -> None:
-    shared = None
-    for layer, new in zip(cache.layers, other.layers, strict=True):
-        _join_stored(layer, new)
-        if isinstance(layer, LateLayer) and isinstance(new, LateLayer):
-            _join_stored(layer.cf, new.cf)
-            if shared is None:
-                shared = layer.streams
-                shared.join(new.streams)
-
-
-def _join_stored(layer: Any, new: Any) -> None:
-    columns = max(layer.keys.shape[2], new.keys.shape[2])
-    layer.keys = torch.cat([_padded(each, columns, -2) for each in (layer.keys, new.keys)])
-    layer.values = torch.cat([_padded(each, columns, -2) for each in (layer.values, new.values)])
-
-
-def _padded(value: Tensor, columns: int, dim: int) -> Tensor:
-    """Pad with zeros on the left."""
-    return F.pad(value, (0, 0) * (-1 - dim) + (columns - value.shape[dim], 0))
+        rows = self._cache.full.room[0]
+        if known.shape[-2] < rows:
+            known = F.pad(known, (0, 0, 0, rows - known.shape[-2]))
+        known[..., before : before + values.shape[-2], :] = values
+        self._newest[name] = known
 
 
 def _last(logits: Tensor, like: Tensor) -> Tensor:

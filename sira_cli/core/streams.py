@@ -2,10 +2,12 @@
 
 `Streams` describes a cache that grows by a row per decoding step. `Slots` describes a static one, whose rows are all
 there from the start: a compiled decoding step may read no number or shape that changes from step to step.
+`RowStreams` describes one whose rows come and go, each with a text of its own length.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,37 +82,6 @@ class Streams:
             return None
         return torch.cat([visible, visible.new_ones(len(visible), self.steps)], dim=1)
 
-    def join(self, other: Streams) -> None:
-        """Let the rows of other requests join these, all padded on the left; all that is there becomes the prompt."""
-        full, cf = max(self.full_rows, other.full_rows), max(self.cf_rows, other.cf_rows)
-        padded = [each._padded(full, cf) for each in (self, other)]
-        self.rows, self.live = (torch.cat(parts) for parts in zip(*padded, strict=True))
-        self.prompt, self.steps = full, 0
-
-    def keep(self, chosen: Tensor, unused: int) -> int:
-        """Keep some requests, without columns that none of them uses; all that is there becomes the prompt.
-
-        Args:
-            chosen: `[R]` the requests, by number.
-            unused: first columns of the full stream that go.
-
-        Returns:
-            How many first columns of the CF stream go.
-        """
-        rows, live = self._padded(self.full_rows, self.cf_rows)
-        rows, live = rows[chosen], live[chosen]
-        unused_cf = int(live.any(dim=0).int().argmax())
-        self.prompt, self.steps = self.full_rows - unused, 0
-        self.rows, self.live = (rows[:, unused_cf:] - unused).clamp(min=0), live[:, unused_cf:]
-        return unused_cf
-
-    def _padded(self, full: int, cf: int) -> tuple[Tensor, Tensor]:
-        """Return positions and liveness of all rows so far, `[B, cf]`, among so many columns of the full stream."""
-        rows, live = self.positions(), self.seen()
-        live = torch.ones_like(rows, dtype=torch.bool) if live is None else live
-        more = (cf - self.cf_rows, 0)
-        return F.pad(rows + full - self.full_rows, more), F.pad(live, more)
-
 
 class Slots:
     """The N rows of a static CF cache, during decoding steps.
@@ -165,3 +136,121 @@ class Slots:
     def first_column(self, kv: int) -> Tensor:
         """Return the position of the first of the model's kv mask columns, `[B, 1]`: 0 until a window is full."""
         return (self._newest + 1 - kv).clamp(min=0)
+
+
+class RowStream:
+    """What the rows of one stream hold, when texts come and go: each row's columns begin at 0, and end where they end.
+
+    Attributes:
+        fixed: whether all R rows and C columns are looked at in every step, as a compiled one must.
+        lengths: how many columns each row in use holds; the rows in use are the first ones.
+        newest: `[R, 1]` the column of each row's newest token.
+        positions: `[R, C]` which column of the full stream each column belongs to.
+        live: `[R, C]` False at padding and fillers: nothing sees them.
+    """
+
+    def __init__(self, device: torch.device, fixed: bool) -> None:
+        """Begin without rows.
+
+        Args:
+            device: of the tensors.
+            fixed: as above.
+        """
+        self.fixed = fixed
+        self.lengths: list[int] = []
+        self.newest = torch.zeros(0, 1, dtype=torch.long, device=device)
+        self.positions = torch.zeros(0, 0, dtype=torch.long, device=device)
+        self.live = torch.zeros(0, 0, dtype=torch.bool, device=device)
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Rows and columns that there are, R and C."""
+        return self.live.shape[0], self.live.shape[1]
+
+    @property
+    def rows(self) -> int:
+        """Rows that a step looks at, B."""
+        return self.room[0] if self.fixed else len(self.lengths)
+
+    @property
+    def columns(self) -> int:
+        """Columns that a step looks at, N."""
+        return self.room[1] if self.fixed else max(self.lengths, default=0)
+
+    def make_room(self, rows: int, columns: int) -> None:
+        """Grow to so many rows and columns."""
+        new_rows, new_columns = rows - self.room[0], columns - self.room[1]
+        behind = torch.arange(1, new_columns + 1, device=self.newest.device)
+        last = self.positions[:, -1:] if self.room[1] else self.newest - 1
+        self.positions = F.pad(torch.cat([self.positions, last + behind], dim=1), (0, 0, 0, new_rows))
+        self.live = F.pad(self.live, (0, new_columns, 0, new_rows), value=True)
+        self.newest = F.pad(self.newest, (0, 0, 0, new_rows))
+        if self.fixed:
+            for each in (self.positions, self.live, self.newest):
+                torch._dynamo.mark_static_address(each)  # as `Slots` does
+
+    def place(self, positions: Tensor, live: Tensor | bool, full_rows: int) -> slice:
+        """Let the rows of a prompt be the next ones, and return which these are.
+
+        Args:
+            positions, live: `[G, T]`; True: all are.
+            full_rows: how many columns their full stream has.
+        """
+        group, text = positions.shape
+        places = slice(len(self.lengths), len(self.lengths) + group)
+        self.positions[places, :text] = positions
+        self.positions[places, text:] = torch.arange(self.room[1] - text, device=positions.device) + full_rows
+        self.live[places] = True
+        self.live[places, :text] = live
+        self.newest[places] = text - 1
+        self.lengths += [text] * group
+        return places
+
+    def count(self) -> None:
+        """Count one more token in each row in use."""
+        self.newest[: len(self.lengths)] += 1
+        self.lengths = [length + 1 for length in self.lengths]
+
+    def keep(self, rows: Sequence[int], places: Tensor, sources: Tensor) -> None:
+        """Keep some rows, in this order; those at `places` come from `sources`."""
+        self.lengths = [self.lengths[row] for row in rows]
+        for each in (self.newest, self.positions, self.live):
+            each[places] = each[sources]
+
+
+class RowStreams:
+    """The rows of both streams, as the fork sees them during a decoding step.
+
+    Attributes:
+        full, cf: the streams.
+    """
+
+    def __init__(self, full: RowStream, cf: RowStream) -> None:
+        self.full, self.cf = full, cf
+
+    def count(self) -> None:
+        """Do nothing: whoever runs the step has counted it already, outside of a compiled graph."""
+
+    def newest(self) -> Tensor:
+        """Return the position of each row's newest token, `[B, 1]`."""
+        return self.full.newest[: self.full.rows]
+
+    def positions(self) -> Tensor:
+        """Return the position of each column of the CF stream, `[B, N]`; the full mask hides those to come."""
+        return self.cf.positions[: self.cf.rows, : self.cf.columns]
+
+    def seen(self, visible: Tensor | None = None) -> Tensor:
+        """Return which columns of the CF stream may be seen, `[B, N]`; only growing caches take `visible`."""
+        assert visible is None
+        return self.cf.live[: self.cf.rows, : self.cf.columns]
+
+    def rows_before(self, q: int) -> Tensor:
+        """Return the number of rows of the full stream before its newest q, `[B, 1]`."""
+        return self.newest() + 1 - q
+
+    def first_column(self, kv: int) -> int:
+        """Return the position of the first of the model's kv mask columns: its masks have all columns."""
+        return 0
+
+
+AnyStreams = Streams | Slots | RowStreams

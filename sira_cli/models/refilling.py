@@ -17,7 +17,6 @@ from sira_cli.models.loops import LoopFinder
 from sira_cli.models.records import Answer
 
 T = TypeVar("T")
-IDLE = 4  # if no prompts come, rows whose texts have ended leave when they are more than one of so many
 
 
 @dataclass(eq=False)
@@ -78,17 +77,13 @@ class RefilledSlots(Generic[T]):
         """
         self._lvlm, self._decoder = lvlm, lvlm.decoder.for_task(task)
         self._batch = RowBatch(lvlm.model)
-        self._rows: list[_Row[T]] = []  # as in the batch; those that have ended stay until it is worth while
+        self._rows: list[_Row[T]] = []  # as in the batch
         self._ended: list[Ended[T]] = []
 
     @property
     def under_way(self) -> int:
         """Number of texts that were added and not yet taken."""
-        return len(self._rows) - self._idle + len(self._ended)
-
-    @property
-    def _idle(self) -> int:
-        return sum(row.has_ended for row in self._rows)
+        return len(self._rows) + len(self._ended)
 
     @torch.no_grad()
     def add(self, items: Sequence[T], inputs: Any, seeds: Sequence[int], lengths: Sequence[int] | None = None) -> None:
@@ -112,7 +107,6 @@ class RefilledSlots(Generic[T]):
             processors = lvlm.processors([seed], torch.ones_like(prompt))
             loops = None if settings.on_loop is None else LoopFinder()
             rows.append(_Row(item, prompt, image_tokens[number], lengths[number], processors, loops))
-        self._drop_idle()
         with self._decoder.attach(lvlm.model, lvlm.sira, inputs["input_ids"], {}):
             logits = self._batch.join(inputs)
         self._rows += rows
@@ -124,8 +118,6 @@ class RefilledSlots(Generic[T]):
         if self.under_way and not self._ended:
             with self._decoder.attach(self._lvlm.model, self._lvlm.sira, torch.empty(0), {}):
                 while not self._ended:
-                    if self._idle > max(1, len(self._rows) // IDLE):
-                        self._drop_idle()
                     started = time.perf_counter()
                     newest = torch.tensor([row.tokens[-1] for row in self._rows], device=self._rows[0].prompt.device)
                     self._take(self._rows, self._batch.step(newest), started)
@@ -141,23 +133,25 @@ class RefilledSlots(Generic[T]):
         picked = logits.argmax(dim=-1)
         if rows[0].processors:
             picked = torch.cat([row.pick(z[None]) for row, z in zip(rows, logits, strict=True)])
-        tokens = picked.tolist()
-        going = [(row, token) for row, token in zip(rows, tokens, strict=True) if not row.has_ended]
-        each = (time.perf_counter() - started) / len(going)
-        for row, token in going:
+        each = (time.perf_counter() - started) / len(rows)
+        for row, token in zip(rows, picked.tolist(), strict=True):
             row.tokens.append(token)
             row.seconds += each
             if self._ends(row):
                 row.has_ended = True
                 answer = self._lvlm.answer_of(row.tokens, row.image_tokens, row.prompt.shape[1])
                 self._ended.append(Ended(row.item, answer, row.seconds))
+        self._drop_ended()
 
-    def _drop_idle(self) -> None:
-        """Let rows leave whose texts have ended: all at once, because each time the cache is copied."""
-        stay = [number for number, row in enumerate(self._rows) if not row.has_ended]
-        if len(stay) < len(self._rows):
-            self._rows = [self._rows[number] for number in stay]
-            self._batch.keep(stay)
+    def _drop_ended(self) -> None:
+        """Let rows leave whose texts have ended; the last rows take their places, so that few are copied."""
+        going = [number for number, row in enumerate(self._rows) if not row.has_ended]
+        if len(going) == len(self._rows):
+            return
+        last = [number for number in going if number >= len(going)]
+        stay = [last.pop() if row.has_ended else number for number, row in enumerate(self._rows[: len(going)])]
+        self._rows = [self._rows[number] for number in stay]
+        self._batch.keep(stay)
 
     def _ends(self, row: _Row[T]) -> bool:
         newest = row.tokens[-1]

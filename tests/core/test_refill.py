@@ -75,7 +75,7 @@ def test_every_text_is_what_it_is_alone(name, config, group):
         torch.testing.assert_close(torch.stack(logits[row]), torch.stack(steps), atol=2e-5, rtol=0)
 
 
-def test_columns_that_no_row_uses_any_more_go():
+def test_a_step_looks_at_no_column_behind_the_longest_row():
     case = case_of("LLaVA-1.5")
     prompts = family_prompts("LLaVA-1.5", case, 3)
     sizes = [prompt["input_ids"].shape[1] for prompt in prompts]
@@ -92,6 +92,36 @@ def test_columns_that_no_row_uses_any_more_go():
         batch.step(torch.tensor([7]))
     late = batch._cache.layers[-1]
     text = min(sizes) - int((prompts[short]["input_ids"] == tiny.IMAGE).sum())
-    assert (late.keys.shape[2], late.cf.keys.shape[2]) == (min(sizes) + 1, text + 1)
+    assert (late.seen()[0].shape[2], late.cf_rows()[0].shape[2]) == (min(sizes) + 1, text + 1)
     batch.keep([])
     assert batch.columns == 0
+
+
+def test_rows_that_come_and_go_move_no_other_one():
+    case = case_of("LLaVA-1.5")
+    prompts = family_prompts("LLaVA-1.5", case, 4)
+    batch = RowBatch(case.model)
+
+    def row(place: int) -> list[torch.Tensor]:
+        length, cf_length = (stream.lengths[place] for stream in (batch._cache.full, batch._cache.cf))
+        late = batch._cache.layers[-1]
+        return [late.keys[place, :, :length].clone(), late.cf.values[place, :, :cf_length].clone()]
+
+    def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+        return all(map(torch.equal, found, expected))
+
+    with attach(case.model, SiraConfig(k=3)):
+        for prompt in prompts[:3]:
+            batch.join(prompt)
+        stored = batch._cache.layers[-1].keys.data_ptr()
+        first, second, last = row(0), row(1), row(2)
+        assert not same(second, last)
+        batch.keep([0, 2])  # the second leaves, and the last takes its place
+        assert same(row(0), first)
+        assert same(row(1), last)
+        batch.join(prompts[3])
+        assert batch._cache.layers[-1].keys.data_ptr() == stored
+        assert same(row(0), first)
+        assert same(row(1), last)
+        batch.keep([2, 0])  # in any order
+        assert same(row(1), first)

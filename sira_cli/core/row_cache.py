@@ -1,0 +1,108 @@
+"""The key/value cache of texts that come and go: a row that joins or leaves moves no other one.
+
+    columns  0 1 2 3 4 5 6 7 8 .. C-1
+    row 0    x x x x x n - - -         n: the newest token, another column in each row
+    row 1    . . x x x x x n -         .: padding of the prompts that it joined with
+    row 2    x x n - - - - - -         -: of an earlier text, or nothing yet; masked
+
+Both streams are stored so, each with columns of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache
+
+from sira_cli.core.cache import ROOM, LateLayer
+from sira_cli.core.row_layers import LateRowLayer, RowLayer
+from sira_cli.core.streams import RowStream, RowStreams
+
+
+class RowCache(Cache):
+    """The cache of all layers.
+
+    Attributes:
+        full: the rows of the full stream.
+        cf: those of the CF stream; None without a fork.
+    """
+
+    def __init__(self, prompt: DynamicCache, fixed: bool) -> None:
+        """Begin without rows.
+
+        Args:
+            prompt: the cache of a prompt: the same layers, with keys and values.
+            fixed: as for `RowStream`.
+        """
+        prompt_layers: list[Any] = prompt.layers
+        late = _first_late(prompt)
+        self.full = RowStream(prompt_layers[0].keys.device, fixed)
+        self.cf = None if late is None else RowStream(late.streams.rows.device, fixed)
+        streams = None if self.cf is None else RowStreams(self.full, self.cf)
+        self._rows = [
+            LateRowLayer(streams, layer) if streams and isinstance(layer, LateLayer) else RowLayer(self.full, layer)
+            for layer in prompt_layers
+        ]
+        super().__init__(layers=[*self._rows])
+
+    def make_room(self, rows: int, columns: int, cf_columns: int) -> None:
+        """Have room for so many rows, and columns of each stream; grow in steps."""
+        for stream, wanted in ((self.full, columns), (self.cf, cf_columns)):
+            if stream is not None and (rows > stream.room[0] or wanted > stream.room[1]):
+                stream.make_room(max(rows, stream.room[0]), max(math.ceil(wanted / ROOM) * ROOM, stream.room[1]))
+                for layer in self._layers_of(stream):
+                    layer.make_room()
+
+    def join(self, prompt: DynamicCache, mask: Tensor, new_tokens: int = 0, in_all: int = 0) -> None:
+        """Let the rows of a prompt be the next ones.
+
+        Args:
+            prompt: their cache.
+            mask: `[G, S]`, 0 at padding.
+            new_tokens: how many columns more each will need, as far as it is known.
+            in_all: how many rows there will be, as far as it is known.
+        """
+        late = _first_late(prompt)
+        rows, (group, columns) = len(self.full.lengths), mask.shape
+        cf_columns = 0 if late is None else late.streams.cf_rows
+        self.make_room(max(rows + group, in_all), columns + new_tokens, cf_columns + new_tokens)
+        own = torch.arange(columns, device=mask.device).expand(group, -1)
+        places = self.full.place(own, mask.bool(), columns)
+        if late is not None and self.cf is not None:
+            live = late.streams.seen()
+            self.cf.place(late.streams.rows, True if live is None else live, columns)
+        prompt_layers: list[Any] = prompt.layers
+        for layer, new in zip(self._rows, prompt_layers, strict=True):
+            layer.place(places, new.keys, new.values)
+            if isinstance(layer, LateRowLayer):
+                layer.cf.place(places, *new.cf_rows())
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Let all rows but these leave; those that stay get the first places, in this order."""
+        moved = [(place, row) for place, row in enumerate(rows) if place != row]
+        places, sources = torch.tensor(moved, device=self.full.newest.device, dtype=torch.long).reshape(-1, 2).unbind(1)
+        for stream in (self.full, self.cf):
+            if stream is not None:
+                stream.keep(rows, places, sources)
+                for layer in self._layers_of(stream) if moved else ():
+                    layer.move(places, sources)
+
+    def count(self) -> None:
+        """Count one more token in each row, and have room for it."""
+        for stream in (self.full, self.cf):
+            if stream is not None:
+                stream.count()
+        self.make_room(0, *(max(stream.lengths) if stream else 0 for stream in (self.full, self.cf)))
+
+    def _layers_of(self, stream: RowStream) -> list[RowLayer]:
+        if stream is self.full:
+            return self._rows
+        return [layer.cf for layer in self._rows if isinstance(layer, LateRowLayer)]
+
+
+def _first_late(prompt: DynamicCache) -> LateLayer | None:
+    return next((layer for layer in prompt.layers if isinstance(layer, LateLayer)), None)
