@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sira_cli.core.hooks import Removable
+from sira_cli.core.last_rows import LastRows
 
 _NAME = "sira_two_streams"
 
@@ -30,12 +31,14 @@ class Split(NamedTuple):
         q: number of query rows of the full stream, which come first.
         cf_mask: the CF stream's mask.
         cf_keys, cf_values: `[B, H, N, D]` from the cache. None (no cache): the packed rows behind the first q.
+        last: the last row of each stream, if what the others attend to is of no interest; None: it is.
     """
 
     q: int
     cf_mask: Tensor | None
     cf_keys: Tensor | None = None
     cf_values: Tensor | None = None
+    last: LastRows | None = None
 
 
 # Each attached attention module with its own attention function, and what divides its rows.
@@ -83,7 +86,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Attend within each stream: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
     attend, split = _streams[module]
-    q, cf_mask, cf_keys, cf_values = split(attention_mask)
+    q, cf_mask, cf_keys, cf_values, last = split(attention_mask)
     streams = q, query.shape[2] - q
     full_query, cf_query = query.split_with_sizes(streams, 2)
     if cf_keys is None or cf_values is None:
@@ -92,10 +95,16 @@ def _attend(
     if attention_mask is not None:  # a sliding window's mask has no columns for what lies before the window
         window = attention_mask.shape[-1]
         key, value = key[:, :, -window:], value[:, :, -window:]
-    full, weights = attend(module, full_query, key, value, attention_mask, **kwargs)
+    elif last is not None:  # all keys but those that a static cache has room for
+        key, value = key[:, :, :q], value[:, :, :q]
     cf_mask = None if cf_mask is None else cf_mask.to(query.device)  # layers may be on several devices
+    if last is not None:
+        full_query, cf_query = full_query[:, :, -1:], cf_query[:, :, -1:]  # [B, H, 1, D]
+        attention_mask, cf_mask = (None if mask is None else mask[:, :, -1:] for mask in (attention_mask, cf_mask))
+    full, weights = attend(module, full_query, key, value, attention_mask, **kwargs)
     cf, _ = attend(module, cf_query, cf_keys, cf_values, cf_mask, **kwargs)
-    return torch.cat([full, cf], dim=1), weights
+    rows = torch.cat([full, cf], dim=1)
+    return rows if last is None else last.put_back(rows), weights
 
 
 ALL_ATTENTION_FUNCTIONS.register(_NAME, _attend)

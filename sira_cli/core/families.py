@@ -73,12 +73,17 @@ class Backbone:
         norm: the final norm.
         first_boundary: smallest b = L - K at which a fork is exact.
         tested: its family is a row of `FAMILIES`.
+        behind_keys: modules of the last layer that treat each row by itself, other than those of keys and values;
+            only those of which that is certain.
+        few_queries: whether its attention may leave rows out that are of no interest.
     """
 
     decoder_layers: nn.ModuleList
     norm: nn.Module
     first_boundary: int
     tested: bool
+    behind_keys: tuple[nn.Module, ...]
+    few_queries: bool
 
 
 def find_backbone(model: Any) -> Backbone:
@@ -125,7 +130,19 @@ def find_backbone(model: Any) -> Backbone:
         )
     deepstack = getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ()
     tested = config.model_type in {family.model_type for family in FAMILIES}
-    return Backbone(layers, norm, max(1, len(deepstack)), tested)
+    few_queries = tested and attention == "sdpa"  # eager attention returns weights, perhaps those of all rows
+    behind_keys = _behind_keys(layers[-1], few_queries) if tested else ()
+    return Backbone(layers, norm, max(1, len(deepstack)), tested, behind_keys, few_queries)
+
+
+def _behind_keys(layer: Any, few_queries: bool) -> tuple[nn.Module, ...]:
+    mlp = getattr(layer, "mlp", None)
+    parts = (
+        getattr(layer.self_attn, "q_proj", None) if few_queries else None,
+        getattr(layer.self_attn, "o_proj", None),
+        None if hasattr(mlp, "experts") else mlp,  # a model may have to say which experts each row was given to
+    )
+    return tuple(part for part in parts if part is not None)
 
 
 def output_projections(model: Any) -> list[nn.Module]:

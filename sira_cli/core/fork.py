@@ -2,7 +2,8 @@
 
     layers 0..b-1     [ x_1 ........... x_S ]                      shared prefix, computed once
     at layer b        [ x_1 ........... x_S | x_t for t in text ]  the CF stream's rows are appended
-    layers b..L-1     one call per layer; attention runs once per stream, all else on both at once
+    layers b..L-1     one call per layer; attention runs once per stream, all else on both at once; in layer L-1
+                      only the last row of each stream goes further than its key and value
     after layer L-1   last row of each stream -> Norm -> W_out -> z_full, z_cf
     a decoding step   1 row in the shared layers, 2 rows (full, CF) in the late ones
 
@@ -27,6 +28,7 @@ from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, op
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import FAMILIES, check_static_cache, find_backbone
 from sira_cli.core.hooks import Removable, attached_hooks
+from sira_cli.core.last_rows import LastRows, last_rows_only
 from sira_cli.core.masks import cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.core.static_cache import share_layers
@@ -184,6 +186,8 @@ class Fork:
         self._find_image = config.image_tokens.resolve(model.config).find
         self._on_step = on_step
         self._last_rows = last_rows
+        self._behind_keys = backbone.behind_keys
+        self._few_queries_in = self.k - 1 if backbone.few_queries and last_rows == 1 else None  # which late layer
         self.late_layers = backbone.decoder_layers[self.boundary :]
         self._pass: Pass | None = None  # only while the model runs
 
@@ -194,6 +198,7 @@ class Fork:
         for layer in self.late_layers:
             yield layer.register_forward_pre_hook(self.run_both, with_kwargs=True)
         yield two_streams([layer.self_attn for layer in self.late_layers], self.split_attention)
+        yield from last_rows_only(self._behind_keys, self.last_rows)
         yield self.norm.register_forward_pre_hook(self.join)
         yield self.model.register_forward_hook(self.contrast_logits)
 
@@ -298,7 +303,12 @@ class Fork:
         now = self.running()
         keys, values = cf_keys_and_values(now.cache, self.boundary + late_layer)  # [B, H, N, D]
         seen = now.once(mask, lambda: cf_mask(mask, now.streams, now.newest(), self.visible_cf_rows(now)))
-        return Split(now.q, seen, keys, values)
+        return Split(now.q, seen, keys, values, self.last_rows() if late_layer == self._few_queries_in else None)
+
+    def last_rows(self) -> LastRows | None:
+        """Return which rows of a prompt `join` keeps, the only ones that the last layer need finish; None in a step."""
+        now = self.running()
+        return None if now.cf_rows is None else LastRows(now.q, now.cf_rows.shape[1], self._last_rows)
 
     def join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
         """Before the final norm: keep the last rows of each stream, stacked along the batch (Eq. 3)."""
