@@ -43,7 +43,7 @@ class RowBatch:
         self._additive = model.get_decoder().config._attn_implementation == "eager"
         self._last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
         self._cache: RowCache | None = None
-        self._newest: dict[str, Tensor] = {}  # other inputs of each token, those of each row's newest one: [..., R, 1]
+        self._next: dict[str, Tensor] = {}  # other inputs of each token, those of the next one: [..., R, 1]
 
     @property
     def columns(self) -> int:
@@ -69,12 +69,9 @@ class RowBatch:
         first = self._model.prepare_inputs_for_generation(ids, is_first_iteration=True, **given)
         logits = self._model(**first, return_dict=True).logits
         if self._cache is None:
-            self._cache, self._newest = RowCache(cache, fixed=self._compile_config is not None), {}
-        before = len(self._cache.full.lengths)
+            self._cache, self._next = RowCache(cache, fixed=self._compile_config is not None), {}
         self._cache.join(cache, given["attention_mask"], new_tokens, self._rows)
-        for name in TOKEN_INPUTS:
-            if given.get(name) is not None:
-                self._note_newest(name, given[name][..., -1:], before)
+        self._note_next({name: given[name][..., -1:] for name in TOKEN_INPUTS if given.get(name) is not None})
         return _last(logits, ids)
 
     @torch.no_grad()
@@ -83,7 +80,6 @@ class RowBatch:
         cache = self._cache
         assert cache is not None
         cache.count()
-        self._newest["position_ids"] += 1
         masks = self._masks(cache)
         inputs = self._model.prepare_inputs_for_generation(
             F.pad(tokens, (0, cache.full.rows - len(tokens)))[:, None],
@@ -91,7 +87,7 @@ class RowBatch:
             past_key_values=cache,
             use_cache=True,
             attention_mask=masks if isinstance(masks, Tensor) or self._takes_kinds else masks["full_attention"],
-            **{name: value[..., : cache.full.rows, :] for name, value in self._newest.items()},
+            **{name: value[..., : cache.full.rows, :] for name, value in self._next.items()},
             **self._last_only,
         )
         call = self._model
@@ -99,6 +95,9 @@ class RowBatch:
             call = call.get_compiled_call(self._compile_config)
         with nullcontext() if self._takes_kinds else self._given(masks):
             logits = call(**inputs, return_dict=True).logits
+        self._next["position_ids"] += 1
+        if self._compile_config is not None:
+            logits = logits.clone()  # the next compiled step overwrites them
         return _last(logits, tokens)[: len(tokens)]
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -109,7 +108,7 @@ class RowBatch:
             return
         self._cache.keep(rows)
         chosen = list(rows)
-        for value in self._newest.values():
+        for value in self._next.values():
             value[..., : len(rows), :] = value[..., chosen, :]
 
     def _masks(self, cache: RowCache) -> Any:
@@ -143,15 +142,15 @@ class RowBatch:
         finally:
             handle.remove()
 
-    def _note_newest(self, name: str, values: Tensor, before: int) -> None:
-        """Note an input of the newest token of rows that joined, `[..., G, 1]`."""
-        known = self._newest.get(name, values.new_zeros(*values.shape[:-2], 0, 1))
+    def _note_next(self, newest: dict[str, Tensor]) -> None:
+        """Note inputs of the next token of the rows that joined last, from those of their newest one, `[..., G, 1]`."""
         assert self._cache is not None
-        rows = self._cache.full.room[0]
-        if known.shape[-2] < rows:
+        rows, used = self._cache.full.room[0], len(self._cache.full.lengths)
+        for name, value in self._model._update_model_kwargs_for_generation({}, newest).items():
+            known = self._next.get(name, value.new_zeros(*value.shape[:-2], 0, 1))
             known = F.pad(known, (0, 0, 0, rows - known.shape[-2]))
-        known[..., before : before + values.shape[-2], :] = values
-        self._newest[name] = known
+            known[..., used - value.shape[-2] : used, :] = value[..., -1:]
+            self._next[name] = known
 
 
 def _last(logits: Tensor, like: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ class CompiledSteps:
     """What `generate` needs so that its decoding steps are compiled.
 
     Attributes:
+        config: how they are compiled.
         cache: the cache of the latest request; None before the first.
 
     Args:
@@ -46,8 +47,8 @@ class CompiledSteps:
         # Inductor, with CUDA graphs where there is CUDA; not for sliding windows, whose rows transformers counts in
         # Python: each count would be a CUDA graph of its own.
         kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
-        self._config = CompileConfig(mode="default") if "sliding_attention" in kinds else CompileConfig()
-        self._config._compile_all_devices = True  # type: ignore[assignment] # annotated as None upstream
+        self.config = CompileConfig(mode="default") if "sliding_attention" in kinds else CompileConfig()
+        self.config._compile_all_devices = True  # type: ignore[assignment] # annotated as None upstream
         self.cache: ReusedCache | None = None
         self._batch = self._rows = 0
 
@@ -62,7 +63,7 @@ class CompiledSteps:
             self._batch, self._rows = batch, math.ceil(needed / CACHE_ROWS) * CACHE_ROWS
             self.cache = ReusedCache(self._model.config, self._rows, new_tokens)
         self.cache.reset()  # type: ignore[no-untyped-call] # not annotated upstream
-        return {"past_key_values": self.cache, "compile_config": self._config}
+        return {"past_key_values": self.cache, "compile_config": self.config}
 
 
 @contextmanager

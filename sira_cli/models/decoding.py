@@ -111,7 +111,7 @@ class DecodingModel:
         """Whether the next picture can take the place of a text that has ended (`models/refilling.py`)."""
         settings = self.preset.generation
         able = Ability.REFILLED_SLOTS in self.decoder.abilities
-        return able and settings.num_beams == 1 and settings.on_loop != "retry" and self.compiled is None
+        return able and settings.num_beams == 1 and settings.on_loop != "retry"
 
     def picture_seeds(self, image_hashes: Sequence[str]) -> list[int]:
         """Return the seed of each picture's noise, for methods that change the picture."""

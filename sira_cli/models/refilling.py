@@ -13,6 +13,7 @@ from transformers import LogitsProcessorList
 
 from sira_cli.core.refill import RowBatch
 from sira_cli.models.answering import AnsweringModel
+from sira_cli.models.compiled import compiler_errors
 from sira_cli.models.loops import LoopFinder
 from sira_cli.models.records import Answer
 
@@ -66,17 +67,22 @@ class RefilledSlots(Generic[T]):
                 print(ended.item, ended.answer.text)
 
     The method's hooks are on the model only while `add` and `advance` run.
+
+    Attributes:
+        rows: as given; another number holds after `clear`.
     """
 
-    def __init__(self, lvlm: AnsweringModel, task: str = "caption") -> None:
+    def __init__(self, lvlm: AnsweringModel, task: str = "caption", *, rows: int = 0) -> None:
         """Begin without texts.
 
         Args:
             lvlm: the model; its `refills` says whether it can do this.
             task: `caption` or `ask`, which some methods treat differently.
+            rows: how many texts there will be at once, for compiled steps: each other number is another graph.
         """
         self._lvlm, self._decoder = lvlm, lvlm.decoder.for_task(task)
-        self._batch = RowBatch(lvlm.model)
+        self.rows = rows
+        self._batch = self._empty_batch()
         self._rows: list[_Row[T]] = []  # as in the batch
         self._ended: list[Ended[T]] = []
 
@@ -108,7 +114,7 @@ class RefilledSlots(Generic[T]):
             loops = None if settings.on_loop is None else LoopFinder()
             rows.append(_Row(item, prompt, image_tokens[number], lengths[number], processors, loops))
         with self._decoder.attach(lvlm.model, lvlm.sira, inputs["input_ids"], {}):
-            logits = self._batch.join(inputs)
+            logits = self._batch.join(inputs, 0 if lvlm.compiled is None else max(lengths))
         self._rows += rows
         self._take(rows, logits, started)
 
@@ -120,13 +126,23 @@ class RefilledSlots(Generic[T]):
                 while not self._ended:
                     started = time.perf_counter()
                     newest = torch.tensor([row.tokens[-1] for row in self._rows], device=self._rows[0].prompt.device)
-                    self._take(self._rows, self._batch.step(newest), started)
+                    self._take(self._rows, self._step(newest), started)
         ended, self._ended = self._ended, []
         return ended
 
     def clear(self) -> None:
         """Give up all texts under way, as one must after an error."""
-        self._rows, self._ended, self._batch = [], [], RowBatch(self._lvlm.model)
+        self._rows, self._ended, self._batch = [], [], self._empty_batch()
+
+    def _empty_batch(self) -> RowBatch:
+        compiled = self._lvlm.compiled
+        return RowBatch(self._lvlm.model, rows=self.rows, compile_config=None if compiled is None else compiled.config)
+
+    def _step(self, newest: Tensor) -> Tensor:
+        if self._lvlm.compiled is None:
+            return self._batch.step(newest)
+        with compiler_errors():
+            return self._batch.step(newest)
 
     def _take(self, rows: Sequence[_Row[T]], logits: Tensor, started: float) -> None:
         """Pick a token for each of some rows, and note which texts have ended."""

@@ -100,7 +100,7 @@ class BatchRun:
         # Answers to questions are short, and all about as long.
         refills = lvlm.refills and task == "caption" and self.batch_size > 1
         refills = refills and not words and not choices and verify is None
-        self._slots = PictureSlots(lvlm, task) if refills else None
+        self._slots = PictureSlots(lvlm, task, self.batch_size) if refills else None
         self._halvings: deque[Halved] = deque()
 
     def blank(self) -> Result:

@@ -37,10 +37,10 @@ class _UnderWay(NamedTuple):
 class PictureSlots:
     """The pictures whose texts are under way."""
 
-    def __init__(self, lvlm: Lvlm, task: str) -> None:
-        """Begin without pictures; `task` is `caption` or `ask`."""
+    def __init__(self, lvlm: Lvlm, task: str, rows: int = 0) -> None:
+        """Begin without pictures; `task` is `caption` or `ask`, `rows` as for `RefilledSlots`."""
         self._lvlm = lvlm
-        self._slots: RefilledSlots[_UnderWay] = RefilledSlots(lvlm, task)
+        self._slots: RefilledSlots[_UnderWay] = RefilledSlots(lvlm, task, rows=rows)
         self._pictures: list[_UnderWay] = []
 
     def __len__(self) -> int:
@@ -67,6 +67,7 @@ class PictureSlots:
         """After an error, return all pictures without an answer; there are none left here."""
         items, images = [each.item for each in self._pictures], [each.image for each in self._pictures]
         seconds = sum(each.seconds for each in self._pictures)
+        self._slots.rows = len(items) // 2  # the run tries again in halves
         self._slots.clear()
         self._pictures = []
         return Batch(items, images, None, seconds)

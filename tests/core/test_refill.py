@@ -6,6 +6,8 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
+from transformers import CompileConfig
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
@@ -19,9 +21,10 @@ LENGTHS = (3, 6, 2, 5, 1, 4)  # of the texts, so that rows leave at different ti
 SLOTS = 3
 
 
-def refilled(model, prompts, config: SiraConfig | None, group: int = 1):
+def refilled(model, prompts, config: SiraConfig | None, group: int = 1, compile_config: CompileConfig | None = None):
     """Tokens and logits of each text, decoded in slots that are refilled with `group` prompts at a time."""
-    batch = RowBatch(model)
+    batch = RowBatch(model, rows=SLOTS, compile_config=compile_config)
+    room = max(LENGTHS) if compile_config else 0
     waiting = list(range(len(prompts)))
     tokens, logits = [[] for _ in prompts], [[] for _ in prompts]
     under_way: list[int] = []
@@ -35,7 +38,7 @@ def refilled(model, prompts, config: SiraConfig | None, group: int = 1):
         with attach(model, config) if config else nullcontext():
             while waiting and SLOTS - len(under_way) >= min(group, len(waiting)):
                 joining, waiting = waiting[:group], waiting[group:]
-                take(joining, batch.join(left_pad([prompts[row] for row in joining])))
+                take(joining, batch.join(left_pad([prompts[row] for row in joining]), room))
                 under_way += joining
             if all(len(tokens[row]) < LENGTHS[row] for row in under_way):
                 take(under_way, batch.step(torch.tensor([tokens[row][-1] for row in under_way])))
@@ -73,6 +76,48 @@ def test_every_text_is_what_it_is_alone(name, config, group):
         expected, steps = alone(case.model, prompt, LENGTHS[row], config)
         assert tokens[row] == expected, row
         torch.testing.assert_close(torch.stack(logits[row]), torch.stack(steps), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("LLaVA-1.5", None),
+        ("LLaVA-1.5", SiraConfig(k=3)),
+        ("Qwen2.5-VL", SiraConfig(k=3)),
+        pytest.param("Qwen2.5-VL", None, marks=pytest.mark.slow),
+        pytest.param("Gemma 3", None, marks=pytest.mark.slow),
+        pytest.param("Gemma 3", SiraConfig(k=3), marks=pytest.mark.slow),
+    ],
+)
+def test_one_graph_serves_all_steps_whoever_joins_or_leaves(name, config):
+    """Traced and guarded for real, run without a compiler; `fullgraph` refuses graph breaks."""
+    case = case_of(name)
+    torch.compiler.reset()
+    counters.clear()
+    prompts = family_prompts(name, case, len(LENGTHS))
+    prompts.sort(key=lambda prompt: -prompt["input_ids"].shape[1])  # so that the first ones need the most room
+    compile_config = CompileConfig(fullgraph=True, backend="eager", mode=None)
+    tokens, logits = refilled(case.model, prompts, config, 2, compile_config)
+    assert counters["stats"]["unique_graphs"] == 1
+    for row, prompt in enumerate(prompts):
+        expected, steps = alone(case.model, prompt, LENGTHS[row], config)
+        assert tokens[row] == expected, row
+        torch.testing.assert_close(torch.stack(logits[row]), torch.stack(steps), atol=2e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_compiled_slots_grow_with_what_joins():
+    case = case_of("LLaVA-1.5")
+    prompts = family_prompts("LLaVA-1.5", case, len(LENGTHS))
+    torch.compiler.reset()
+    batch = RowBatch(case.model, rows=1, compile_config=CompileConfig(fullgraph=True, backend="eager", mode=None))
+    with attach(case.model, SiraConfig(k=3)):
+        for place, prompt in enumerate(prompts[:2]):
+            batch.join(prompt, 200 * place)
+            z = batch.step(torch.tensor([7] * (place + 1)))
+            single = RowBatch(case.model)
+            single.join(prompt)
+            torch.testing.assert_close(z[-1:], single.step(torch.tensor([7])), atol=2e-5, rtol=0)
 
 
 def test_a_step_looks_at_no_column_behind_the_longest_row():

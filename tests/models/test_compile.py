@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +18,14 @@ from torch._inductor.utils import fresh_cache
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
+from sira_cli.demo.questions import validation_pictures
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS
 from sira_cli.models import compiled
 from sira_cli.models.compiled import CACHE_ROWS, CompiledSteps, compiler_errors
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.refilling import RefilledSlots
 from sira_cli.pictures.sources import open_picture
 from tests.support import tiny
 from tests.support.helpers import generate, generate_sira
@@ -90,6 +93,25 @@ def test_a_folder_gets_the_same_texts_from_one_compilation(qwen_folder, photos, 
     images = [open_picture(photos[name]).image for name in ("tall", "coffee")]  # padded on the left
     inputs = plain.prepare(images, ["What is it?", "Why?"])
     assert [answer.text for answer in lvlm.answer(inputs)] == [answer.text for answer in plain.answer(inputs)]
+
+
+def test_pictures_in_slots_get_the_same_texts_from_one_compilation(no_compiler_needed):
+    plain, lvlm = load("demo", max_new_tokens=40), load("demo", compile=True, max_new_tokens=40)
+    assert lvlm.refills
+    images = [scene.open().image for scene in islice(validation_pictures(), 5)]
+    prompts = [plain.preset.prompts.caption] * len(images)
+    alone = [plain.answer(plain.prepare([image], prompts[:1]))[0] for image in images]
+    slots: RefilledSlots[int] = RefilledSlots(lvlm, rows=2)
+    found = {}
+    for number, image in enumerate(images):
+        while slots.under_way == 2:
+            found |= {ended.item: ended.answer for ended in slots.advance()}
+        slots.add([number], lvlm.prepare([image], prompts[:1]), [0])
+    while slots.under_way:
+        found |= {ended.item: ended.answer for ended in slots.advance()}
+    assert [found[number] for number in range(len(images))] == alone
+    assert len({answer.output_tokens for answer in alone}) > 1
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 def test_a_cache_is_used_again_until_it_is_too_small(llava: tiny.Tiny):

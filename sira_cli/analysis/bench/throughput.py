@@ -240,7 +240,7 @@ def _static(lvlm: Lvlm, batches: Sequence[Any], lengths: Sequence[int], batch_si
 
 def _refilled(lvlm: Lvlm, groups: Sequence[Any], lengths: Sequence[int], batch_size: int) -> list[int]:
     """Decode in slots that are refilled, and return the lengths of the texts."""
-    slots: RefilledSlots[int] = RefilledSlots(lvlm)
+    slots: RefilledSlots[int] = RefilledSlots(lvlm, rows=batch_size)
     found, first = [0] * len(lengths), 0
     for inputs in groups:
         items = range(first, first + len(inputs["input_ids"]))
