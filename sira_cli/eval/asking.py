@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,24 @@ from sira_cli.files import relative
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.names import as_text
-from sira_cli.pictures.sources import located
+from sira_cli.pictures.picture import FilePicture
 from sira_cli.runs.batch import BatchRun
 from sira_cli.runs.events import Halved, PictureEvent, Skipped
 from sira_cli.runs.item import Item
+from sira_cli.runs.kept import Kept
 from sira_cli.runs.ledger import Ledger
+from sira_cli.runs.questions import KEPT
+
+
+@dataclass(frozen=True)
+class _AskedPicture(FilePicture):
+    """A picture about which there may be several questions: its file is read once for those that follow each other."""
+
+    reads: Kept[bytes] = field(default_factory=lambda: Kept(0), compare=False, repr=False)
+
+    def read(self) -> bytes:
+        """Return the file's bytes."""
+        return self.reads.get(self.location, super().read)
 
 
 def settings_of(lvlm: Lvlm) -> dict[str, Any]:
@@ -92,10 +105,10 @@ def answer_part(
     more = {"part": part.name, **asdict(EvalSettings.of(lvlm))}
     ledger.begin()
     folder = images.resolve()
-    beside = Path(relative(folder, ledger.path.parent))
+    beside, reads = Path(relative(folder, ledger.path.parent)), Kept[bytes](KEPT)
     events = run.answers(
         Item(
-            located(str(folder / ask.picture)),
+            _AskedPicture(str(folder / ask.picture), str(folder / ask.picture), reads),
             as_text((beside / ask.picture).as_posix()),
             _prompt(lvlm, part, ask),
             ask.unit,

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from PIL import Image
 
 from sira_cli.errors import PictureError, PictureSettingsError, SettingsError, SiraError
 from sira_cli.models.choices import choose
+from sira_cli.models.encoded import EncodedPictures
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
@@ -34,12 +36,14 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ahead import ahead
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.item import Item
+from sira_cli.runs.kept import Kept
 from sira_cli.runs.memory import out_of_memory, peak_memory
 from sira_cli.runs.prompts import filled
 from sira_cli.runs.slots import GROUPS, Batch, PictureSlots
 
 READERS = 4
 FLUSH = 64  # pictures that an earlier run has done are given out together
+DECODED = 2  # pictures whose samples wait for the next question about them
 WINDOW = 4  # batches, within which pictures are sorted by size
 
 _log = logging.getLogger(__name__)
@@ -102,6 +106,8 @@ class BatchRun:
         refills = refills and not words and not choices and verify is None
         self._slots = PictureSlots(lvlm, task, self.batch_size) if refills else None
         self._halvings: deque[Halved] = deque()
+        self._decoded: Kept[tuple[Image.Image, tuple[str, ...]]] = Kept(DECODED if task == "ask" else 0)
+        self._encoded = EncodedPictures() if task == "ask" else None
 
     def blank(self) -> Result:
         """Return a result without a picture: what all results of this run have in common."""
@@ -244,7 +250,8 @@ class BatchRun:
     def _samples(self, item: Item) -> Image.Image | None:
         data, item.data = item.data, b""
         try:
-            image, item.warnings = decode_picture(item.picture.shown, data)
+            shown = item.picture.shown
+            image, item.warnings = self._decoded.get((shown, item.sha256), lambda: decode_picture(shown, data))
         except Exception as error:
             self._fail(item, error)
             return None
@@ -309,7 +316,8 @@ class BatchRun:
             return
         started = time.perf_counter()
         try:
-            answers = self._answers(batch)
+            with self._features_kept(batch):
+                answers = self._answers(batch)
         except Exception as error:
             if _is_final(error):
                 raise
@@ -342,6 +350,10 @@ class BatchRun:
             items, images = batch.items[part], batch.images[part]
             inputs = self._inputs(list(zip(items, images, strict=True)))
             self._decode(Batch(items, images, inputs, batch.seconds / 2))
+
+    def _features_kept(self, batch: Batch) -> AbstractContextManager[None]:
+        """Encode pictures once, about which there may be several questions."""
+        return self._encoded.used_by(self._lvlm.model, len(batch.items)) if self._encoded else nullcontext()
 
     def _answers(self, batch: Batch) -> list[Answer]:
         if self._choices:

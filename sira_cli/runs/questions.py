@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,37 +15,11 @@ from sira_cli.pictures import stores
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
+from sira_cli.runs.kept import Kept
 from sira_cli.runs.rows import read_rows, read_table, some
 
 _IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("text", "question")
-_KEPT = 8  # pictures whose bytes wait for the next question
-
-
-class _Reads:
-    """The bytes of the pictures that were read last. Safe in threads; a copy in another process is empty."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[str, Future[bytes]] = OrderedDict()
-
-    def __reduce__(self) -> tuple[type[_Reads], tuple[()]]:
-        return _Reads, ()
-
-    def read(self, picture: Picture) -> bytes:
-        """Return a picture's bytes; who asks while another thread reads them waits for it."""
-        with self._lock:
-            first = picture.identity not in self._kept
-            if first:
-                self._kept[picture.identity] = Future()
-                if len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-            waiting = self._kept[picture.identity]
-        if first:
-            try:
-                waiting.set_result(picture.read())
-            except BaseException as error:
-                waiting.set_exception(error)
-        return waiting.result()
+KEPT = 8  # pictures whose bytes wait for the next question
 
 
 @dataclass(frozen=True)
@@ -66,7 +37,7 @@ class QuestionPicture(Picture):
     question: str
     prompt: str
     question_id: str | int
-    reads: _Reads = field(default_factory=_Reads, compare=False, repr=False)
+    reads: Kept[bytes] = field(default_factory=lambda: Kept(KEPT), compare=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -114,7 +85,7 @@ class QuestionPicture(Picture):
 
     def read(self) -> bytes:
         """Return the picture's bytes, which are read once for questions that follow each other."""
-        return self.reads.read(self.picture)
+        return self.reads.get(self.picture.identity, self.picture.read)
 
 
 def question_pictures(
@@ -142,7 +113,7 @@ def question_pictures(
         SettingsError: Parquet needs pyarrow, which is missing.
     """
     base = str(file.parent) if images is None else images.rstrip("/")
-    reads, found = _Reads(), dict[str, Picture]()
+    reads, found = Kept[bytes](KEPT), dict[str, Picture]()
     where = ""
     for where, row in _rows(file):
         name, question = _text(where, row, _IMAGES), _text(where, row, _QUESTIONS)

@@ -13,6 +13,7 @@ import pytest
 from sira_cli import methods
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.pictures.picture import FilePicture
 from tests.support.eval.helpers import SPLITS, rows, values
 
 
@@ -52,6 +53,20 @@ def test_pope_against_single_questions(pope, scenes, lvlm, loaded):
             assert row["answered"] == len(asked)
     once = 2 * len(distinct)  # under two methods, each again by `say`
     assert sum(loaded.values()) == 2 * once
+
+
+def test_pictures_are_read_and_encoded_once_for_questions_that_follow_each_other(pope, scenes, lvlm, monkeypatch):
+    reads, encoded, read = [], [], FilePicture.read
+    monkeypatch.setattr(FilePicture, "read", lambda picture: reads.append(picture.location) or read(picture))
+    encoder = lvlm.model.get_encoder(modality="image")
+    handle = encoder.register_forward_hook(lambda module, args, output: encoded.append(len(output[0])))
+    assert pope("--method", "greedy", splits=SPLITS[:1])[0] == 0
+    handle.remove()
+    lines = (scenes / "pope" / f"scenes_pope_{SPLITS[0]}.json").read_text().splitlines()
+    pictures = list(dict.fromkeys(json.loads(line)["image"] for line in lines))
+    assert len(lines) > 3 * len(pictures)
+    assert sorted(reads) == sorted(str(scenes / "images" / picture) for picture in pictures)
+    assert sum(encoded) == len(pictures)
 
 
 def test_controls(pope, loaded):

@@ -15,6 +15,8 @@ from pyarrow import parquet
 from sira_cli import DataError, load, run_pictures
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import FilePicture
+from sira_cli.runs import batch
+from sira_cli.runs.events import Finished
 from sira_cli.runs.questions import question_pictures
 from tests.support.shards import EXAMPLES
 
@@ -66,6 +68,26 @@ def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
     monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", None)
     assert sira(*command)[0] == 3  # nothing is decoded again
     assert Path("answers.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("method", "batch_size", "passes"), [("sira", 1, 1), ("sira", 4, 1), ("vcd", 1, 2), ("vcd", 4, 2)]
+)
+def test_pictures_are_decoded_and_encoded_once(folder, monkeypatch, method, batch_size, passes):
+    write("q.jsonl", [row | {"text": f"Describe the {row['text'][11:-1]}."} for row in QUESTIONS])
+    samples, decode = [], batch.decode_picture
+    monkeypatch.setattr(batch, "decode_picture", lambda name, data: samples.append(name) or decode(name, data))
+    lvlm = load("demo", method=method, max_new_tokens=6)
+    encoder, pictures = lvlm.model.get_encoder(modality="image"), []
+    handle = encoder.register_forward_hook(lambda module, args, output: pictures.append(len(output[0])))
+    events = list(run_pictures(lvlm, "photos", questions="q.jsonl", output="a.jsonl", batch_size=batch_size))
+    handle.remove()
+    assert sorted(samples) == ["photos/0.png", "photos/1.png"]
+    assert pictures == [1] * (2 * passes)  # vcd's second pass looks at a picture with noise
+    done = [event for event in events if isinstance(event, Finished)]
+    texts = [event.record.text for event in done]
+    assert texts == [lvlm.ask(f"photos/{event.picture.relative}", event.record.prompt).text for event in done]
+    assert len(set(texts)) > 1
 
 
 def test_a_changed_question_alone_is_asked_again(folder):
