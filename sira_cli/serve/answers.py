@@ -1,0 +1,171 @@
+"""The answer to one request as OpenAI's clients expect it: whole, or as events while the text grows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from fastapi import Request
+
+from sira_cli.errors import PictureError, SettingsError, SiraError
+from sira_cli.serve.jobs import Job, Logprob, Piece, Reply
+from sira_cli.serve.metrics import Metrics
+from sira_cli.serve.protocol import ChatRequest, RequestError
+
+POLLED = 0.2  # seconds between looks whether a client is still there
+
+_log = logging.getLogger(__name__)
+
+
+class Answering:
+    """One request's way from the decoder's pieces to OpenAI's objects."""
+
+    def __init__(
+        self,
+        request: Request,
+        job: Job,
+        pieces: asyncio.Queue[Piece | Reply | Exception],
+        until: float,
+        chat: ChatRequest,
+        model: str,
+        metrics: Metrics,
+    ) -> None:
+        """Begin to wait.
+
+        Args:
+            request: whose client is looked for.
+            job: what the decoder was given.
+            pieces: what it tells.
+            until: the answer must be there by then, by `time.monotonic`.
+            chat: what was asked for.
+            model: the name that the answer shows if the client gave none.
+            metrics: what is counted.
+        """
+        self._request, self._job, self._pieces, self._until = request, job, pieces, until
+        self._chat, self._metrics, self._began = chat, metrics, time.monotonic()
+        self._looked = self._began
+        self._common = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": chat.model or model,
+        }
+
+    async def next(self) -> Piece | Reply:
+        """Wait for what comes next.
+
+        Raises:
+            RequestError: the request failed, took too long, or its client has gone.
+        """
+        try:
+            while True:
+                left = self._until - time.monotonic()
+                if left <= 0:
+                    raise RequestError("the answer was not there in time", 504, code="timeout")
+                # Pieces may come faster than that; a stream that nobody reads is ended by the framework.
+                if not self._chat.stream and time.monotonic() - self._looked > POLLED:
+                    self._looked = time.monotonic()
+                    if await self._request.is_disconnected():
+                        raise RequestError("the client has gone", 499, code="gone")
+                with suppress(TimeoutError):
+                    piece = await asyncio.wait_for(self._pieces.get(), min(POLLED, left))
+                    break
+        except BaseException:
+            self._job.gone = True
+            raise
+        if isinstance(piece, Exception):
+            raise piece if isinstance(piece, RequestError) else as_request_error(piece)
+        return piece
+
+    async def whole(self, piece: Piece | Reply) -> dict[str, Any]:
+        """Return the answer as one object, from its first piece on."""
+        logprobs: list[Logprob] = []
+        while isinstance(piece, Piece):
+            logprobs += piece.logprobs
+            piece = await self.next()
+        logprobs += piece.rest.logprobs
+        self._count()
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": piece.answer.text, "refusal": None},
+            "logprobs": self._logprobs(logprobs),
+            "finish_reason": _finish_reason(piece),
+        }
+        return {
+            **self._common,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": _usage(piece),
+            "sira": piece.sira,
+        }
+
+    async def stream(self, piece: Piece | Reply) -> AsyncIterator[str]:
+        """Yield the answer as events, from its first piece on."""
+        try:
+            yield self._event({"role": "assistant", "content": ""})
+            while isinstance(piece, Piece):
+                yield self._event({"content": piece.text}, piece.logprobs)
+                piece = await self.next()
+            if piece.rest.text or piece.rest.logprobs:
+                yield self._event({"content": piece.rest.text}, piece.rest.logprobs)
+            yield self._event({}, finish_reason=_finish_reason(piece), sira=piece.sira)
+            if self._chat.stream_options is not None and self._chat.stream_options.include_usage:
+                yield _line({**self._common, "object": "chat.completion.chunk", "choices": [], "usage": _usage(piece)})
+            self._count()
+        except RequestError as error:
+            self._metrics.requests.labels(str(error.status)).inc()
+            yield _line(error.to_json())
+        finally:
+            self._job.gone = True
+        yield "data: [DONE]\n\n"
+
+    def _event(
+        self,
+        delta: dict[str, Any],
+        logprobs: list[Logprob] | None = None,
+        finish_reason: str | None = None,
+        **more: Any,
+    ) -> str:
+        choice = {
+            "index": 0,
+            "delta": delta,
+            "logprobs": self._logprobs(logprobs or []) if "content" in delta else None,
+            "finish_reason": finish_reason,
+        }
+        return _line({**self._common, "object": "chat.completion.chunk", "choices": [choice], **more})
+
+    def _logprobs(self, found: list[Logprob]) -> dict[str, Any] | None:
+        return {"content": found, "refusal": None} if self._chat.logprobs else None
+
+    def _count(self) -> None:
+        self._metrics.requests.labels("200").inc()
+        self._metrics.seconds.observe(time.monotonic() - self._began)
+
+
+def _finish_reason(reply: Reply) -> str:
+    """Return why a text ended, in OpenAI's words; one that repeats itself was ended before the limit."""
+    return "length" if reply.answer.finish_reason == "length" else "stop"
+
+
+def _usage(reply: Reply) -> dict[str, int]:
+    prompt, new = reply.answer.prompt_tokens, reply.answer.output_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+
+
+def _line(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+
+
+def as_request_error(error: Exception) -> RequestError:
+    """Return what a client is told of an error; of one that nobody foresaw, only that there was one."""
+    if isinstance(error, PictureError | SettingsError):
+        return RequestError(str(error))
+    if isinstance(error, SiraError):
+        return RequestError(str(error), 422, code="unprocessable")
+    _log.error("a request failed: %s", type(error).__name__, exc_info=error)
+    return RequestError("the server failed; its log says why", 500, code="internal_error")
