@@ -167,20 +167,28 @@ class FreeSupport:
 
         Only what was decoded is scored, and no prefix or suffix of the preset.
         """
-        lvlm = self._lvlm
-        numbers = ThingNumbers(lvlm.vocabulary, lvlm.sira.alpha)
-        answers = lvlm.answer(inputs, seeds=seeds, words=words, task=task, on_tokens=numbers.add)
-        return [
-            self._checked(answer, self.support(numbers, row, answer.output_tokens, answer.text))
-            for row, answer in enumerate(answers)
-        ]
+        numbers = self.numbers()
+        answers = self._lvlm.answer(inputs, seeds=seeds, words=words, task=task, on_tokens=numbers.add)
+        return [self.checked(numbers, row, answer) for row, answer in enumerate(answers)]
+
+    def numbers(self) -> ThingNumbers:
+        """Return what takes the steps of a batch that is about to be decoded."""
+        return ThingNumbers(self._lvlm.vocabulary, self._lvlm.sira.alpha)
 
     def support(self, numbers: ThingNumbers, row: int, length: int, text: str) -> dict[str, float]:
         """Return the support of each thing that a text names; otherwise as `ThingNumbers.of`."""
         found = numbers.of(row, length, text, self._words)
         return dict(zip(found, self._weights.support([*found.values()]), strict=True))
 
-    def _checked(self, answer: Answer, support: Mapping[str, float]) -> Answer:
+    def checked(self, numbers: ThingNumbers, row: int, answer: Answer) -> Answer:
+        """Return an answer as the preset wants it, with what its text names.
+
+        Args:
+            numbers: of its batch.
+            row: its place there.
+            answer: as decoded, or its beginning.
+        """
+        support = self.support(numbers, row, answer.output_tokens, answer.text)
         finished = self._lvlm.preset.text.finished(answer)
         claims = tuple(
             Claim(thing.name, thing.spans, support[thing.name], 0.0)

@@ -49,7 +49,7 @@ class Answering:
         """
         self._request, self._job, self._pieces, self._until = request, job, pieces, until
         self._chat, self._metrics, self._began = chat, metrics, time.monotonic()
-        self._looked = self._began
+        self._looked, self._streaming = self._began, False
         self._common = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -67,8 +67,8 @@ class Answering:
                 left = self._until - time.monotonic()
                 if left <= 0:
                     raise RequestError("the answer was not there in time", 504, code="timeout")
-                # Pieces may come faster than that; a stream that nobody reads is ended by the framework.
-                if not self._chat.stream and time.monotonic() - self._looked > POLLED:
+                # Pieces may come faster than that. A stream that has begun is ended by the framework if nobody reads.
+                if not self._streaming and time.monotonic() - self._looked > POLLED:
                     self._looked = time.monotonic()
                     if await self._request.is_disconnected():
                         raise RequestError("the client has gone", 499, code="gone")
@@ -89,7 +89,7 @@ class Answering:
             logprobs += piece.logprobs
             piece = await self.next()
         logprobs += piece.rest.logprobs
-        self._count()
+        self._count(piece)
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": piece.answer.text, "refusal": None},
@@ -106,6 +106,7 @@ class Answering:
 
     async def stream(self, piece: Piece | Reply) -> AsyncIterator[str]:
         """Yield the answer as events, from its first piece on."""
+        self._streaming = True
         try:
             yield self._event({"role": "assistant", "content": ""})
             while isinstance(piece, Piece):
@@ -116,7 +117,7 @@ class Answering:
             yield self._event({}, finish_reason=_finish_reason(piece), sira=piece.sira)
             if self._chat.stream_options is not None and self._chat.stream_options.include_usage:
                 yield _line({**self._common, "object": "chat.completion.chunk", "choices": [], "usage": _usage(piece)})
-            self._count()
+            self._count(piece)
         except RequestError as error:
             self._metrics.requests.labels(str(error.status)).inc()
             yield _line(error.to_json())
@@ -142,7 +143,8 @@ class Answering:
     def _logprobs(self, found: list[Logprob]) -> dict[str, Any] | None:
         return {"content": found, "refusal": None} if self._chat.logprobs else None
 
-    def _count(self) -> None:
+    def _count(self, reply: Reply) -> None:
+        self._metrics.tokens.inc(reply.answer.output_tokens)
         self._metrics.requests.labels("200").inc()
         self._metrics.seconds.observe(time.monotonic() - self._began)
 

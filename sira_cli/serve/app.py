@@ -23,7 +23,6 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from sira_cli._version import __version__
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.second_look import Verify
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
@@ -209,7 +208,7 @@ class Server:
             task=task,
             top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
             words=chat.sira.words,
-            verify=None if chat.sira.verify is None else Verify(min_support=chat.sira.min_support),
+            verify=chat.sira.look(),
             tell=tell,
         )
 

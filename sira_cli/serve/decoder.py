@@ -5,31 +5,16 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from sira_cli.core.fork import Step
-from sira_cli.methods import require
-from sira_cli.methods.base import Ability
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.records import Answer
-from sira_cli.models.sampling import derived_seed
-from sira_cli.models.second_look import SecondLook
-from sira_cli.models.starts import Start
-from sira_cli.serve.jobs import Done, Job, Logprob, Reply, Row
+from sira_cli.serve.jobs import Job
 from sira_cli.serve.metrics import Metrics
+from sira_cli.serve.prepared import GoneError, Prepared
 from sira_cli.serve.protocol import RequestError
 
 KEPT = 32  # methods and settings that stay prepared
-# Of the record, what a reply shows beside the text.
-SHOWN = (
-    *("method", "k", "layers", "alpha", "method_settings"),
-    *("finish_reason", "image_tokens", "warnings", "words", "objects", "verify"),
-)
-LEAST_LOGPROB = -9999.0  # of a token that is forbidden: JSON has no infinity
 
 
 class BusyError(RequestError):
@@ -50,7 +35,7 @@ class Decoder:
     def __init__(self, lvlm: Lvlm, batch_size: int, most_waiting: int, metrics: Metrics) -> None:
         self._lvlm, self._metrics = lvlm, metrics
         self.batch_size, self.most_waiting = batch_size, most_waiting
-        self._under: OrderedDict[str, Lvlm] = OrderedDict()
+        self._under: OrderedDict[str, Prepared] = OrderedDict()
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -104,10 +89,9 @@ class Decoder:
     def _decode(self, batch: Sequence[Job]) -> None:
         """Answer every job; if a batch fails, each of its jobs by itself."""
         try:
-            lvlm = self._model_for(batch[0])
-            parts = [list(batch)] if lvlm.batches else [[job] for job in batch]
-            for part in parts:
-                self._answer(lvlm, part)
+            self._prepared(batch[0]).answer(batch)
+        except GoneError:
+            return
         except Exception as error:
             if len(batch) > 1:
                 error.__traceback__ = None  # it holds on to the memory of the failed try
@@ -118,87 +102,15 @@ class Decoder:
                 return
             batch[0].tell(error)
 
-    def _model_for(self, job: Job) -> Lvlm:
+    def _prepared(self, job: Job) -> Prepared:
         """Return the model under the job's method and settings.
 
         Raises:
             SiraError: the model cannot be decoded so.
         """
         if job.key not in self._under:
-            lvlm = self._lvlm.under(job.method, job.preset)
-            if job.top_logprobs is not None or job.words:
-                require(lvlm.decoder, Ability.TRACES, "logprobs and words")
-            self._under[job.key] = lvlm
+            self._under[job.key] = Prepared(self._lvlm.under(job.method, job.preset), job)
         self._under.move_to_end(job.key)
         while len(self._under) > KEPT:
             self._under.popitem(last=False)
         return self._under[job.key]
-
-    def _answer(self, lvlm: Lvlm, jobs: Sequence[Job]) -> None:
-        rows = [Row(job, lvlm.vocabulary, lvlm.ends.ids) for job in jobs]
-        hashes, prompts = [job.image_sha256 for job in jobs], [job.prompt for job in jobs]
-        inputs = lvlm.prepare([job.image for job in jobs], prompts, hashes)
-        answers = lvlm.answer(
-            inputs,
-            seeds=[derived_seed(job.preset.generation.seed, job.image_sha256, job.prompt) for job in jobs],
-            words=jobs[0].words,
-            task=jobs[0].task,
-            **self._watching(lvlm, rows),
-        )
-        for row, answer in zip(rows, answers, strict=True):
-            if not row.job.gone:
-                self._reply(lvlm, row, answer)
-
-    def _watching(self, lvlm: Lvlm, rows: Sequence[Row]) -> dict[str, Any]:
-        """Return the arguments of `answer` by which texts are seen as they grow, where the method lets them be seen."""
-        if lvlm.preset.generation.num_beams > 1 or lvlm.decoder.own_search:
-            return {}
-        tells = lvlm.preset.streams
-
-        def see(tokens: Sequence[int], step: Step | None = None) -> None:
-            for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-                if row.done:
-                    continue
-                job = row.job
-                top = job.top_logprobs
-                row.add(
-                    token, None if top is None or step is None else logprob(lvlm, step.contrast[number], token, top)
-                )
-                if tells:
-                    row.tell()
-
-        start = Start([[] for _ in rows], stopping=(Done(rows),))
-        if rows[0].job.top_logprobs is not None or rows[0].job.words:
-            return {"on_tokens": see, "start": start}
-        return {"on_new": see, "start": start}
-
-    def _reply(self, lvlm: Lvlm, row: Row, answer: Answer) -> None:
-        job = row.job
-        if row.stopped is not None:
-            text = row.text()
-            words = None if answer.words is None else [word for word in answer.words if word["end"] <= len(text)]
-            answer = replace(answer, text=text, finish_reason="stop", output_tokens=len(row.tokens), words=words)
-        answer = lvlm.preset.text.finished(answer)
-        if job.verify is not None:
-            check = SecondLook(lvlm).check(job.image, answer.text)
-            answer = check.beside(answer, job.verify.settings(lvlm.preset))
-        record = lvlm.result(job.task, "", job.image_sha256, job.prompt, answer).to_record()
-        self._metrics.tokens.inc(answer.output_tokens)
-        job.tell(Reply(answer, {name: record[name] for name in SHOWN if name in record}, row.piece(answer.text)))
-
-
-def logprob(lvlm: Lvlm, logits: Tensor, token: int, top: int) -> Logprob:
-    """Return the log-probability of a token under the logits `[V]` that it was picked from, and the `top` likeliest."""
-    scores = logits.float().log_softmax(dim=-1)
-    best = scores.topk(top)
-
-    def described(number: int, score: float) -> Logprob:
-        shown = lvlm.vocabulary.describe(number)
-        return {"token": shown["token"], "logprob": max(score, LEAST_LOGPROB), "bytes": shown["bytes"]}
-
-    return {
-        **described(token, scores[token].item()),
-        "top_logprobs": [
-            described(number, score) for number, score in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ],
-    }

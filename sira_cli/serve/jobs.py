@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -84,7 +84,14 @@ class Job:
             task=self.task,
             watched=self.top_logprobs is not None,
             words=self.words,
+            verify=self._decodes,
         )
+
+    @property
+    def _decodes(self) -> list[Any] | None:
+        """What of the second look has a part in decoding."""
+        look = self.verify
+        return None if look is None or look.mode == "flag" else [look.mode, look.min_support, look.rounds]
 
 
 def settings_of(request: ChatRequest, preset: Preset, method: str, most_tokens: int) -> tuple[Preset, Method]:
@@ -149,6 +156,14 @@ class Row:
         """Return the text so far, without spaces before and behind, cut where it was stopped."""
         text = self._vocabulary.text(self.tokens).strip()
         return text[: self.stopped].strip() if self.stopped is not None else text
+
+    def cut(self, answer: Answer) -> Answer:
+        """Return an answer whose text ends where a string ended it, if one did."""
+        if self.stopped is None:
+            return answer
+        text = self.text()
+        words = None if answer.words is None else [word for word in answer.words if word["end"] <= len(text)]
+        return replace(answer, text=text, finish_reason="stop", output_tokens=len(self.tokens), words=words)
 
     def tell(self) -> None:
         """Send what is certain of the text."""

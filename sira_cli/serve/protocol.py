@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sira_cli.errors import SiraError
+from sira_cli.models.second_look import ROUNDS, Verify
 from sira_cli.pictures.web import WebPicture, is_web
 
 MOST_STOPS = 4  # OpenAI's limits
@@ -81,12 +82,30 @@ class SiraOptions(BaseModel):
     method: str | None = None
     task: Literal["caption", "ask"] = "caption"
     words: bool = False
-    verify: Literal["flag"] | None = None
+    verify: Literal["flag", "rewrite", "free"] | None = None
     min_support: float | None = Field(default=None, ge=0, le=1)
+    rounds: int | None = Field(default=None, ge=1)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the method."""
         return dict(self.__pydantic_extra__ or {})
+
+    def look(self) -> Verify | None:
+        """Return the second look that is asked for."""
+        return self.verify and Verify(self.min_support, mode=self.verify, rounds=self.rounds or ROUNDS)
+
+    def check(self) -> None:
+        """Check that what is said of a second look is about one.
+
+        Raises:
+            RequestError: it is not.
+        """
+        if self.verify is None and self.min_support is not None:
+            raise RequestError("sira.min_support: is about a second look; give verify, too", param="sira")
+        if self.verify != "rewrite" and self.rounds is not None:
+            raise RequestError(
+                'sira.rounds: is about texts that are decoded again; give verify: "rewrite"', param="sira"
+            )
 
 
 class StreamOptions(BaseModel):
@@ -144,6 +163,14 @@ class ChatRequest(BaseModel):
             raise RequestError("top_logprobs: needs logprobs: true", param="top_logprobs")
         if len(self.stops()) > MOST_STOPS or "" in self.stops():
             raise RequestError(f"stop: up to {MOST_STOPS} strings, none empty", param="stop")
+        self.sira.check()
+        if self.sira.verify == "rewrite" and (self.stops() or self.logprobs):
+            name = "stop" if self.stops() else "logprobs"
+            raise RequestError(
+                f'{name}: is about a text as it is decoded, and verify: "rewrite" decodes parts of it again; '
+                'leave it out, or take verify: "flag"',
+                param=name,
+            )
         more = self.__pydantic_extra__ or {}
         for name in ("tools", "functions", "logit_bias", "frequency_penalty", "presence_penalty", "audio"):
             if more.get(name):

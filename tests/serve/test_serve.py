@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import signal
 import socket
@@ -21,28 +20,8 @@ from PIL import Image
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.serve.app import Limits
 from tests.serve.conftest import running
+from tests.serve.helpers import PICTURES, PROMPT, ROOT, ask, said
 from tests.support.helpers import SIRA
-
-ROOT = Path(__file__).parents[2]
-PICTURES = sorted((ROOT / "examples").glob("*.png"))[:4]
-PROMPT = "Describe this image."
-
-
-def data_uri(path: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-
-
-def said(prompt: str = PROMPT, picture: Path | str = PICTURES[0], system: str | None = None) -> list[dict]:
-    url = picture if isinstance(picture, str) else data_uri(picture)
-    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": prompt}]
-    first = [] if system is None else [{"role": "system", "content": system}]
-    return [*first, {"role": "user", "content": content}]
-
-
-def ask(client: openai.OpenAI, messages: list[dict] | None = None, sira: dict | None = None, **more: object):
-    body = {} if sira is None else {"sira": sira}
-    return client.chat.completions.create(model="demo", messages=messages or said(), extra_body=body, **more)
-
 
 # --- the same texts
 

@@ -1,0 +1,197 @@
+"""The model under the method and the settings that some requests have in common, and how their texts are made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from sira_cli.core.fork import Step
+from sira_cli.errors import SiraError
+from sira_cli.methods import require
+from sira_cli.methods.base import Ability
+from sira_cli.models.free_support import FreeSupport, ThingNumbers
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.processors import refused
+from sira_cli.models.records import Answer
+from sira_cli.models.sampling import derived_seed
+from sira_cli.models.second_look import SecondLook
+from sira_cli.models.starts import Start
+from sira_cli.models.verifying import VerifiedAnswers
+from sira_cli.serve.jobs import Done, Job, Logprob, Reply, Row
+
+# Of the record, what a reply shows beside the text.
+SHOWN = (
+    *("method", "k", "layers", "alpha", "method_settings"),
+    *("finish_reason", "image_tokens", "warnings", "words", "objects", "verify", "draft", "removed"),
+)
+LEAST_LOGPROB = -9999.0  # of a token that is forbidden: JSON has no infinity
+
+
+class GoneError(SiraError):
+    """Nobody waits for any of the texts that are being decoded."""
+
+
+class Prepared:
+    """The model under one method and one set of settings.
+
+    Attributes:
+        lvlm: the model.
+    """
+
+    def __init__(self, lvlm: Lvlm, job: Job) -> None:
+        """Prepare to answer jobs with the key of this one.
+
+        Raises:
+            SiraError: the method or the settings do not go with what is asked for.
+        """
+        self.lvlm, look = lvlm, job.verify
+        if job.top_logprobs is not None or job.words:
+            require(lvlm.decoder, Ability.TRACES, "logprobs and words")
+        if look is not None:
+            look.check(lvlm.decoder, lvlm.preset.generation.num_beams, words=job.words, choices=False, compiled=False)
+        self._free = FreeSupport(lvlm, look) if look is not None and look.free else None
+        self._rewriting = VerifiedAnswers(lvlm, look) if look is not None and look.rewrites else None
+
+    @functools.cached_property
+    def _look(self) -> SecondLook:
+        return SecondLook(self.lvlm)
+
+    def inputs(self, jobs: Sequence[Job]) -> Any:
+        """Return what the model gets of some jobs.
+
+        Raises:
+            PictureError: the image processor refuses a picture.
+        """
+        hashes = [job.image_sha256 for job in jobs]
+        try:
+            return self.lvlm.prepare([job.image for job in jobs], [job.prompt for job in jobs], hashes)
+        except SiraError:
+            raise
+        except Exception as error:
+            raise refused("the picture", error) from error
+
+    def seeds(self, jobs: Sequence[Job]) -> list[int]:
+        """Return the seed of each job's text."""
+        return [derived_seed(job.preset.generation.seed, job.image_sha256, job.prompt) for job in jobs]
+
+    def answer(self, jobs: Sequence[Job]) -> None:
+        """Decode some jobs together, and tell each of them.
+
+        Raises:
+            GoneError: nobody waits any more.
+            SiraError: they cannot be decoded.
+        """
+        with _while_wanted(self.lvlm.model, jobs):
+            parts = [list(jobs)] if self.lvlm.batches else [[job] for job in jobs]
+            for part in parts:
+                if self._rewriting is None:
+                    self._answer(part)
+                else:
+                    self._rewrite(self._rewriting, part)
+
+    def _rewrite(self, rewriting: VerifiedAnswers, jobs: Sequence[Job]) -> None:
+        """Tell texts once they are final: what is taken out of them later must not be shown before."""
+        inputs, seeds = self.inputs(jobs), self.seeds(jobs)
+        answers = rewriting.answer([job.image for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
+        for job, answer in zip(jobs, answers, strict=True):
+            self._tell(Row(job, self.lvlm.vocabulary, self.lvlm.ends.ids), answer)
+
+    def _answer(self, jobs: Sequence[Job]) -> None:
+        lvlm, first = self.lvlm, jobs[0]
+        rows = [Row(job, lvlm.vocabulary, lvlm.ends.ids) for job in jobs]
+        numbers = None if self._free is None else self._free.numbers()
+        answers = lvlm.answer(
+            self.inputs(jobs),
+            seeds=self.seeds(jobs),
+            words=first.words,
+            task=first.task,
+            **self._watching(rows, numbers),
+        )
+        for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
+            if row.job.gone:
+                continue
+            answer = row.cut(answer)
+            if self._free is not None and numbers is not None:
+                self._tell(row, self._free.checked(numbers, number, answer))
+            else:
+                self.finish(row, answer)
+
+    def _watching(self, rows: Sequence[Row], numbers: ThingNumbers | None) -> dict[str, Any]:
+        """Return the arguments of `answer` by which texts are seen as they grow, where the method lets them be seen."""
+        lvlm = self.lvlm
+        if lvlm.preset.generation.num_beams > 1 or lvlm.decoder.own_search:
+            return {}
+
+        def see(tokens: Sequence[int], step: Step | None = None) -> None:
+            if numbers is not None and step is not None:
+                numbers.add(tokens, step)
+            for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+                self.see(row, token, None if step is None else step.contrast[number])
+
+        start = Start([[] for _ in rows], stopping=(Done(rows),))
+        watched = numbers is not None or rows[0].job.top_logprobs is not None or rows[0].job.words
+        return {"on_tokens" if watched else "on_new": see, "start": start}
+
+    def see(self, row: Row, token: int, logits: Tensor | None) -> None:
+        """Take the next token of a text, and tell what is certain of it.
+
+        Args:
+            row: the text.
+            token: what was picked.
+            logits: `[V]`, from which it was; None: they are not known.
+        """
+        if row.done:
+            return
+        top = row.job.top_logprobs
+        row.add(token, None if top is None or logits is None else logprob(self.lvlm, logits, token, top))
+        if self.lvlm.preset.streams:
+            row.tell()
+
+    def finish(self, row: Row, answer: Answer) -> None:
+        """Tell a text that has ended, `answer` as decoded; perhaps after a second look."""
+        answer, look = self.lvlm.preset.text.finished(answer), row.job.verify
+        if look is not None:
+            check = self._look.check(row.job.image, answer.text)
+            answer = check.beside(answer, look.settings(self.lvlm.preset))
+        self._tell(row, answer)
+
+    def _tell(self, row: Row, answer: Answer) -> None:
+        job = row.job
+        record = self.lvlm.result(job.task, "", job.image_sha256, job.prompt, answer).to_record()
+        job.tell(Reply(answer, {name: record[name] for name in SHOWN if name in record}, row.piece(answer.text)))
+
+
+@contextmanager
+def _while_wanted(model: Any, jobs: Sequence[Job]) -> Iterator[None]:
+    """End whatever the model does inside this context as soon as no job's client waits any more."""
+
+    def look(*_: Any) -> None:
+        if all(job.gone for job in jobs):
+            raise GoneError("nobody waits for these texts any more")
+
+    handle = model.register_forward_pre_hook(look)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def logprob(lvlm: Lvlm, logits: Tensor, token: int, top: int) -> Logprob:
+    """Return the log-probability of a token under the logits `[V]` that it was picked from, and the `top` likeliest."""
+    scores = logits.float().log_softmax(dim=-1)
+    best = scores.topk(top)
+
+    def described(number: int, score: float) -> Logprob:
+        shown = lvlm.vocabulary.describe(number)
+        return {"token": shown["token"], "logprob": max(score, LEAST_LOGPROB), "bytes": shown["bytes"]}
+
+    return {
+        **described(token, scores[token].item()),
+        "top_logprobs": [
+            described(number, score) for number, score in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ],
+    }

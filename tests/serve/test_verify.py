@@ -1,0 +1,137 @@
+"""A second look that a request asks for: texts, things and drafts are those of the library."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import httpx
+import openai
+import pytest
+
+from sira_cli.demo.questions import held_out
+from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.models.end_tokens import EndTokens
+from sira_cli.models.second_look import Verify
+from sira_cli.serve.app import Limits
+from tests.serve.conftest import running
+from tests.serve.helpers import PROMPT, ask, data_of, said, streamed
+
+# In the first, greedy names a cup that is not there; in the second, one thing after the other.
+SCENES = [render(held_out(VALIDATION_SEEDS[number]))[0] for number in (500_000, 500_003)]
+TOKENS = 60
+
+
+def expected(lvlm, scene, look, method="greedy"):
+    preset = lvlm.preset.with_settings(max_new_tokens=TOKENS)
+    return lvlm.under(preset.method(method), preset).caption(data_of(scene), PROMPT, verify=look)
+
+
+@pytest.mark.parametrize(
+    ("scene", "sira", "look"),
+    [
+        (0, {"method": "greedy", "verify": "rewrite"}, Verify(mode="rewrite")),
+        (1, {"method": "greedy", "verify": "rewrite", "rounds": 1}, Verify(mode="rewrite", rounds=1)),
+        (1, {"method": "greedy", "verify": "rewrite", "min_support": 0.97}, Verify(0.97, mode="rewrite")),
+        (1, {"verify": "rewrite"}, Verify(mode="rewrite")),
+        (0, {"method": "greedy", "verify": "free"}, Verify(mode="free")),
+        (1, {"verify": "free", "min_support": 0.4, "words": True}, Verify(0.4, mode="free")),
+        (1, {"method": "greedy", "verify": "flag"}, Verify(mode="flag")),
+    ],
+)
+def test_text_things_and_draft_are_those_of_caption(client, lvlm, scene, sira, look):
+    result = expected(lvlm, SCENES[scene], look, sira.get("method", "sira"))
+    answer = ask(client, said(picture=SCENES[scene]), sira, max_tokens=TOKENS)
+    assert answer.choices[0].message.content == result.text
+    assert answer.usage.completion_tokens == result.output_tokens
+    record = result.to_record()
+    for name in ("verify", "draft"):
+        assert answer.sira.get(name) == record.get(name)
+    for name in ("objects", "removed"):
+        assert [thing["thing"] for thing in answer.sira.get(name, [])] == [
+            thing["thing"] for thing in record.get(name, [])
+        ]
+        for thing, known in zip(answer.sira.get(name, []), record.get(name, []), strict=True):
+            assert thing == known | {
+                each: pytest.approx(known[each], abs=1e-4) for each in ("support", "neither") if each in known
+            }
+    assert ("words" in answer.sira) == ("words" in sira)
+
+
+def test_what_is_rewritten_was_wrong_before(lvlm):
+    """Otherwise the test above would say little."""
+    found = [expected(lvlm, scene, "rewrite") for scene in SCENES]
+    assert "cup" in [thing["thing"] for thing in found[0].removed]
+    assert len(found[1].removed) > 1
+    assert expected(lvlm, SCENES[1], Verify(mode="rewrite", rounds=1)).text != found[1].text
+
+
+def test_a_rewritten_text_comes_in_one_piece_and_the_others_as_they_grow(client, lvlm):
+    for mode in ("rewrite", "free"):
+        sira = {"method": "greedy", "verify": mode}
+        chunks = list(ask(client, said(picture=SCENES[0]), sira, max_tokens=TOKENS, stream=True))
+        pieces, result = streamed(chunks), expected(lvlm, SCENES[0], mode)
+        assert "".join(pieces) == result.text
+        assert (len(pieces) == 1) == (mode == "rewrite")
+        assert [thing["thing"] for thing in chunks[-1].sira["objects"]] == [thing["thing"] for thing in result.objects]
+
+
+def test_the_things_of_a_text_that_a_stop_has_cut(client, lvlm):
+    for mode in ("free", "flag"):
+        whole = ask(client, said(picture=SCENES[1]), {"method": "greedy", "verify": mode}, max_tokens=TOKENS)
+        last = whole.sira["objects"][-1]["spans"][0][0]
+        stop = whole.choices[0].message.content[last - 12 : last + 2]
+        cut = ask(client, said(picture=SCENES[1]), {"method": "greedy", "verify": mode}, max_tokens=TOKENS, stop=stop)
+        text = cut.choices[0].message.content
+        assert text == whole.choices[0].message.content.split(stop)[0]
+        there = [thing["thing"] for thing in whole.sira["objects"] if thing["spans"][0][1] <= len(text)]
+        assert [thing["thing"] for thing in cut.sira["objects"]] == there
+        assert 0 < len(there) < len(whole.sira["objects"])
+
+
+def test_many_at_once_with_all_kinds_of_looks(client, lvlm):
+    looks = [None, "flag", "rewrite", "free"]
+    texts = {(scene, mode): expected(lvlm, SCENES[scene], mode).text for scene in (0, 1) for mode in looks}
+
+    def one(row: tuple) -> str:
+        scene, mode = row
+        sira = {"method": "greedy"} | ({} if mode is None else {"verify": mode})
+        return ask(client, said(picture=SCENES[scene]), sira, max_tokens=TOKENS).choices[0].message.content
+
+    asked = [*texts] * 2
+    with ThreadPoolExecutor(len(asked)) as pool:
+        assert list(pool.map(one, asked)) == [texts[row] for row in asked]
+
+
+@pytest.mark.parametrize(
+    ("more", "sira", "words"),
+    [
+        ({"stop": "."}, {"verify": "rewrite"}, "stop: is about a text as it is decoded"),
+        ({"logprobs": True}, {"verify": "rewrite"}, "logprobs: is about a text as it is decoded"),
+        ({}, {"verify": "rewrite", "words": True}, "`words=` scores a text as it was decoded"),
+        ({}, {"verify": "rewrite", "method": "opera"}, "method opera does not"),
+        ({}, {"verify": "free", "method": "vcd"}, "`verify=` free"),
+        ({}, {"verify": "free", "k": 3}, "weights"),
+        ({}, {"verify": "flag", "rounds": 2}, "sira.rounds"),
+        ({}, {"min_support": 0.5}, "sira.min_support"),
+        ({}, {"verify": "rewrite", "rounds": 0}, "rounds"),
+        ({}, {"verify": "mark"}, "sira.verify"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(client, more, sira, words):
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match=words):
+            ask(client, sira=sira, stream=stream, **more)
+
+
+@pytest.mark.parametrize("sira", [{"verify": "rewrite"}, {"method": "opera"}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_ends_what_shows_nothing_before_its_end(lvlm, monkeypatch, sira, stream):
+    """Of a text that would never end."""
+    monkeypatch.setattr(EndTokens, "of", lambda model, tokenizer: EndTokens((), lvlm.ends.padding))
+    with running(lvlm, limits=Limits(tokens=10**6)) as address:
+        url = f"{address}/v1/chat/completions"
+        with suppress(httpx.ReadTimeout):
+            httpx.post(url, json={"messages": said(), "max_tokens": 10**6, "stream": stream, "sira": sira}, timeout=0.7)
+        short = httpx.post(url, json={"messages": said(), "max_tokens": 2}, timeout=30).json()
+        assert short["usage"]["completion_tokens"] == 2
