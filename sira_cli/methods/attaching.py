@@ -18,6 +18,8 @@ from sira_cli.methods.base import Ability, Method, TwoPasses
 if TYPE_CHECKING:
     from PIL import Image
 
+    from sira_cli.methods.prompts import Prompt
+
 
 @contextmanager
 def attach(
@@ -83,7 +85,7 @@ class _ModelAlone:
         self.find_image = config.image_tokens.resolve(model.config).find
 
     def chat_inputs(
-        self, images: Sequence[Image.Image], prompts: Sequence[str], *, system: str = ""
+        self, images: Sequence[Image.Image], prompts: Sequence[Prompt], *, system: str = ""
     ) -> Mapping[str, Tensor]:
         """Refuse: only a processor can word a prompt anew."""
         raise SettingsError(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sira_cli.core.fork import OnStep
+    from sira_cli.methods.prompts import Prompt
 
 
 class Ability(StrEnum):
@@ -40,7 +41,7 @@ class PromptMaker(Protocol):
         ...
 
     def chat_inputs(
-        self, images: Sequence[Image.Image], prompts: Sequence[str], *, system: str = ""
+        self, images: Sequence[Image.Image], prompts: Sequence[Prompt], *, system: str = ""
     ) -> Mapping[str, Tensor]:
         """Return B pictures and prompts in the checkpoint's chat format, left-padded, on the CPU."""
         ...
@@ -170,7 +171,7 @@ class Method:
         self,
         maker: PromptMaker,
         images: Sequence[Image.Image],
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],
     ) -> dict[str, Tensor]:

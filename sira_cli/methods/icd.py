@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
+    from sira_cli.methods.prompts import Prompt
+
 # One of the five disturbances that the authors published.
 ROLE = "You are a confused objects detector to provide a fuzzy overview or impression of the image."
 
@@ -38,7 +40,7 @@ class Icd(TwoPasses):
         self,
         maker: PromptMaker,
         images: Sequence[Image.Image],
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],
     ) -> dict[str, Tensor]:

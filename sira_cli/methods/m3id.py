@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
+    from sira_cli.methods.prompts import Prompt
+
 LARGEST = 80.0  # limit of decay * t: float32 cannot hold e^88
 
 
@@ -39,7 +41,7 @@ class M3id(TwoPasses):
         self,
         maker: PromptMaker,
         images: Sequence[Image.Image],
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],
     ) -> dict[str, Tensor]:

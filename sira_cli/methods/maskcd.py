@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sira_cli.core.hooks import Removable
+    from sira_cli.methods.prompts import Prompt
 
 MASS = "image_mass"  # of a calibration: float32 [L, H], mean attention on image tokens of each head
 THRESHOLD, HEADS = 2.5, 32  # z-score of an image head, for as many heads per layer as LLaVA-1.5-7B has
@@ -95,7 +96,7 @@ class MaskCd(TwoPasses, Calibrated):
         self,
         maker: PromptMaker,
         images: Sequence[Image.Image],
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],
     ) -> dict[str, Tensor]:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
+    from sira_cli.methods.prompts import Prompt
+
 
 @dataclass(frozen=True)
 class TextOnly(TwoPasses):
@@ -30,7 +32,7 @@ class TextOnly(TwoPasses):
         self,
         maker: PromptMaker,
         images: Sequence[Image.Image],
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],
     ) -> dict[str, Tensor]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
+    from sira_cli.methods.prompts import Prompt
+
 STEPS = 1000
 
 
@@ -39,7 +41,7 @@ class Vcd(TwoPasses):
         self,
         maker: PromptMaker,
         images: Sequence[Image.Image],
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],
     ) -> dict[str, Tensor]:

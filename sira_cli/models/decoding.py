@@ -17,12 +17,13 @@ from sira_cli.core.fork import Fork, Step
 from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
+from sira_cli.methods.prompts import Conversation, Prompt, turns_of
 from sira_cli.models.calibrations import calibrated
 from sira_cli.models.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.loops import LoopGuard
 from sira_cli.models.preset import Preset, check_text
-from sira_cli.models.processors import chat_inputs
+from sira_cli.models.processors import chat_inputs, check_chat
 from sira_cli.models.repetition import processors_of
 from sira_cli.models.sampling import derived_seed, sampler
 from sira_cli.models.starts import Start, Trail
@@ -117,27 +118,32 @@ class DecodingModel:
         """Return the seed of each picture's noise, for methods that change the picture."""
         return [derived_seed(self.preset.generation.seed, image) for image in image_hashes]
 
-    def text_seeds(self, image_hashes: Sequence[str], prompts: Sequence[str]) -> list[int]:
+    def text_seeds(self, image_hashes: Sequence[str], prompts: Sequence[Prompt]) -> list[int]:
         """Return the seed of each text, for `generate`."""
         seed = self.preset.generation.seed
-        return [derived_seed(seed, image, prompt) for image, prompt in zip(image_hashes, prompts, strict=True)]
+        return [derived_seed(seed, image, str(prompt)) for image, prompt in zip(image_hashes, prompts, strict=True)]
 
     @property
     def both_streams(self) -> SiraConfig:
         """The settings under which both streams are looked at; for methods with `Ability.TRACES`."""
         return self.decoder.fork_config(self.sira)
 
-    def check_prompt(self, prompt: str) -> None:
+    def check_prompt(self, prompt: Prompt) -> None:
         """Check that a prompt can be asked.
 
         Raises:
-            SettingsError: it holds the model's placeholder for a picture, or is no text.
+            SettingsError: it holds the model's placeholder for a picture, is no text, or has turns for which the
+                checkpoint's chat format has no room.
         """
-        check_text("the prompt", prompt)
-        for kind in ("image_token", "video_token"):
-            placeholder = getattr(self.processor, kind, None)
-            if placeholder and placeholder in prompt:
-                raise SettingsError(f"the prompt holds {placeholder}, this model's placeholder; leave it out")
+        for turn in turns_of(prompt):
+            check_text("the prompt", turn.text)
+            for kind in ("image_token", "video_token"):
+                placeholder = getattr(self.processor, kind, None)
+                if placeholder and placeholder in turn.text:
+                    raise SettingsError(f"the prompt holds {placeholder}, this model's placeholder; leave it out")
+        if isinstance(prompt, Conversation):
+            with self.vocabulary.lock:
+                check_chat(self.processor, prompt, self.preset.prompts.system)
 
     def check_prompts(self, prompts: Iterable[tuple[str, str]]) -> None:
         """Check that many prompts can be asked, before any picture is read.
@@ -155,7 +161,7 @@ class DecodingModel:
                 raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
 
     def chat_inputs(
-        self, images: Sequence[Image.Image], prompts: Sequence[str], *, system: str = ""
+        self, images: Sequence[Image.Image], prompts: Sequence[Prompt], *, system: str = ""
     ) -> Mapping[str, torch.Tensor]:
         """Return B pictures and prompts in the checkpoint's chat format; see `processors.chat_inputs`.
 
@@ -169,7 +175,7 @@ class DecodingModel:
         return inputs
 
     def prepare(
-        self, images: Sequence[Image.Image], prompts: Sequence[str], image_hashes: Sequence[str] | None = None
+        self, images: Sequence[Image.Image], prompts: Sequence[Prompt], image_hashes: Sequence[str] | None = None
     ) -> Any:
         """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU. Safe in another thread.
 

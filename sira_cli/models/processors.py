@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import AutoConfig, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 from transformers.processing_utils import ProcessorMixin
 
 from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
+from sira_cli.methods.prompts import Conversation, Prompt
+from sira_cli.models.chats import Chats
 from sira_cli.pictures.names import one_line
 
 # Checkpoints that carry no chat template, and the prompt that their family was trained with.
@@ -56,9 +57,9 @@ def load_processor(folder: Path, *, max_pixels: int | None = None, trust_remote_
 
 
 def chat_inputs(
-    processor: Any, model_type: str, images: Sequence[Any], prompts: Sequence[str], *, system: str = ""
+    processor: Any, model_type: str, images: Sequence[Any], prompts: Sequence[Prompt], *, system: str = ""
 ) -> Any:
-    """Turn pictures, each with a text, into the model's inputs, in the checkpoint's chat format.
+    """Turn pictures, each with a prompt, into the model's inputs, in the checkpoint's chat format.
 
     Args:
         processor, model_type: the checkpoint's.
@@ -70,6 +71,7 @@ def chat_inputs(
 
     Raises:
         UnsupportedModelError: the checkpoint has no chat template and its family no known prompt.
+        SettingsError: the chat format has no room for all turns of a prompt (`check_chat`).
     """
     template = processor.chat_template or processor.tokenizer.chat_template
     if template is None:
@@ -77,21 +79,16 @@ def chat_inputs(
             raise UnsupportedModelError(
                 "the checkpoint has no chat template (chat_template.jinja), so its prompt format is unknown: add one"
             )
+        for prompt in prompts:
+            if isinstance(prompt, Conversation):
+                check_chat(processor, prompt, system)
         said = [f"{system} {prompt}" if system else prompt for prompt in prompts]
         texts = [PROMPTS_WITHOUT_TEMPLATE[model_type].format(prompt=prompt) for prompt in said]
         return processor(images=[[image] for image in images], text=texts, padding=True, return_tensors="pt")
-    plain = _wants_plain_text(processor, template)
-    if system and not _takes_system_message(processor, template, system, plain):
-        system, prompts = "", [f"{system} {prompt}" for prompt in prompts]
-    first = [_system_message(system, plain)] if system else []
-    # With plain text as content, the template itself places the image token, and pictures come beside the chat.
-    contents = [
-        prompt if plain else [{"type": "image", "image": image}, {"type": "text", "text": prompt}]
-        for image, prompt in zip(images, prompts, strict=True)
-    ]
-    beside = {"images": [[image] for image in images]} if plain else {}
+    chats = Chats(processor, template, system)
+    beside = {"images": [[image] for image in images]} if chats.plain else {}
     return processor.apply_chat_template(
-        [[*first, {"role": "user", "content": content}] for content in contents],
+        [chats.chat(prompt, image) for prompt, image in zip(prompts, images, strict=True)],
         chat_template=template,
         add_generation_prompt=True,
         tokenize=True,
@@ -101,37 +98,25 @@ def chat_inputs(
     )
 
 
+def check_chat(processor: Any, conversation: Conversation, system: str) -> None:
+    """Check that the checkpoint's chat format has room for all turns of a conversation.
+
+    Raises:
+        SettingsError: it has not.
+    """
+    template = processor.chat_template or processor.tokenizer.chat_template
+    if template is None:
+        raise SettingsError(
+            "the checkpoint has no chat template, so that there is no format for several turns: send one message of "
+            "the user with the picture"
+        )
+    Chats(processor, template, system).chat(conversation, "picture")
+
+
 def refused(name: str, error: Exception) -> PictureError:
     """Turn whatever an image processor raises about a picture into the picture's error."""
     reason = str(error).strip().splitlines() or [type(error).__name__]
     return PictureError(f"{one_line(name)}: the image processor refused it: {reason[0]}")
-
-
-def _system_message(system: str, plain: bool) -> dict[str, Any]:
-    return {"role": "system", "content": system if plain else [{"type": "text", "text": system}]}
-
-
-def _takes_system_message(processor: Any, template: str, system: str, plain: bool) -> bool:
-    """Return whether a chat template renders a system's message; some leave it out, some refuse it."""
-    user = {"role": "user", "content": "?" if plain else [{"type": "text", "text": "?"}]}
-    try:
-        chat = [_system_message(system, plain), user]
-        return system in processor.apply_chat_template(chat, chat_template=template, tokenize=False)
-    except TemplateError:
-        return False
-
-
-def _wants_plain_text(processor: Any, template: str) -> bool:
-    """Return whether a chat template takes a message's content as text (JoyCaption), not as a list of parts.
-
-    Such a template fails on a list, or writes it out as Python does, with quotes around the text.
-    """
-    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?!?"}]}]
-    try:
-        rendered = processor.apply_chat_template(chat, chat_template=template, tokenize=False)
-    except (TemplateError, TypeError):
-        return True
-    return "'?!?'" in rendered
 
 
 def _processor_class(folder: Path) -> Any:

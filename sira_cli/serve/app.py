@@ -26,7 +26,7 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
-from sira_cli.serve.jobs import Job, Piece, Reply, settings_of
+from sira_cli.serve.jobs import Job, Piece, Reply, prompt_of, settings_of
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.protocol import ChatRequest, RequestError, picture_data
 
@@ -184,13 +184,9 @@ class Server:
         """
         try:
             preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
-            _, prompt, url = chat.conversation()
-            task = chat.sira.task
-            prompt = prompt or preset.prompts.caption
-            if task == "ask":
-                prompt = preset.prompts.asking(prompt)
+            prompt = prompt_of(chat, preset.prompts)
             self._lvlm.check_prompt(prompt)
-            data = picture_data(url, self._limits.data, allow_urls=self._allow_urls)
+            data = picture_data(chat.picture(), self._limits.data, allow_urls=self._allow_urls)
             width, height = picture_size("the picture", data)
             if width * height > self._limits.pixels:
                 message = f"the picture has {width * height:,} pixels; this server takes {self._limits.pixels:,}"
@@ -205,7 +201,7 @@ class Server:
             preset=preset,
             method=method,
             stops=chat.stops(),
-            task=task,
+            task=chat.sira.task,
             top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
             words=chat.sira.words,
             verify=chat.sira.look(),

@@ -13,7 +13,8 @@ from transformers import StoppingCriteria
 
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
-from sira_cli.models.preset import Preset
+from sira_cli.methods.prompts import Conversation, Prompt
+from sira_cli.models.preset import Preset, Prompts
 from sira_cli.models.records import Answer, hash_of
 from sira_cli.models.second_look import Verify
 from sira_cli.models.vocabulary import Vocabulary
@@ -46,7 +47,7 @@ class Job:
     Attributes:
         image: RGB.
         image_sha256: of the picture's bytes.
-        prompt: given to the model word by word.
+        prompt: given to the model word by word; one text, or several turns.
         preset, method: every setting in force.
         stops: strings that end the text.
         task: `caption` or `ask`.
@@ -59,7 +60,7 @@ class Job:
 
     image: Image.Image
     image_sha256: str
-    prompt: str
+    prompt: Prompt
     preset: Preset
     method: Method
     stops: Sequence[str]
@@ -114,15 +115,30 @@ def settings_of(request: ChatRequest, preset: Preset, method: str, most_tokens: 
     tokens = request.max_completion_tokens or request.max_tokens
     if tokens is not None and tokens > most_tokens:
         raise RequestError(f"max_tokens: this server decodes up to {most_tokens}; got {tokens}", param="max_tokens")
-    system, _, _ = request.conversation()
     changed = preset.with_settings(
         max_new_tokens=tokens,
         temperature=request.temperature,
         top_p=request.top_p,
         seed=request.seed,
-        system=system or None,
+        system=request.system() or None,
     ).with_values(**{name: value for name, value in given.items() if not chosen.owns(name)})
     return changed, chosen.with_values(**{name: value for name, value in given.items() if chosen.owns(name)})
+
+
+def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
+    """Return what a request says to the model, as the commands `sira caption` and `sira ask` word it.
+
+    Args:
+        request: what was asked.
+        prompts: the preset's; without words, a picture is to be captioned.
+
+    Raises:
+        RequestError: it is another kind of conversation than one about one picture.
+    """
+    turns = [replace(turn, text=turn.text or prompts.caption * turn.picture) for turn in request.turns()]
+    if request.sira.task == "ask":
+        turns[-1] = replace(turns[-1], text=prompts.asking(turns[-1].text))
+    return turns[0].text if len(turns) == 1 else Conversation(tuple(turns))
 
 
 class Row:

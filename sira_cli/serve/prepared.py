@@ -76,7 +76,7 @@ class Prepared:
 
     def seeds(self, jobs: Sequence[Job]) -> list[int]:
         """Return the seed of each job's text."""
-        return [derived_seed(job.preset.generation.seed, job.image_sha256, job.prompt) for job in jobs]
+        return [derived_seed(job.preset.generation.seed, job.image_sha256, str(job.prompt)) for job in jobs]
 
     def answer(self, jobs: Sequence[Job]) -> None:
         """Decode some jobs together, and tell each of them.
@@ -161,7 +161,7 @@ class Prepared:
 
     def _tell(self, row: Row, answer: Answer) -> None:
         job = row.job
-        record = self.lvlm.result(job.task, "", job.image_sha256, job.prompt, answer).to_record()
+        record = self.lvlm.result(job.task, "", job.image_sha256, str(job.prompt), answer).to_record()
         job.tell(Reply(answer, {name: record[name] for name in SHOWN if name in record}, row.piece(answer.text)))
 
 

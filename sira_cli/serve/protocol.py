@@ -9,11 +9,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sira_cli.errors import SiraError
+from sira_cli.methods.prompts import Turn
 from sira_cli.models.second_look import ROUNDS, Verify
 from sira_cli.pictures.web import WebPicture, is_web
 
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
+SYSTEM = ("system", "developer")
 
 
 class RequestError(SiraError):
@@ -182,27 +184,43 @@ class ChatRequest(BaseModel):
         """Return the strings that end the text."""
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
-    def conversation(self) -> tuple[str, str, str]:
-        """Return the system's message (or nothing), the prompt, and where the picture is.
+    def system(self) -> str:
+        """Return what the system says; that of several messages a line each."""
+        return "\n".join(message.texts() for message in self.messages if message.role in SYSTEM)
+
+    def turns(self) -> list[Turn]:
+        """Return what user and assistant say about one picture.
 
         Raises:
-            RequestError: it is another kind of conversation than one question about one picture.
+            RequestError: it is another kind of conversation.
         """
-        system = [message for message in self.messages if message.role in ("system", "developer")]
-        said = [message for message in self.messages if message not in system]
-        if len(said) != 1 or said[0].role != "user":
+        self.picture()
+        said = [message for message in self.messages if message.role not in SYSTEM]
+        if said[-1].role != "user":
+            raise RequestError("messages: expected the user's as the last one, which is answered", param="messages")
+        turns = [
+            Turn("assistant" if message.role == "assistant" else "user", message.texts(), bool(message.pictures()))
+            for message in said
+        ]
+        if any(turn.role == "user" and not turn.picture and not turn.text for turn in turns):
+            raise RequestError("messages: one of the user has neither text nor picture", param="messages")
+        return turns
+
+    def picture(self) -> str:
+        """Return where the picture is.
+
+        Raises:
+            RequestError: there is not one, or the user did not send it.
+        """
+        found = [(message.role, url) for message in self.messages for url in message.pictures()]
+        if len(found) != 1 or found[0][0] != "user":
             raise RequestError(
-                f"messages: expected one message of the user, about one picture; got {len(said)} turns",
+                f"messages: expected one part of type image_url, in one message of the user; got {len(found)}. SIRA is "
+                "about what a picture supports: a request without one has no answer, and several at once are not "
+                "supported",
                 param="messages",
             )
-        pictures = said[0].pictures()
-        if len(pictures) != 1 or any(message.pictures() for message in system):
-            raise RequestError(
-                f"messages: expected one part of type image_url; got {len(pictures)}. SIRA is about what a picture "
-                "supports, so that a request without one has no answer",
-                param="messages",
-            )
-        return "\n".join(message.texts() for message in system), said[0].texts(), pictures[0]
+        return found[0][1]
 
 
 def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> bytes:

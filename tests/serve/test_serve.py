@@ -218,7 +218,7 @@ def test_a_text_that_takes_too_long(lvlm, monkeypatch):
             400,
             "got 0. SIRA is about what a picture supports",
         ),
-        ({"messages": [*said(), *said()]}, 400, "got 2 turns"),
+        ({"messages": [*said(), *said()]}, 400, "got 2. SIRA is about what a picture"),
         ({"messages": said(picture="https://example.org/a.png")}, 400, "fetches pictures only with `allow_urls=`"),
         ({"messages": said(picture="file:///etc/passwd")}, 400, "opens no files"),
         ({"messages": said(picture="data:image/png;base64,!!!!")}, 400, "no base64"),

@@ -1,0 +1,109 @@
+"""Several turns in the chat formats of real checkpoints, against transformers' own rendering and decoding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from sira_cli import load
+from sira_cli.errors import SettingsError
+from sira_cli.methods.prompts import Conversation, Turn
+from tests.support import checkpoints, checkpoints_other
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
+TURNS = (("user", "What is there?"), ("assistant", "There is a dog."), ("user", "And on the left?"))
+
+
+def conversation(seen_in: int = 0) -> Conversation:
+    return Conversation(tuple(Turn(role, text, number == seen_in) for number, (role, text) in enumerate(TURNS)))
+
+
+def their_messages(image: Image.Image, seen_in: int = 0) -> list[dict]:
+    """What transformers' documentation shows."""
+    return [
+        {
+            "role": role,
+            "content": [
+                *([{"type": "image", "image": image}] if number == seen_in else []),
+                {"type": "text", "text": text},
+            ],
+        }
+        for number, (role, text) in enumerate(TURNS)
+    ]
+
+
+@pytest.mark.parametrize("seen_in", [0, 2])
+@pytest.mark.parametrize(
+    "write",
+    [checkpoints.write_qwen, checkpoints_other.write_gemma3, checkpoints_other.write_idefics3],
+    ids=lambda write: write.__name__,
+)
+def test_tokens_and_greedy_texts_are_those_of_transformers(tmp_path, write, seen_in):
+    folder = write(tmp_path / "checkpoint")
+    lvlm, image = load(folder, method="greedy", max_new_tokens=6), Image.open(EXAMPLES[0]).convert("RGB")
+    processor = AutoProcessor.from_pretrained(folder) if "qwen" not in write.__name__ else lvlm.processor
+    theirs = processor.apply_chat_template(
+        their_messages(image, seen_in), add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+    )
+    lvlm.check_prompt(conversation(seen_in))
+    ours = lvlm.prepare([image], [conversation(seen_in)])
+    assert ours["input_ids"].tolist() == theirs["input_ids"].tolist()
+    assert torch.equal(ours["pixel_values"], theirs["pixel_values"])
+    plain = AutoModelForImageTextToText.from_pretrained(folder)
+    output = plain.generate(**theirs.to(dtype=plain.dtype), do_sample=False, max_new_tokens=6, repetition_penalty=1.0)
+    (answer,) = lvlm.answer(ours)
+    assert list(answer.tokens) == output[0, theirs["input_ids"].shape[1] :].tolist()
+
+
+def test_one_turn_and_several_share_a_batch(tmp_path):
+    lvlm = load(checkpoints.write_qwen(tmp_path / "checkpoint"), max_new_tokens=6)
+    images = [Image.open(path).convert("RGB") for path in EXAMPLES[:3]]
+    prompts = ["What is there?", conversation(), conversation(2)]
+    together = lvlm.answer(lvlm.prepare(images, prompts))
+    alone = [lvlm.answer(lvlm.prepare([image], [prompt]))[0] for image, prompt in zip(images, prompts, strict=True)]
+    assert [answer.tokens for answer in together] == [answer.tokens for answer in alone]
+    assert len({answer.tokens for answer in alone}) > 1
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        checkpoints_other.write_llava_next,  # leaves out what the assistant said
+        checkpoints_other.write_joycaption,  # places a picture in every turn
+        checkpoints_other.write_paligemma,  # has no template
+    ],
+    ids=lambda write: write.__name__,
+)
+def test_a_chat_format_without_room_for_turns_is_refused(tmp_path, write):
+    lvlm = load(write(tmp_path / "checkpoint"))
+    with pytest.raises(SettingsError, match="one message of the user with the picture"):
+        lvlm.check_prompt(conversation())
+    with pytest.raises(SettingsError, match="one message of the user with the picture"):
+        lvlm.prepare([Image.open(EXAMPLES[0]).convert("RGB")], [conversation()])
+
+
+def test_a_template_whose_assistant_says_plain_text(tmp_path):
+    """As that of Mistral's checkpoints: lists of parts are for the user only."""
+    lvlm = load(checkpoints_other.write_pixtral(tmp_path / "checkpoint"))
+    old, last = lvlm.processor.chat_template, "{%- endif %}{%- endfor %}"
+    assert old.endswith(last)
+    said = "{%- elif message['role'] == 'assistant' %}{{- message['content'] + '</s>' }}"
+    lvlm.processor.chat_template = old.removesuffix(last) + said + last
+    inputs = lvlm.prepare([Image.open(EXAMPLES[0]).convert("RGB")], [conversation()])
+    said = lvlm.processor.tokenizer.decode(inputs["input_ids"][0])
+    assert "[/INST]There is a dog.</s>[INST]And on the left?[/INST]" in said
+
+
+def test_a_conversation_keeps_the_system_message_before_it(tmp_path):
+    lvlm = load(checkpoints.write_qwen(tmp_path / "checkpoint"), system="Be brief.")
+    inputs = lvlm.prepare([Image.open(EXAMPLES[0]).convert("RGB")], [conversation()])
+    said = lvlm.processor.tokenizer.decode(inputs["input_ids"][0])
+    assert said.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
+    assert said.endswith(
+        "What is there?<|im_end|>\n<|im_start|>assistant\nThere is a dog.<|im_end|>\n<|im_start|>user\n"
+        "And on the left?<|im_end|>\n<|im_start|>assistant\n"
+    )

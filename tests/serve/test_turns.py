@@ -1,0 +1,116 @@
+"""Conversations of several turns by the official client, against transformers' own rendering and decoding."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoProcessor
+
+import sira_cli
+from sira_cli.models.presets import BUNDLED_FOLDER
+from tests.serve.helpers import PICTURES, PROMPT, ask, said, streamed
+
+FOLLOWING = [{"role": "assistant", "content": "There is a dog."}, {"role": "user", "content": "What is on the left?"}]
+AGAIN = [*FOLLOWING, {"role": "assistant", "content": [{"type": "text", "text": "A cup."}]}]
+AGAIN += [{"role": "user", "content": [{"type": "text", "text": "Is there a tree?"}]}]
+
+
+def reference(lvlm, messages: list[dict], picture=PICTURES[0], method: str = "greedy") -> str:
+    """What plain `generate` says behind the prompt that transformers makes of the messages."""
+    processor, image = AutoProcessor.from_pretrained(BUNDLED_FOLDER), Image.open(picture).convert("RGB")
+    chat = []
+    for message in messages:
+        parts = message["content"]
+        parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
+        parts = [{"type": "image", "image": image} if part["type"] == "image_url" else part for part in parts]
+        chat.append({"role": message["role"], "content": parts})
+    inputs = processor.apply_chat_template(
+        chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+    )
+    with sira_cli.attach(lvlm.model, lvlm.sira, method=method), torch.no_grad():
+        output = lvlm.model.generate(**inputs, do_sample=False, max_new_tokens=24)
+    return processor.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+
+
+@pytest.mark.parametrize("method", ["greedy", "sira"])
+@pytest.mark.parametrize("following", [FOLLOWING, AGAIN], ids=["three turns", "five turns"])
+def test_an_answer_is_that_of_transformers(client, lvlm, method, following):
+    messages = [*said(), *following]
+    expected = reference(lvlm, messages, method=method)
+    assert ask(client, messages, {"method": method}).choices[0].message.content == expected
+    assert "".join(streamed(ask(client, messages, {"method": method}, stream=True))) == expected
+    assert expected != lvlm.caption(PICTURES[0], PROMPT).text
+
+
+def test_the_picture_may_come_later(client, lvlm):
+    messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Yes?"}, *said()]
+    expected = reference(lvlm, messages)
+    assert ask(client, messages, {"method": "greedy"}).choices[0].message.content == expected
+
+
+def test_one_turn_and_several_at_once(client, lvlm):
+    asked = [
+        (picture, following, method)
+        for picture in PICTURES[:2]
+        for following in ([], FOLLOWING)
+        for method in ("greedy", "sira")
+    ]
+
+    def one(row: tuple) -> str:
+        picture, following, method = row
+        return ask(client, [*said(picture=picture), *following], {"method": method}).choices[0].message.content
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        texts = list(pool.map(one, asked))
+    assert texts == [reference(lvlm, [*said(picture=row[0]), *row[1]], row[0], row[2]) for row in asked]
+
+
+def test_the_question_is_worded_and_the_caption_asked_for_as_by_the_commands(client, lvlm):
+    """In the last turn, and where the picture came without words."""
+    messages = [*said(), *FOLLOWING]
+    del messages[0]["content"][1]
+    told = [
+        *said(lvlm.preset.prompts.caption),
+        FOLLOWING[0],
+        said(lvlm.preset.prompts.asking("What is on the left?"))[0],
+    ]
+    told[2]["content"] = told[2]["content"][1]["text"]
+    answer = ask(client, messages, {"task": "ask", "method": "greedy"}).choices[0].message.content
+    assert answer == reference(lvlm, told)
+
+
+@pytest.mark.parametrize("sira", [{"method": "icd"}, {"method": "m3id"}, {"method": "opera"}, {"verify": "rewrite"}])
+def test_other_methods_and_a_second_look_take_turns(client, sira):
+    text = ask(client, [*said(), *FOLLOWING], sira, max_tokens=8).choices[0].message.content
+    assert text
+    assert text != ask(client, said(), sira, max_tokens=8).choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([*said(), FOLLOWING[0]], "expected the user's as the last one"),
+        ([*said(), FOLLOWING[0], *said()], "several at once are not"),
+        ([*said(), FOLLOWING[0], {"role": "user", "content": ""}], "neither text nor picture"),
+        ([*said(), {"role": "assistant", "content": "<image>"}, FOLLOWING[1]], "placeholder"),
+        ([{"role": "assistant", "content": said()[0]["content"]}, FOLLOWING[1]], "in one message of the user"),
+        ([FOLLOWING[1], *FOLLOWING], "got 0"),
+    ],
+)
+def test_conversations_that_have_no_answer(client, messages, words):
+    with pytest.raises(openai.BadRequestError, match=words):
+        ask(client, messages)
+
+
+def test_a_template_without_the_assistant_is_refused(client, lvlm, monkeypatch):
+    old = lvlm.processor.chat_template
+    monkeypatch.setattr(
+        lvlm.processor, "chat_template", "{% set messages = messages | selectattr('role', 'eq', 'user') %}" + old
+    )
+    with pytest.raises(openai.BadRequestError, match="does not take the turns user, assistant, user"):
+        ask(client, [*said(), *FOLLOWING])
+    assert ask(client).choices[0].message.content
