@@ -17,7 +17,7 @@ from sira_cli.analysis.doubt import DOUBTED
 from sira_cli.analysis.page.cards import cards_of
 from sira_cli.analysis.page.chart import HEIGHT, Scale
 from sira_cli.analysis.trace.read import Trace
-from sira_cli.web import base_style
+from sira_cli.web import base_style, marks_style
 
 _HERE = Path(__file__).parent
 _ESCAPED = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"})
@@ -30,7 +30,7 @@ def render(traces: Sequence[Trace], title: str | None = None) -> str:
         traces: at least one; several are shown side by side.
         title: of the page; default what is traced.
     """
-    style = base_style() + (_HERE / "style.css").read_text(encoding="utf-8")
+    style = base_style() + marks_style() + (_HERE / "style.css").read_text(encoding="utf-8")
     script = (_HERE / "script.js").read_text(encoding="utf-8")
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
