@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from sira_cli.analysis.page.pictures import Shown, find_picture
 from sira_cli.analysis.page.text import label, pieces
 from sira_cli.analysis.trace.read import Candidate, Claim, Token, Trace, Word
 from sira_cli.pictures.names import one_line
+from sira_cli.pictures.picture import OpenedPicture
 
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 _FINISH = {
@@ -97,19 +98,24 @@ class Card:
     data: dict[str, Any]
 
 
-def cards_of(traces: Sequence[Trace], scale: Scale) -> list[Card]:
-    """Return the cards of a page, in the order of the traces."""
+def cards_of(traces: Sequence[Trace], scale: Scale, pictures: Mapping[str, OpenedPicture] | None = None) -> list[Card]:
+    """Return the cards of a page, in the order of the traces; for `pictures` see `find_picture`."""
     settings = [_settings(trace) for trace in traces]
     names = {name for found in settings for name in found} - {"Finished"}
     differing = {name for name in names if len({found[name] for found in settings if name in found}) > 1}
     return [
-        _card(trace, scale, [Setting(name, value, name in differing) for name, value in found.items()])
+        _card(
+            trace,
+            scale,
+            find_picture(trace, pictures),
+            [Setting(name, value, name in differing) for name, value in found.items()],
+        )
         for trace, found in zip(traces, settings, strict=True)
     ]
 
 
-def _card(trace: Trace, scale: Scale, settings: list[Setting]) -> Card:
-    run, picture = trace.run, find_picture(trace)
+def _card(trace: Trace, scale: Scale, picture: Shown, settings: list[Setting]) -> Card:
+    run = trace.run
     if run is None:
         heading = "Failed at the start"
     else:
@@ -125,7 +131,7 @@ def _card(trace: Trace, scale: Scale, settings: list[Setting]) -> Card:
         trace=trace,
         heading=heading,
         subject=f"{picture.name} · {run.preset or run.model}" if run else "",
-        source=f"{one_line(str(trace.path))}, line {trace.line}",
+        source="" if trace.path is None else f"{one_line(str(trace.path))}, line {trace.line}",
         picture=picture,
         settings=settings,
         pieces=[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +17,30 @@ from sira_cli.analysis.doubt import DOUBTED
 from sira_cli.analysis.page.cards import cards_of
 from sira_cli.analysis.page.chart import HEIGHT, Scale
 from sira_cli.analysis.trace.read import Trace
+from sira_cli.pictures.picture import OpenedPicture
 from sira_cli.web import base_style, marks_style
 
 _HERE = Path(__file__).parent
 _ESCAPED = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"})
 
 
-def render(traces: Sequence[Trace], title: str | None = None) -> str:
+def render(
+    traces: Sequence[Trace], title: str | None = None, pictures: Mapping[str, OpenedPicture] | None = None
+) -> str:
     """Return the page.
 
     Args:
         traces: at least one; several are shown side by side.
         title: of the page; default what is traced.
+        pictures: those that are at hand, by their sha256; others are looked for in files.
     """
-    style = base_style() + marks_style() + (_HERE / "style.css").read_text(encoding="utf-8")
-    script = (_HERE / "script.js").read_text(encoding="utf-8")
+    style, script = _style(), _script()
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"json": to_script, "plain": _plain, "signed": _signed}
     scale = Scale.of(traces)
-    cards = cards_of(traces, scale)
+    cards = cards_of(traces, scale, pictures)
     subjects = sorted({card.picture.name for card in cards if card.picture.name})
     traces_in_words = "Trace" if len(traces) == 1 else f"{len(traces)} traces"
     return environment.get_template("template.html.jinja").render(
@@ -53,6 +56,22 @@ def render(traces: Sequence[Trace], title: str | None = None) -> str:
         policy=f"default-src 'none'; img-src data:; style-src {_source(style)}; script-src {_source(script)}; "
         "base-uri 'none'; form-action 'none'",
     )
+
+
+def policy_sources() -> dict[str, str]:
+    """Return how a content security policy names the page's style and script, by the name of its directive.
+
+    A page that makes a report and opens it as a `blob:` hands its own policy down to it, which has to allow both.
+    """
+    return {"style-src": _source(_style()), "script-src": _source(_script())}
+
+
+def _style() -> str:
+    return base_style() + marks_style() + (_HERE / "style.css").read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    return (_HERE / "script.js").read_text(encoding="utf-8")
 
 
 def to_script(value: Any) -> Markup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from PIL import Image
@@ -37,14 +38,22 @@ class Shown:
     note: str
 
 
-def find_picture(trace: Trace) -> Shown:
-    """Look beside the trace, in the current folder, then where the picture was; the traced one is preferred."""
+def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None) -> Shown:
+    """Look beside the trace, in the current folder, then where the picture was; the traced one is preferred.
+
+    Args:
+        trace: whose picture it is.
+        known: pictures by their sha256, for which no file is opened.
+    """
     if trace.run is None:
         return Shown("", "", 0, 0, "the run failed before it opened a picture")
     image, file_name = trace.run.image, trace.run.file_name
     name = _UPWARDS.sub("", one_line(file_name or image.path or "stdin"))
+    if known is not None and image.sha256 in known:
+        return _embedded(name, known[image.sha256], "")
     problem, replaced = "", None
-    for place in dict.fromkeys((str(trace.path.parent / file_name), file_name, image.path)):
+    beside = "" if trace.path is None else str(trace.path.parent / file_name)
+    for place in dict.fromkeys((beside, file_name, image.path)):
         if not place or not located(place).is_here():  # nothing is fetched for a page
             continue
         try:
@@ -64,7 +73,7 @@ def find_picture(trace: Trace) -> Shown:
 
 
 def _embedded(name: str, picture: OpenedPicture, note: str) -> Shown:
-    small = picture.image
+    small = picture.image.copy()
     small.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     data = io.BytesIO()
     small.save(data, "JPEG", quality=88, optimize=True)

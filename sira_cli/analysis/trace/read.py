@@ -6,6 +6,7 @@ Only what readers use is named here and checked; other keys of the schema are ig
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -182,13 +183,13 @@ class Trace:
     """One traced decoding.
 
     Attributes:
-        path: the file it is in.
+        path: the file it is in; None: in none.
         line: where it begins there, from 1.
         run: None if it failed before there was anything to say about it.
         end: None if it was interrupted.
     """
 
-    path: Path
+    path: Path | None
     line: int
     run: Run | None
     tokens: tuple[Token, ...]
@@ -227,33 +228,44 @@ def read_traces(path: Path) -> list[Trace]:
         BadTraceError: the file cannot be read, is empty, or a line is not one of a trace: which, and why.
     """
     name = one_line(str(path))
-    traces: list[Trace] = []
-    begin, run, tokens = 0, None, list[Token]()
     try:
         with path.open("rb") as file:
-            for number, data in enumerate(file, start=1):
-                if not data.strip():
-                    continue
-                where = f"{name}, line {number}"
-                cut = run is not None and not data.endswith(b"\n")
-                line = _parse(where, data, cut)
-                if isinstance(line, Run):
-                    if run is not None:
-                        traces.append(Trace(path, begin, run, tuple(tokens), None))
-                    begin, run, tokens = number, line, []
-                elif isinstance(line, Token):
-                    _check_token(where, line, run, len(tokens))
-                    tokens.append(line)
-                elif line is not None:
-                    _check_end(where, line, run, len(tokens))
-                    traces.append(Trace(path, begin if run else number, run, tuple(tokens), line))
-                    run, tokens = None, []
+            traces = traces_of(file, path)
     except OSError as error:
         raise BadTraceError(f"{name}: cannot be read: {error.strerror}") from None
-    if run is not None:
-        traces.append(Trace(path, begin, run, tuple(tokens), None))
     if not traces:
         raise BadTraceError(f"{name}: is empty, expected a trace; `sira trace IMAGE -o {name}` makes one")
+    return traces
+
+
+def traces_of(lines: Iterable[bytes], path: Path | None = None) -> list[Trace]:
+    """Return the traces that lines hold, in their order; `path` is the file that the lines are in, if they are in one.
+
+    Raises:
+        BadTraceError: a line is not one of a trace: which, and why.
+    """
+    name = "the trace" if path is None else one_line(str(path))
+    traces: list[Trace] = []
+    begin, run, tokens = 0, None, list[Token]()
+    for number, data in enumerate(lines, start=1):
+        if not data.strip():
+            continue
+        where = f"{name}, line {number}"
+        cut = run is not None and not data.endswith(b"\n")
+        line = _parse(where, data, cut)
+        if isinstance(line, Run):
+            if run is not None:
+                traces.append(Trace(path, begin, run, tuple(tokens), None))
+            begin, run, tokens = number, line, []
+        elif isinstance(line, Token):
+            _check_token(where, line, run, len(tokens))
+            tokens.append(line)
+        elif line is not None:
+            _check_end(where, line, run, len(tokens))
+            traces.append(Trace(path, begin if run else number, run, tuple(tokens), line))
+            run, tokens = None, []
+    if run is not None:
+        traces.append(Trace(path, begin, run, tuple(tokens), None))
     return traces
 
 
