@@ -89,5 +89,8 @@ def serve(
         timeout_graceful_shutdown=int(timeout),
     )
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn ends well, and then sends it again
-    note(f"{preset.name or preset.model} with {method.name} at http://{host}:{port}/v1 (Ctrl-C ends)")
+    address = f"http://{host}:{port}"
+    note(
+        f"{preset.name or preset.model} with {method.name} at {address}/v1, a page to try it at {address} (Ctrl-C ends)"
+    )
     uvicorn.Server(config).run()

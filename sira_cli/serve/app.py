@@ -2,6 +2,8 @@
 
 request --> limits, key --> protocol --> a Job --> the decoder's thread
                                           pieces <--'     (an asyncio queue per request)
+
+And a page at `/` that asks it (`serve/page`), with `/settings` and `/report`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -28,7 +30,10 @@ from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
 from sira_cli.serve.jobs import Job, Piece, Reply, prompt_of, settings_of
 from sira_cli.serve.metrics import Metrics
+from sira_cli.serve.page.files import UNKEPT, add_page
+from sira_cli.serve.page.settings import page_settings
 from sira_cli.serve.protocol import ChatRequest, RequestError, picture_data
+from sira_cli.serve.report import ReportRequest, report_of
 
 RETRY_AFTER = "2"  # seconds, for clients that come when too many wait
 
@@ -93,6 +98,9 @@ class Server:
         self.app.add_api_route("/v1/chat/completions", self._chat, methods=["POST"], response_model=None)
         self.app.add_api_route("/v1/models", self._models, methods=["GET"], response_model=None)
         self.app.add_api_route("/v1/models/{name:path}", self._model, methods=["GET"], response_model=None)
+        add_page(self.app)
+        self.app.add_api_route("/settings", self._settings, methods=["GET"], response_model=None)
+        self.app.add_api_route("/report", self._report, methods=["POST"], response_model=None)
         self.app.add_api_route("/health", self._health, methods=["GET"], response_model=None)
         self.app.add_api_route("/metrics", self._counted, methods=["GET"], response_model=None)
         self.app.add_exception_handler(RequestError, self._refused)
@@ -138,17 +146,61 @@ class Server:
         if self._api_key is not None and not hmac.compare_digest(given, self._api_key.encode()):
             raise RequestError("wrong or missing API key", 401, code="invalid_api_key")
 
+    async def _settings(self, request: Request) -> Response:
+        self._check_key(request)
+        limits = {"bytes": self._limits.data, "pixels": self._limits.pixels, "tokens": self._limits.tokens}
+        return JSONResponse(page_settings(self._lvlm, limits), headers=UNKEPT)
+
+    async def _report(self, request: Request) -> Response:
+        began = time.monotonic()
+        asked = ReportRequest.parse(await self._read(request))
+        jobs = []
+        for chat in asked.chats():
+            job, answer = await self._begin(request, chat, began, trace=True)
+            await answer.next()
+            jobs.append(job)
+        page = await asyncio.to_thread(report_of, jobs, asked.title)
+        self._metrics.requests.labels("200").inc()
+        return HTMLResponse(page, headers=UNKEPT)
+
     async def _chat(self, request: Request) -> Response:
         began = time.monotonic()
+        chat = ChatRequest.parse(await self._read(request))
+        _, answer = await self._begin(request, chat, began)
+        first = await answer.next()  # what is wrong is known before a stream begins
+        if chat.stream:
+            return StreamingResponse(answer.stream(first), media_type="text/event-stream")
+        return JSONResponse(await answer.whole(first))
+
+    async def _read(self, request: Request) -> bytes:
+        """Read the body of a request that may be answered.
+
+        Raises:
+            RequestError: it may not, or its body is too large or too slow.
+        """
         self._check_key(request)
         # Pages of other sites cannot send JSON without asking first, which nobody allows them.
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise RequestError("expected a body of type application/json", 415, code="unsupported_media_type")
         try:
-            data = await asyncio.wait_for(self._body(request), self._limits.seconds)
+            return await asyncio.wait_for(self._body(request), self._limits.seconds)
         except TimeoutError:
             raise RequestError("the request's body did not end in time", 408, code="timeout") from None
-        chat = ChatRequest.parse(data)
+
+    async def _begin(
+        self, request: Request, chat: ChatRequest, began: float, *, trace: bool = False
+    ) -> tuple[Job, Answering]:
+        """Let what is asked wait for its turn.
+
+        Args:
+            request: it came by this one.
+            chat: what is asked.
+            began: when the request came, as `time.monotonic` says it.
+            trace: trace the text.
+
+        Raises:
+            RequestError: something in it is wrong, or too many wait.
+        """
         self._check_model(chat.model)
         pieces: asyncio.Queue[Piece | Reply | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -157,14 +209,11 @@ class Server:
             with suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-        job = await asyncio.to_thread(self._job, chat, tell)
+        job = await asyncio.to_thread(self._job, chat, tell, trace)
         assert self._decoder is not None
         self._decoder.submit(job)
-        answer = Answering(request, job, pieces, began + self._limits.seconds, chat, self._names[0], self._metrics)
-        first = await answer.next()  # what is wrong is known before a stream begins
-        if chat.stream:
-            return StreamingResponse(answer.stream(first), media_type="text/event-stream")
-        return JSONResponse(await answer.whole(first))
+        until = began + self._limits.seconds
+        return job, Answering(request, job, pieces, until, chat, self._names[0], self._metrics)
 
     async def _body(self, request: Request) -> bytes:
         """Read a request's body, up to the limit."""
@@ -176,8 +225,8 @@ class Server:
             parts.append(part)
         return b"".join(parts)
 
-    def _job(self, chat: ChatRequest, tell: Any) -> Job:
-        """Make a job of a request.
+    def _job(self, chat: ChatRequest, tell: Any, trace: bool) -> Job:
+        """Make a job of a request, or of the trace of its text.
 
         Raises:
             RequestError: something in it is wrong.
@@ -206,6 +255,7 @@ class Server:
             words=chat.sira.words,
             verify=chat.sira.look(),
             tell=tell,
+            trace=[] if trace else None,
         )
 
     async def _refused(self, request: Request, error: Exception) -> Response:

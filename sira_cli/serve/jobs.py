@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import StoppingCriteria
 
+from sira_cli.analysis.trace.targets import Line
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
@@ -55,6 +56,7 @@ class Job:
         words: score the words.
         verify: look again at the things that the text names.
         tell: called with each `Piece`, then with a `Reply` or an error, in the decoder's thread.
+        trace: gets the lines of a trace; None: no trace is made. Only one text is in its batch, and no piece is told.
         gone: set by whoever no longer waits for the answer.
     """
 
@@ -69,6 +71,7 @@ class Job:
     words: bool
     verify: Verify | None
     tell: Callable[[Piece | Reply | Exception], None]
+    trace: list[Line] | None = None
     gone: bool = False
     sent: int = 0  # characters of the text, by pieces
     sent_logprobs: int = 0
@@ -86,6 +89,7 @@ class Job:
             watched=self.top_logprobs is not None,
             words=self.words,
             verify=self._decodes,
+            **({} if self.trace is None else {"trace": True}),
         )
 
     @property

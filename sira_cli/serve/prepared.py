@@ -22,6 +22,7 @@ from sira_cli.models.second_look import SecondLook
 from sira_cli.models.starts import Start
 from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.serve.jobs import Done, Job, Logprob, Reply, Row
+from sira_cli.serve.report import traced
 
 # Of the record, what a reply shows beside the text.
 SHOWN = (
@@ -86,6 +87,10 @@ class Prepared:
             SiraError: they cannot be decoded.
         """
         with _while_wanted(self.lvlm.model, jobs):
+            if jobs[0].trace is not None:
+                for job in jobs:
+                    job.tell(traced(self.lvlm, job))
+                return
             parts = [list(jobs)] if self.lvlm.batches else [[job] for job in jobs]
             for part in parts:
                 if self._rewriting is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -137,7 +137,7 @@ class ChatRequest(BaseModel):
     sira: SiraOptions = SiraOptions()
 
     @classmethod
-    def parse(cls, data: bytes) -> ChatRequest:
+    def parse(cls, data: bytes) -> Self:
         """Read a request's body.
 
         Raises:

@@ -54,6 +54,10 @@ class Browser:
     def click(self, selector: str) -> None:
         self._call("POST", f"/element/{self._find(selector)}/click", {})
 
+    def type(self, selector: str, text: str) -> None:
+        """Types into an element; a path into one that takes a file chooses that file."""
+        self._call("POST", f"/element/{self._find(selector)}/value", {"text": text})
+
     def hover(self, selector: str) -> None:
         origin = {_ELEMENT: self._find(selector)}
         self.run("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)

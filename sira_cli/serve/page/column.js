@@ -1,0 +1,167 @@
+// A column of the page: a method with its settings, and the text that it writes.
+
+import { bare, doubt, element, mark, marked, saysSomething } from "./marks.js";
+import { Refusal, events, send } from "./server.js";
+
+const SIGNS = { k: "K", alpha: "α", beta: "β" };
+const AT_HAND = ["k", "alpha"]; // other settings are folded away
+const ENDS = { stop: "the model ended the text", length: "the longest text was reached", loop: "the text repeated itself" };
+
+const find = (selector, within) => within.querySelector(selector);
+
+export class Column {
+  constructor(title, method, settings) {
+    this.server = settings;
+    this.root = find("#column", document).content.firstElementChild.cloneNode(true);
+    this.root.setAttribute("aria-label", title);
+    find("h2", this.root).textContent = title;
+    this.select = find(".method", this.root);
+    this.select.append(...settings.methods.map(({ name }) => element("option", { value: name }, name)));
+    this.select.value = method;
+    this.select.addEventListener("change", () => this.showSettings());
+    this.text = find(".text", this.root);
+    this.text.dataset.empty = "The text will appear here.";
+    this.failure = find(".failure", this.root);
+    this.status = find(".status", this.root);
+    this.showSettings();
+  }
+
+  get method() {
+    return this.server.methods.find(({ name }) => name === this.select.value);
+  }
+
+  showSettings() {
+    const [front, folded] = this.root.querySelectorAll(".fields");
+    const { name, settings } = this.method;
+    const inFront = (one) => AT_HAND.includes(one.name) && name !== "greedy"; // its K decides scores only
+    this.fields = settings.map((one) => ({ one, control: controlOf(one) }));
+    const labelled = (wanted) =>
+      this.fields.filter(({ one }) => inFront(one) === wanted).map(({ one, control }) => labelledControl(one, control, this.server));
+    front.replaceChildren(...labelled(true));
+    folded.replaceChildren(...labelled(false));
+    folded.parentElement.hidden = !folded.children.length;
+  }
+
+  // What a request has under `sira`. Settings that are as they were are the server's own, and left out.
+  options() {
+    const changed = this.fields.filter(({ one, control }) => control.value !== written(one.value));
+    return { method: this.select.value, ...Object.fromEntries(changed.map(({ one, control }) => [one.name, valueOf(one, control)])) };
+  }
+
+  // The control of a setting that has a wrong value, if there is one.
+  wrong() {
+    return this.fields.find(({ control }) => !control.checkValidity())?.control;
+  }
+
+  clear(empty = "") {
+    this.failure.hidden = true;
+    this.status.textContent = "";
+    this.text.replaceChildren();
+    this.text.setAttribute("aria-live", "polite");
+    this.text.dataset.empty = empty;
+    for (const part of this.root.querySelectorAll(".doubts, .things")) part.hidden = true;
+  }
+
+  fail(error) {
+    this.status.textContent = "";
+    this.failure.textContent = error instanceof Refusal ? error.inWords : String(error);
+    this.failure.hidden = false;
+  }
+
+  // Ask for a text and show it as it grows. Returns whether it is whole.
+  async run(body, signal) {
+    this.clear();
+    this.status.textContent = "Waiting for its turn…";
+    const began = performance.now();
+    let text = "", tokens, sira;
+    try {
+      for await (const event of events(await send("v1/chat/completions", body, signal))) {
+        const piece = event.choices[0]?.delta.content;
+        if (piece) {
+          text += piece;
+          this.text.append(piece);
+          this.status.textContent = "Writing…";
+        }
+        sira = event.sira ?? sira;
+        tokens = event.usage?.completion_tokens ?? tokens;
+      }
+    } catch (error) {
+      if (error.name === "AbortError") this.status.textContent = "Stopped.";
+      else this.fail(error);
+      return false;
+    }
+    this.finish(text, sira);
+    const seconds = ((performance.now() - began) / 1000).toFixed(1);
+    this.status.textContent = `${tokens} tokens in ${seconds} s; ${ENDS[sira.finish_reason] ?? sira.finish_reason}.`;
+    return true;
+  }
+
+  finish(text, { words, objects, verify, warnings = [] }) {
+    const unsupported = (objects ?? []).filter((one) => one.support < verify.min_support);
+    this.text.setAttribute("aria-live", "off"); // the same text once more, with marks
+    this.text.replaceChildren(...marked(text, words ?? [], unsupported, this.server.doubt));
+    if (warnings.length) this.fail(warnings.join("\n"));
+    if (words) this.showDoubts(words);
+    if (objects) this.showThings(objects, verify);
+  }
+
+  showDoubts(words) {
+    const box = find(".doubts", this.root);
+    const { doubt: rules } = this.server;
+    const doubted = words.filter((word) => saysSomething(word.word, rules) && word.grounding < rules.doubted);
+    doubted.sort((one, other) => one.grounding - other.grounding);
+    find("h3", box).textContent = `Words to doubt: ${doubted.length || "none"}`;
+    find("ul", box).replaceChildren(
+      ...doubted.map(({ word, grounding }) => element("li", {}, mark(bare(word), `g${doubt(grounding, rules)}`), ` ${grounding.toFixed(2)}`)),
+    );
+    box.hidden = false;
+  }
+
+  showThings(objects, { min_support: line }) {
+    const box = find(".things", this.root);
+    const sorted = [...objects].sort((one, other) => one.support - other.support);
+    const absent = sorted.filter((one) => one.support < line).length;
+    find("h3", box).textContent = sorted.length
+      ? `Things not supported: ${absent || "none"} of ${sorted.length}`
+      : "The second look recognised nothing in the text.";
+    find("table", box).hidden = !sorted.length;
+    find("tbody", box).replaceChildren(...sorted.map(({ thing, support }) => row(thing, support, support >= line)));
+    box.hidden = false;
+  }
+}
+
+function row(thing, support, supported) {
+  const fill = element("i");
+  fill.style.width = `${100 * support}%`;
+  const bar = element("span", { className: "share" }, fill);
+  const name = element("th", { scope: "row" }, element("bdi", {}, supported ? thing : `[${thing}]`));
+  const verdict = element("span", { className: "unseen" }, supported ? "" : " not supported");
+  return element("tr", { className: supported ? "" : "unsupported" }, name, element("td", {}, support.toFixed(2), bar, verdict));
+}
+
+// --- settings
+
+function written(value) {
+  return value === null ? "" : String(value);
+}
+
+function valueOf({ kind }, { value }) {
+  if (value === "") return null; // off
+  return kind === "str" ? value : Number(value);
+}
+
+function controlOf({ kind, value, low, high, choices, optional, meaning }) {
+  if (kind === "str") {
+    const select = element("select", { title: meaning }, ...choices.map((choice) => element("option", { value: choice }, choice)));
+    select.value = written(value);
+    return select;
+  }
+  const limits = Object.fromEntries([["min", low], ["max", high]].filter(([, limit]) => limit !== null));
+  const step = kind === "int" ? "1" : "any";
+  return element("input", { type: "number", title: meaning, step, ...limits, value: written(value), required: !optional, placeholder: optional ? "off" : "" });
+}
+
+function labelledControl({ name }, control, { layers }) {
+  const label = name === "k" ? `K of ${layers}` : (SIGNS[name] ?? name.replaceAll("_", " "));
+  return element("label", { className: "field" }, element("span", {}, label), control);
+}

@@ -1,0 +1,57 @@
+"""The files of the page, and the headers that keep it to itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import FastAPI, Response
+
+from sira_cli.analysis.page.page import policy_sources
+from sira_cli.web import base_style, marks_style
+
+_HERE = Path(__file__).parent
+SCRIPTS = ("script.js", "column.js", "marks.js", "server.js")
+UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}  # headers of what no cache keeps
+
+
+def add_page(app: FastAPI) -> None:
+    """Serve the page at `/`, with its style and its scripts. None of them says anything about the model or a client."""
+    style = base_style() + marks_style() + _read("style.css")
+    _add(app, "/", _read("page.html"), "text/html", {"Content-Security-Policy": policy()})
+    _add(app, "/page/style.css", style, "text/css")
+    for name in SCRIPTS:
+        _add(app, f"/page/{name}", _read(name), "text/javascript")
+
+
+def policy() -> str:
+    """Return the page's content security policy: nothing from elsewhere, and no text ever becomes code.
+
+    The report's style and script are in it, as a report is opened as a `blob:`, which this policy holds for, too.
+    """
+    report = policy_sources()
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src 'self' {report['script-src']}",
+            f"style-src 'self' {report['style-src']}",
+            "img-src data: blob:",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+        )
+    )
+
+
+def _add(app: FastAPI, path: str, content: str, media_type: str, headers: dict[str, str] | None = None) -> None:
+    safe = {**UNKEPT, "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin"}
+
+    async def served() -> Response:
+        return Response(content, media_type=media_type, headers={**safe, **(headers or {})})
+
+    app.add_api_route(path, served, methods=["GET"], response_model=None)
+
+
+def _read(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")

@@ -1,0 +1,56 @@
+// Words by their grounding, and things that are not supported, marked in a text. Text gets in as text only.
+// What is to be doubted is decided as in the report; `rules` are the settings' `doubt`.
+
+const EDGES = /^[^\p{L}\p{N}]+|[^\p{L}\p{N}]+$/gu;
+
+export function bare(word) {
+  return word.replace(EDGES, "");
+}
+
+export function saysSomething(word, rules) {
+  const core = bare(word).toLowerCase().replaceAll("’", "'");
+  return core !== "" && !rules.function_words.includes(core);
+}
+
+export function doubt(grounding, rules) {
+  return rules.steps.filter((step) => grounding < step).length;
+}
+
+// A text in pieces: words without the punctuation around them, and mentions of things. Places in a text are counted in
+// characters, of which JavaScript's strings may need two for one.
+export function marked(text, words, unsupported, rules) {
+  const letters = [...text];
+  const part = (start, end) => letters.slice(start, end).join("");
+  if (words.some((word) => part(word.start, word.end) !== word.word)) words = []; // the text was changed since
+  const cores = words.flatMap((word) => {
+    const core = bare(word.word);
+    const start = word.start + [...word.word.slice(0, word.word.indexOf(core))].length;
+    return core ? [{ ...word, start, end: start + [...core].length }] : [];
+  });
+  const mentions = unsupported.flatMap((one) => one.spans);
+  const edges = new Set([0, letters.length, ...cores.flatMap(({ start, end }) => [start, end]), ...mentions.flat()]);
+  const places = [...edges].sort((one, other) => one - other);
+  return places.slice(1).map((end, at) => {
+    const start = places[at];
+    const word = cores.find((one) => one.start <= start && end <= one.end);
+    const mention = mentions.find(([first, last]) => first <= start && end <= last);
+    const telling = word !== undefined && saysSomething(word.word, rules);
+    const classes = [];
+    if (word) classes.push(telling ? `g${doubt(word.grounding, rules)}` : "pale");
+    if (mention) classes.push("unsupported");
+    if (mention?.[0] === start) classes.push("begins");
+    if (mention?.[1] === end) classes.push("ends");
+    const title = telling ? `grounding ${word.grounding.toFixed(2)}` : "";
+    return classes.length ? mark(part(start, end), classes.join(" "), title) : part(start, end);
+  });
+}
+
+export function mark(text, classes, title = "") {
+  return element("span", { className: `tok ${classes}`, title }, text);
+}
+
+export function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}

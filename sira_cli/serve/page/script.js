@@ -1,0 +1,211 @@
+// The page at / of `sira serve`: a picture and a prompt in, two texts side by side out.
+// It speaks to the server as any client does. Whatever it is told or given is shown by textContent only.
+
+import { Column } from "./column.js";
+import { Refusal, send } from "./server.js";
+
+const QUESTION = "Is there a dog in the image?";
+const find = (selector) => document.querySelector(selector);
+const typed = { caption: "", ask: "" }; // a prompt for each task
+let settings, columns, picture, running, asked; // asked: what a report would be of
+
+async function start() {
+  try {
+    settings = await (await send("settings")).json();
+  } catch (error) {
+    if (error.status !== 401) return complain("#trouble", error.inWords ?? String(error));
+    if (sessionStorage.getItem("key")) complain("#trouble", "That is not the key of this server.");
+    find("#unlock").hidden = false;
+    return find("#key").focus();
+  }
+  for (const part of ["#trouble", "#unlock"]) find(part).hidden = true;
+  find("#about").textContent = `${settings.model}, ${settings.layers} layers`;
+  document.title = `sira: ${settings.model}`;
+  const second = settings.method === "greedy" ? "sira" : "greedy";
+  columns = [new Column("First text", settings.method, settings), new Column("Second text", second, settings)];
+  find("#columns").append(...columns.map(({ root }) => root));
+  typed.caption = settings.prompt;
+  showTask();
+  find("main").hidden = false;
+}
+
+// --- what is asked
+
+function task() {
+  return find("[name=task]:checked").value;
+}
+
+function showTask() {
+  const box = find("#prompt");
+  if (box.dataset.task) typed[box.dataset.task] = box.value;
+  const isQuestion = task() === "ask";
+  box.dataset.task = task();
+  box.value = typed[task()];
+  box.placeholder = isQuestion ? QUESTION : settings.prompt;
+  find("label[for=prompt]").textContent = isQuestion ? "Question" : "Prompt";
+}
+
+function choose(file) {
+  if (!file) return;
+  if (file.type && !file.type.startsWith("image/")) return complain("#missing", `${file.name} is not a picture.`);
+  picture = file;
+  const image = find("#picture");
+  URL.revokeObjectURL(image.src);
+  image.src = URL.createObjectURL(file);
+  image.alt = file.name;
+  image.hidden = false;
+  find("#invitation").hidden = true;
+  find(".drop").classList.add("full");
+  find("#file-name").textContent = file.name;
+  find("#missing").hidden = true;
+}
+
+// The picture as it is: the server decodes it, as the command line would.
+function asURI(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result.replace(/^data:[^,]*,/, "data:image;base64,"));
+    reader.onerror = () => reject(new Refusal(`${file.name} cannot be read: choose it again.`, 400));
+    reader.readAsDataURL(file);
+  });
+}
+
+// What has to be mended before anything can be asked: a message, and the control that it is about.
+function missing() {
+  if (!picture) return ["Choose a picture first.", find("#file")];
+  if (task() === "ask" && !find("#prompt").value.trim()) return ["Write a question first.", find("#prompt")];
+  const wrong = columns.map((column) => column.wrong()).find(Boolean);
+  return wrong && [`${wrong.previousElementSibling.textContent}: ${wrong.validationMessage}`, wrong];
+}
+
+// --- running
+
+async function run() {
+  stop();
+  const [problem, control] = missing() ?? [];
+  find("#missing").hidden = true;
+  if (problem) {
+    complain("#missing", problem);
+    const folded = control.closest("details");
+    if (folded) folded.open = true;
+    return control.focus();
+  }
+  const controller = begin();
+  const common = { task: task(), ...(find("#verify").checked ? { verify: "flag" } : {}) };
+  const options = columns.map((column) => ({
+    ...column.options(),
+    ...common,
+    words: find("#words").checked && column.method.scores_words,
+  }));
+  const traceable = columns.map((column) => column.method.scores_words);
+  try {
+    const url = await asURI(picture);
+    const messages = [{ role: "user", content: [{ type: "image_url", image_url: { url } }, { type: "text", text: find("#prompt").value.trim() }] }];
+    const bodies = options.map((sira) => JSON.stringify({ messages, sira, stream: true, stream_options: { include_usage: true } }));
+    const { bytes } = settings.limits;
+    if (bodies.some((body) => body.length > bytes)) {
+      throw new Refusal(`The picture is too large: this server takes requests of up to ${(bytes / 2 ** 20).toFixed(1)} MB.`, 413);
+    }
+    const whole = await Promise.all(columns.map((column, at) => column.run(bodies[at], controller.signal)));
+    if (running !== controller) return;
+    const traces = options.filter((_, at) => whole[at] && traceable[at]);
+    asked = traces.length ? JSON.stringify({ messages, traces, title: `${traces.map(({ method }) => method).join(" and ")}: ${picture.name}` }) : null;
+  } catch (error) {
+    for (const column of columns) {
+      column.clear();
+      column.fail(error);
+    }
+  }
+  end(controller);
+}
+
+function begin() {
+  asked = null;
+  running = new AbortController();
+  show();
+  return running;
+}
+
+function end(controller) {
+  if (running !== controller) return;
+  running = undefined;
+  show();
+}
+
+function stop() {
+  running?.abort();
+  if (running) end(running);
+}
+
+function show(report) {
+  find("#stop").setAttribute("aria-disabled", String(!running));
+  find("#report").setAttribute("aria-disabled", String(!asked));
+  find("#report").hidden = report !== undefined;
+  find("#open").hidden = report === undefined;
+  find("#report-status").textContent = "";
+  URL.revokeObjectURL(find("#open").href);
+  if (report !== undefined) find("#open").href = report;
+}
+
+async function makeReport() {
+  if (!asked || running) return;
+  const body = asked;
+  const controller = begin();
+  asked = body;
+  find("#report-status").textContent = "Decoding once more, step by step…";
+  try {
+    const page = await (await send("report", body, controller.signal)).blob();
+    end(controller);
+    show(URL.createObjectURL(page));
+    find("#open").focus();
+  } catch (error) {
+    end(controller);
+    find("#report-status").textContent = error.name === "AbortError" ? "Stopped." : (error.inWords ?? String(error));
+  }
+}
+
+function complain(place, message) {
+  find(place).textContent = message;
+  find(place).hidden = false;
+}
+
+// --- events
+
+find("#unlock").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("key", find("#key").value);
+  find("#key").value = "";
+  start();
+});
+find("#ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  run();
+});
+find("#ask").addEventListener("change", (event) => {
+  if (event.target.name === "task") showTask();
+  if (event.target.id === "file") choose(event.target.files[0]);
+});
+find("#picture").addEventListener("error", () => (find("#picture").hidden = true)); // the server may know what the browser does not
+find("#stop").addEventListener("click", stop);
+find("#report").addEventListener("click", makeReport);
+document.addEventListener("keydown", (event) => {
+  if (!settings) return;
+  if (event.key === "Escape") stop();
+  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+  event.preventDefault();
+  run();
+});
+document.addEventListener("paste", (event) => {
+  const file = [...event.clipboardData.files].find(({ type }) => type.startsWith("image/"));
+  if (!file || !settings) return;
+  event.preventDefault();
+  choose(file);
+});
+for (const kind of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(kind, (event) => {
+    event.preventDefault();
+    find(".drop").classList.toggle("over", kind === "dragover");
+    if (kind === "drop" && settings) choose(event.dataTransfer.files[0]);
+  });
+}
+start();
