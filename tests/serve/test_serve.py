@@ -342,6 +342,8 @@ def test_the_command_answers_and_ends_well(sent, code):
                 break
             except httpx.ConnectError:
                 time.sleep(0.1)
+        assert f"a page to try it at http://127.0.0.1:{port} " in line
+        assert "<title>sira</title>" in httpx.get(f"http://127.0.0.1:{port}").text
         answers = []
         body = {"messages": said(), "max_tokens": 100}
         url = f"http://127.0.0.1:{port}/v1/chat/completions"

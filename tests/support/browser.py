@@ -19,6 +19,7 @@ import httpx2
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MISSING = "needs a browser: apt-get install chromium chromium-driver"
 KEYS = {"Left": "\ue012", "Right": "\ue014", "Home": "\ue011", "End": "\ue010"}
+KEYS |= {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Control": "\ue009", "Space": " "}
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key that the protocol gives elements
 
 
@@ -67,6 +68,11 @@ class Browser:
 
     def press(self, *keys: str) -> None:
         strokes = [{"type": kind, "value": KEYS[key]} for key in keys for kind in ("keyDown", "keyUp")]
+        self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
+
+    def chord(self, *keys: str) -> None:
+        """Presses keys together: all down in order, and up again."""
+        strokes = [{"type": kind, "value": KEYS[key]} for kind in ("keyDown", "keyUp") for key in keys]
         self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
 
     def devtools(self, command: str, **parameters: object) -> Any:

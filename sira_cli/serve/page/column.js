@@ -62,20 +62,24 @@ export class Column {
     for (const part of this.root.querySelectorAll(".doubts, .things")) part.hidden = true;
   }
 
+  expect() {
+    this.clear();
+    this.status.textContent = "Waiting for its turn…";
+  }
+
   fail(error) {
     this.status.textContent = "";
     this.failure.textContent = error instanceof Refusal ? error.inWords : String(error);
     this.failure.hidden = false;
   }
 
-  // Ask for a text and show it as it grows. Returns whether it is whole.
-  async run(body, signal) {
-    this.clear();
-    this.status.textContent = "Waiting for its turn…";
+  // Ask for a text and show it as it grows; `onBegin` is called with its first piece. Returns whether it is whole.
+  async run(body, signal, onBegin = () => {}) {
     const began = performance.now();
     let text = "", tokens, sira;
     try {
       for await (const event of events(await send("v1/chat/completions", body, signal))) {
+        onBegin();
         const piece = event.choices[0]?.delta.content;
         if (piece) {
           text += piece;
@@ -86,6 +90,7 @@ export class Column {
         tokens = event.usage?.completion_tokens ?? tokens;
       }
     } catch (error) {
+      onBegin();
       if (error.name === "AbortError") this.status.textContent = "Stopped.";
       else this.fail(error);
       return false;

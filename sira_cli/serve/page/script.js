@@ -106,7 +106,7 @@ async function run() {
     if (bodies.some((body) => body.length > bytes)) {
       throw new Refusal(`The picture is too large: this server takes requests of up to ${(bytes / 2 ** 20).toFixed(1)} MB.`, 413);
     }
-    const whole = await Promise.all(columns.map((column, at) => column.run(bodies[at], controller.signal)));
+    const whole = await inOrder(bodies, controller.signal);
     if (running !== controller) return;
     const traces = options.filter((_, at) => whole[at] && traceable[at]);
     asked = traces.length ? JSON.stringify({ messages, traces, title: `${traces.map(({ method }) => method).join(" and ")}: ${picture.name}` }) : null;
@@ -117,6 +117,16 @@ async function run() {
     }
   }
   end(controller);
+}
+
+// Both at once, but the first text is the first to begin: whichever the server takes first, the other waits for.
+async function inOrder(bodies, signal) {
+  for (const column of columns) column.expect();
+  let first;
+  await new Promise((begun) => {
+    first = columns[0].run(bodies[0], signal, begun);
+  });
+  return Promise.all([first, columns[1].run(bodies[1], signal)]);
 }
 
 function begin() {

@@ -1,0 +1,514 @@
+"""The page at `/` in a real browser, of a real server with the bundled model: what one sees, types and hears."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from sira_cli.analysis.doubt import bare, doubt, says_something
+from sira_cli.models.end_tokens import EndTokens
+from sira_cli.serve.app import Limits
+from tests.serve.conftest import running
+from tests.serve.test_serve import PICTURES, ask, said
+from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
+ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+PICTURE = PICTURES[0]
+FINISHED = """
+    return [...document.querySelectorAll('.status')].every(one => /^\\d+ tokens|^Stopped/.test(one.textContent))
+    && document.querySelector('#stop').ariaDisabled === 'true'"""
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(window) -> Iterator[Browser]:
+    """The window as a new one would be. No page says anything to the console, or asks anybody but its server."""
+    window.devtools("Emulation.clearDeviceMetricsOverride")
+    window.devtools("Emulation.setEmulatedMedia", media="", features=[])
+    yield window
+    assert window.log("browser") == []
+
+
+@pytest.fixture
+def page(browser, address) -> Browser:
+    """The page, with a picture chosen."""
+    opened(browser, address)
+    browser.type("#file", str(PICTURE))
+    return browser
+
+
+def opened(browser: Browser, address: str) -> None:
+    browser.open(address)
+    wait(browser, "return !document.querySelector('main').hidden")
+
+
+def wait(browser: Browser, condition: str, *arguments: object) -> None:
+    deadline = time.monotonic() + 60
+    while not browser.run(condition, *arguments):
+        assert time.monotonic() < deadline, f"not within a minute: {condition}"
+        time.sleep(0.02)
+
+
+def run(browser: Browser) -> list[str]:
+    """Press Run; the texts, without the brackets around things."""
+    browser.click("#run")
+    wait(browser, FINISHED)
+    return texts(browser)
+
+
+def texts(browser: Browser) -> list[str]:
+    return browser.run("return [...document.querySelectorAll('.text')].map(one => one.textContent)")
+
+
+def choose(browser: Browser, column: int, method: str, **values: object) -> None:
+    """Choose a method and its settings."""
+    script = """
+        const column = document.querySelectorAll('.column')[arguments[0]], select = column.querySelector('.method');
+        select.value = arguments[1];
+        select.dispatchEvent(new Event('change'));
+        for (const field of column.querySelectorAll('.fields label')) {
+            const value = arguments[2][field.textContent];
+            if (value !== undefined) field.querySelector('input, select').value = value;
+        }"""
+    browser.run(script, column, method, values)
+
+
+def accessible(browser: Browser) -> list[tuple[str, str | None]]:
+    """Role and name of all that a screen reader is told."""
+    tree = browser.devtools("Accessibility.getFullAXTree")["nodes"]
+    return [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]]
+
+
+def answering(browser: Browser, status: int, body: str | list[dict[str, Any]]) -> None:
+    """Let the page think that its server answers so: an error's message, or the events of a stream."""
+    if isinstance(body, str):
+        text = json.dumps({"error": {"message": body}})
+    else:
+        text = "".join(f"data: {json.dumps(event)}\n\n" for event in body) + "data: [DONE]\n\n"
+    script = "window.fetch = async () => new Response(arguments[1], {status: arguments[0]})"
+    browser.run(script, status, text)
+
+
+def stream(text: str, **sira: object) -> list[dict[str, Any]]:
+    """The events of a streamed answer, as the server sends them, but for keys that nobody reads."""
+    end = {"finish_reason": "stop", "verify": {"min_support": 0.5}, **sira}
+    return [
+        {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
+        {"choices": [{"delta": {"content": text}}]},
+        {"choices": [{"delta": {}}], "sira": end},
+        {"choices": [], "usage": {"completion_tokens": 3}},
+    ]
+
+
+# --- the texts
+
+
+def test_the_texts_are_those_of_the_library_and_nobody_else_is_asked(page, address, lvlm):
+    greedy = lvlm.under(lvlm.preset.method("greedy"), lvlm.preset)
+    assert run(page) == [lvlm.caption(PICTURE).text, greedy.caption(PICTURE).text]
+    assert page.run("return document.querySelector('#picture').naturalWidth") > 0
+    own = (f"{address}/", "data:", f"blob:{address}/")
+    sent = page.requests()
+    assert f"{address}/v1/chat/completions" in sent
+    assert [url for url in sent if not url.startswith(own)] == []
+
+
+def test_words_and_things_are_marked_as_in_the_report(page, client, lvlm):
+    """By the rules of `analysis.doubt`, on the words that any client is told."""
+    run(page)
+    answer = ask(client, said(lvlm.preset.prompts.caption, PICTURE), {"words": True, "verify": "flag"})
+    words, things = answer.sira["words"], answer.sira["objects"]
+    line = answer.sira["verify"]["min_support"]
+    expected = [
+        (bare(word["word"]), f"g{doubt(word['grounding'])}" if says_something(word["word"]) else "pale")
+        for word in words
+        if bare(word["word"])
+    ]
+    shown = page.run(
+        """return [...document.querySelector('.text').querySelectorAll('.tok')].map(
+            one => [one.textContent, [...one.classList].find(name => /^g\\d$|^pale$/.test(name))])"""
+    )
+    assert [tuple(one) for one in shown] == expected
+    doubted = [word for word in words if says_something(word["word"]) and word["grounding"] < 0.4]
+    assert page.text(".doubts h3") == f"Words to doubt: {len(doubted) or 'none'}"
+    rows = page.run("return [...document.querySelector('.things tbody').rows].map(row => row.innerText.split(/\\s+/))")
+    rows = [[row[0], row[1]] for row in rows]
+    support = sorted((thing["support"], thing["thing"]) for thing in things)
+    assert rows == [[f"[{name}]" if value < line else name, f"{value:.2f}"] for value, name in support]
+    brackets = page.run("return document.querySelector('.text').querySelectorAll('.unsupported.begins').length")
+    assert brackets == sum(len(thing["spans"]) for thing in things if thing["support"] < line)
+
+
+def test_settings_and_methods_are_those_that_are_chosen(page, lvlm):
+    choose(page, 0, "sira", **{"K of 8": 3, ALPHA: 2.0})
+    choose(page, 1, "vcd", **{ALPHA: 0.5})
+    page.run("document.querySelector('#verify').click()")
+    one = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(k=3, alpha=2.0)).caption(PICTURE)
+    other = lvlm.under(lvlm.preset.method("vcd").with_values(alpha=0.5), lvlm.preset).caption(PICTURE)
+    assert run(page) == [one.text, other.text]
+    shown = "return [...document.querySelectorAll(arguments[0])].map(box => !box.hidden)"
+    assert page.run(shown, ".doubts") == [True, False]  # vcd has no two streams to score words by
+    assert page.run(shown, ".things") == [False, False]
+
+
+def test_a_question_is_asked_as_by_sira_ask(page, lvlm):
+    question = "Is there a cat in the image?"
+    page.click("[value=ask]")
+    assert page.run("return document.querySelector('#prompt').labels[0].textContent") == "Question"
+    page.click("#run")
+    assert page.text("#missing") == "Write a question first."
+    page.type("#prompt", question)
+    assert run(page)[0] == lvlm.ask(PICTURE, question).text
+    page.click("[value=caption]")
+    assert page.run("return document.querySelector('#prompt').value") == lvlm.preset.prompts.caption
+
+
+def test_a_picture_can_be_pasted_and_dropped(page, lvlm):
+    script = """
+        const bytes = Uint8Array.from(atob(arguments[1]), letter => letter.charCodeAt(0));
+        const data = new DataTransfer();
+        data.items.add(new File([bytes], arguments[2], {type: 'image/png'}));
+        const [kind, key] = arguments[0] === 'paste' ? [ClipboardEvent, 'clipboardData'] : [DragEvent, 'dataTransfer'];
+        const event = new kind(arguments[0], {[key]: data, bubbles: true, cancelable: true});
+        document.querySelector('#prompt').dispatchEvent(event);
+        return event.defaultPrevented;"""
+    for kind, picture in (("paste", PICTURES[1]), ("drop", PICTURES[2])):
+        url = said(picture=picture)[0]["content"][0]["image_url"]["url"]
+        assert page.run(script, kind, url.partition(",")[2], picture.name)
+        assert page.text("#file-name") == picture.name
+    assert run(page)[0] == lvlm.caption(PICTURES[2]).text
+
+
+# --- keys, roles, colours, widths
+
+
+def test_keys_are_enough(browser, address, lvlm):
+    """From the top of the page to a text, without a mouse; the driver chooses the file: its dialogue is no page."""
+    opened(browser, address)
+    order = []
+    for _ in range(10):
+        browser.press("Tab")
+        order.append(
+            browser.run("const of = document.activeElement; return of.id || of.value || of.className || of.tagName")
+        )
+    assert order == ["file", "caption", "prompt", "words", "verify", "run", "stop", "sira", "7", "0.5"]
+    browser.chord("Control", "Enter")
+    assert browser.text("#missing") == "Choose a picture first."
+    assert browser.run("return document.activeElement.id") == "file"
+    browser.type("#file", str(PICTURE))
+    browser.press("Tab", "Right")
+    browser.press("Tab")
+    assert browser.run("return [document.activeElement.id, document.querySelector('[value=ask]').checked]") == [
+        "prompt",
+        True,
+    ]
+    browser.type("#prompt", "Is there a dog in the image?")
+    browser.chord("Control", "Enter")
+    wait(browser, FINISHED)
+    assert texts(browser)[0] == lvlm.ask(PICTURE, "Is there a dog in the image?").text
+
+
+def test_a_setting_out_of_range_is_said_before_anything_is_asked(page):
+    choose(page, 0, "sira", **{"K of 8": 9})
+    page.click("#run")
+    assert page.text("#missing").startswith("K of 8: ")
+    assert page.run("return document.activeElement.labels[0].textContent") == "K of 8"
+    assert not any("completions" in url for url in page.requests())
+
+
+def test_what_a_screen_reader_is_told(page):
+    thing = {"thing": "cat", "spans": [[2, 5]], "support": 0.1, "neither": 0}
+    answering(page, 200, stream("A cat.", words=[], objects=[thing]))
+    run(page)
+    found = accessible(page)
+    controls = {"button", "textbox", "combobox", "spinbutton", "checkbox", "radio", "link", "image"}
+    assert [one for one in found if one[0] in controls and not one[1]] == []
+    for role, name in (
+        ("heading", "sira"),
+        ("form", "What to ask"),
+        ("radio", "Caption"),
+        ("radio", "Question"),
+        ("textbox", "Prompt"),
+        ("checkbox", "Score words"),
+        ("button", "Run Ctrl Enter"),
+        ("button", "Stop Esc"),
+        ("article", "First text"),
+        ("article", "Second text"),
+        ("combobox", "Method"),
+        ("spinbutton", "K of 8"),
+        ("spinbutton", ALPHA),
+        ("columnheader", "Support"),
+        ("rowheader", "[cat]"),
+        ("StaticText", " not supported"),
+        ("image", PICTURE.name),
+    ):
+        assert (role, name) in found
+    roles = "return [...document.querySelectorAll(arguments[0])].map(one => one.getAttribute('role'))"
+    assert set(page.run(roles, ".failure")) == {"alert"}
+    assert set(page.run(roles, ".status, #report-status")) == {"status"}
+
+
+def test_a_text_is_heard_as_it_grows_and_only_once(page):
+    """Also where the pieces that come over the network end within a character, or within an event."""
+    page.run(
+        """window.fetch = async () => new Response(new ReadableStream({start(one) { window.feed ??= one; }}));
+        window.given = (bytes) => window.feed.enqueue(Uint8Array.from(bytes));"""
+    )
+    data = "".join(f"data: {json.dumps(event, ensure_ascii=False)}\n\n" for event in stream("A café 🐈", words=[]))
+    data = [*f"{data}data: [DONE]\n\n".encode()]
+    end = data.index("🐈".encode()[0]) + 2
+    page.click("#run")
+    wait(page, "return window.feed !== undefined")
+    page.run("window.given(arguments[0])", data[:end])
+    assert page.text(".status") == "Waiting for its turn…"
+    page.run("window.given(arguments[0])", data[end : end + 30])
+    live = "return [document.querySelector('.text').textContent, document.querySelector('.text').ariaLive]"
+    wait(page, "return document.querySelector('.text').textContent !== ''")
+    assert page.run(live) == ["A café 🐈", "polite"]
+    for byte in data[end + 30 :]:
+        page.run("window.given([arguments[0]])", byte)
+    wait(page, "return document.querySelector('.status').textContent.startsWith('3 tokens')")
+    assert page.run(live) == ["A café 🐈", "off"]  # with its marks
+    page.press("Escape")
+    wait(page, FINISHED)
+
+
+CONTRASTS = """
+    const parse = (colour) => (colour.match(/[\\d.]+/g) ?? []).map(Number);
+    const light = (rgb) => rgb.slice(0, 3).map(x => x / 255)
+        .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, x, at) => sum + x * [0.2126, 0.7152, 0.0722][at], 0);
+    const behind = (element) => {
+        for (; element; element = element.parentElement) {
+            const [red, green, blue, opacity = 1] = parse(getComputedStyle(element).backgroundColor);
+            if (opacity > 0) return [red, green, blue];
+        }
+    };
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+    while (walker.nextNode()) {
+        const element = walker.currentNode.parentElement;
+        if (!walker.currentNode.data.trim() || !element.checkVisibility() || element.closest('.unseen')) continue;
+        const [one, other] = [parse(getComputedStyle(element).color), behind(element)].map(light).sort();
+        found.push([walker.currentNode.data.trim(), (other + 0.05) / (one + 0.05)]);
+    }
+    return found;"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_can_be_read(page, scheme):
+    """WCAG AA, 4.5:1, also of words in every degree of doubt that no support is found for."""
+    page.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    words = [f"word{degree}" for degree in range(5)]
+    text = " ".join(words)
+    scores = [
+        {"word": word, "start": text.index(word), "end": text.index(word) + 5, "grounding": 0.9 - 0.2 * degree}
+        for degree, word in enumerate(words)
+    ]
+    half = [
+        {
+            "thing": "word",
+            "spans": [[word["start"], word["start"] + 2] for word in scores],
+            "support": 0.1,
+            "neither": 0,
+        }
+    ]
+    answering(page, 200, stream(text, words=scores, objects=half))
+    page.click("#run")
+    wait(page, FINISHED)
+    answering(page, 429, "64 requests wait already")
+    page.run("document.querySelector('#report').click()")
+    wait(page, "return document.querySelector('#report-status').textContent.startsWith('64')")
+    page.run("document.querySelector('#missing').hidden = false; document.querySelector('#missing').textContent = 'x'")
+    found = page.run(CONTRASTS)
+    assert {"Run", "Stop", "Enter", "wo", "rd4", "0.10", "x", "Make the full report"} <= {text for text, _ in found}
+    assert [(text, ratio) for text, ratio in found if ratio < 4.5] == []
+    white = page.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert white == (scheme == "light")
+
+
+@pytest.mark.parametrize("width", [1280, 800, 360, 320])
+def test_nothing_is_wider_than_the_page(page, width):
+    long = f"{'x' * 300} {HOSTILE}"
+    page.devtools("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+    answering(page, 200, stream(long, words=[], objects=[{"thing": long, "spans": [], "support": 0.1, "neither": 0}]))
+    page.click("#run")
+    wait(page, FINISHED)
+    page.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    assert page.run("return document.documentElement.scrollWidth") <= width
+    lefts, tops = page.run(
+        """const boxes = [...document.querySelectorAll('.column')].map(one => one.getBoundingClientRect());
+        return [boxes.map(box => box.left), boxes.map(box => box.top)];"""
+    )
+    assert (lefts[0] == lefts[1] and tops[0] < tops[1]) == (width < 700)
+
+
+def test_nothing_moves(page):
+    assert page.run("return document.getAnimations().length") == 0
+    times = "return [...document.querySelectorAll('*')].map(one => getComputedStyle(one).transitionDuration)"
+    assert set(page.run(times)) == {"0s"}
+
+
+# --- what is hostile, and what goes wrong
+
+
+def test_hostile_text_stays_text(browser, address, tmp_path):
+    picture = tmp_path / "<img src=x onerror=alert(1)>.png"
+    picture.write_bytes(PICTURE.read_bytes())
+    opened(browser, address)
+    browser.type("#file", str(picture))
+    images = browser.run("return document.images.length")
+    word = {"word": HOSTILE, "start": 0, "end": len(HOSTILE), "grounding": 0.1}
+    thing = {"thing": HOSTILE, "spans": [[0, len(HOSTILE)]], "support": 0.1, "neither": 0}
+    answering(browser, 200, stream(HOSTILE, words=[word], objects=[thing], warnings=[HOSTILE]))
+    assert run(browser) == [HOSTILE, HOSTILE]
+    assert browser.text(".things tbody th") == f"[{HOSTILE}]"
+    assert browser.text(".column .failure") == HOSTILE
+    assert browser.text("#file-name") == picture.name
+    answering(browser, 400, HOSTILE)
+    browser.click("#run")
+    wait(browser, "return document.querySelector('.column .failure').textContent.startsWith('</script>')")
+    assert browser.run("return document.images.length") == images
+    assert not browser.alert()
+    sinks = "try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; }"
+    assert browser.run(sinks) == "TypeError"  # the policy lets no text become elements, whoever tries
+    assert "TrustedHTML" in browser.log("browser")[0]["message"]
+
+
+def test_letters_of_two_units_are_marked_where_they_are(page):
+    text = "A 🐈 café, naïve."
+    scores = [
+        {"word": word, "start": text.index(word), "end": text.index(word) + len(word), "grounding": 0.1}
+        for word in text.split()
+    ]
+    cafe = {"thing": "café", "spans": [[4, 8]], "support": 0.1, "neither": 0}
+    answering(page, 200, stream(text, words=scores, objects=[cafe]))
+    assert run(page)[0] == text
+    shown = "return [...document.querySelector('.text').children].map(one => [one.textContent, one.className])"
+    assert page.run(shown) == [["A", "tok pale"], ["café", "tok g4 unsupported begins ends"], ["naïve", "tok g4"]]
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [(429, "run again"), (500, "log says why"), (503, "Start the server again"), (504, "--timeout")],
+)
+def test_errors_say_what_to_do(page, status, advice):
+    answering(page, status, "something went wrong")
+    page.click("#run")
+    wait(page, "return !document.querySelector('.column .failure').hidden")
+    shown = page.text(".column .failure")
+    assert shown.startswith("something went wrong\n")
+    assert advice in shown
+    assert page.run("return document.querySelector('#stop').ariaDisabled") == "true"
+
+
+def test_a_stream_that_breaks_off_keeps_its_text(page):
+    for rest, words in (
+        ("", "The connection broke off."),
+        ('data: {"error": {"message": "out of memory"}}\n\n', "out of memory"),
+    ):
+        begin = "".join(f"data: {json.dumps(event)}\n\n" for event in stream("A cat")[:2])
+        page.run("window.fetch = async () => new Response(arguments[0])", begin + rest)
+        page.click("#run")
+        wait(page, "return document.querySelector('.column .failure').textContent.startsWith(arguments[0])", words)
+        assert texts(page) == ["A cat", "A cat"]
+
+
+def test_too_large_too_many_pixels_and_a_server_that_is_gone(browser, lvlm):
+    with running(lvlm, limits=Limits(pixels=1000)) as address:
+        opened(browser, address)
+        browser.type("#file", str(PICTURE))
+        browser.click("#run")
+        wait(browser, "return !document.querySelector('.column .failure').hidden")
+        assert "pixels; this server takes 1,000\nChoose a smaller picture" in browser.text(".column .failure")
+        assert "413" in browser.log("browser")[0]["message"]  # the browser itself says so, of every failed request
+    browser.click("#run")
+    wait(
+        browser,
+        "return document.querySelector('.column .failure').textContent.startsWith('The server does not answer.')",
+    )
+    assert "still running" in browser.text(".column .failure")
+    assert all("ERR_CONNECTION_REFUSED" in entry["message"] for entry in browser.log("browser"))
+    with running(lvlm, limits=Limits(data=1000)) as address:
+        opened(browser, address)
+        browser.type("#file", str(PICTURE))
+        browser.log("performance")
+        browser.click("#run")
+        wait(browser, "return !document.querySelector('.column .failure').hidden")
+        assert browser.text(".column .failure").startswith("The picture is too large")
+        assert not any("completions" in url for url in browser.requests())
+
+
+def test_escape_stops_and_frees_the_server(browser, lvlm, monkeypatch):
+    """Texts that would never end."""
+    monkeypatch.setattr(EndTokens, "of", lambda model, tokenizer: EndTokens((), lvlm.ends.padding))
+    endless = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=10**6))
+    with running(endless, limits=Limits(tokens=10**6)) as address:
+        opened(browser, address)
+        browser.type("#file", str(PICTURE))
+        expected = lvlm.caption(PICTURE).text
+        browser.click("#run")
+        wait(browser, "return document.querySelector('.text').textContent.length > 20")
+        browser.press("Escape")
+        wait(browser, FINISHED)
+        begun = texts(browser)[0]
+        assert browser.text(".status") == "Stopped."
+        assert begun[:20] == expected[:20]
+        short = {"messages": said(), "max_tokens": 2}
+        assert httpx.post(f"{address}/v1/chat/completions", json=short, timeout=60).status_code == 200
+        assert texts(browser)[0] == begun
+
+
+def test_a_key_is_asked_for_and_kept_in_the_tab(browser, lvlm):
+    with running(lvlm, api_key="secret") as address:
+        browser.open(address)
+        wait(browser, "return document.activeElement.id === 'key'")
+        assert not browser.run("return document.querySelector('main').checkVisibility()")
+        assert ("textbox", "This server asks for its key") in accessible(browser)
+        browser.type("#key", "guess")
+        browser.press("Enter")
+        wait(browser, "return document.querySelector('#trouble').textContent === 'That is not the key of this server.'")
+        browser.type("#key", "secret")
+        browser.press("Enter")
+        wait(browser, "return !document.querySelector('main').hidden")
+        assert all("401" in entry["message"] for entry in browser.log("browser"))
+        opened(browser, address)  # again, without being asked
+        browser.type("#file", str(PICTURE))
+        assert run(browser)[0] == lvlm.caption(PICTURE).text
+        assert not any("secret" in url for url in browser.requests())
+        assert browser.run("return [document.cookie, localStorage.length]") == ["", 0]
+
+
+# --- the report
+
+
+def test_the_report_opens_and_has_both_texts(page):
+    shown = run(page)
+    page.click("#report")
+    wait(page, "return !document.querySelector('#open').hidden")
+    assert page.run("return document.activeElement.id") == "open"
+    page.open(page.run("return document.querySelector('#open').href"))
+    assert page.run("return document.title") == f"sira and greedy: {PICTURE.name}"
+    read = "return [...document.querySelectorAll('.strip')].map(one => one.textContent.replace(/<[^>]*>$/, ''))"
+    assert page.run(read) == shown
+    assert page.run("return [...document.images].every(one => one.naturalWidth > 0)")
+    assert page.run("return document.querySelectorAll('.strip [role=option]').length") > 20  # its script runs, too
+
+
+def test_methods_that_cannot_be_traced_have_no_report(page):
+    choose(page, 0, "vcd")
+    choose(page, 1, "text-only")
+    answering(page, 200, stream("A cat."))
+    run(page)
+    assert page.run("return document.querySelector('#report').ariaDisabled") == "true"
