@@ -140,7 +140,7 @@ function row(thing, support, supported) {
   fill.style.width = `${100 * support}%`;
   const bar = element("span", { className: "share" }, fill);
   const name = element("th", { scope: "row" }, element("bdi", {}, supported ? thing : `[${thing}]`));
-  const verdict = element("span", { className: "unseen" }, supported ? "" : " not supported");
+  const verdict = element("span", { className: "unseen" }, supported ? "" : ", not supported");
   return element("tr", { className: supported ? "" : "unsupported" }, name, element("td", {}, support.toFixed(2), bar, verdict));
 }
 
