@@ -42,6 +42,18 @@ class Stretch:
     b: str
 
 
+def differences(a: str, b: str) -> list[Stretch]:
+    """Return both texts from beginning to end, in stretches of words that are equal or not."""
+    in_a, in_b = _PIECE.findall(a), _PIECE.findall(b)
+    matcher = SequenceMatcher(
+        None, [piece.strip() for piece in in_a], [piece.strip() for piece in in_b], autojunk=False
+    )
+    return [
+        Stretch(kind == "equal", "".join(in_a[first:last]), "".join(in_b[start:end]))
+        for kind, first, last, start, end in matcher.get_opcodes()
+    ]
+
+
 @dataclass(frozen=True)
 class Pair:
     """The records of one picture in both files."""
@@ -63,12 +75,7 @@ class Pair:
     @cached_property
     def stretches(self) -> list[Stretch]:
         """Both texts, from beginning to end."""
-        a, b = _PIECE.findall(self.a["text"]), _PIECE.findall(self.b["text"])
-        matcher = SequenceMatcher(None, [piece.strip() for piece in a], [piece.strip() for piece in b], autojunk=False)
-        return [
-            Stretch(kind == "equal", "".join(a[first:last]), "".join(b[start:end]))
-            for kind, first, last, start, end in matcher.get_opcodes()
-        ]
+        return differences(self.a["text"], self.b["text"])
 
     def marked(self) -> str:
         """Return both texts in one, differences marked as `git diff --word-diff` does: `a [-red-]{+blue+} ball`."""

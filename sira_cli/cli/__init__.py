@@ -25,6 +25,7 @@ from sira_cli.cli import (
     serve,
     sweep,
     trace,
+    view,
 )
 from sira_cli.cli import eval as evaluation
 from sira_cli.cli.console import say, verbosity
@@ -50,6 +51,7 @@ COMMANDS = {
     "trace": (trace, "Write the logits of both streams, token by token."),
     "report": (report, "Make an HTML page to look at traces."),
     "serve": (serve, "Answer programs that speak OpenAI's protocol."),
+    "view": (view, "Look through captions in a browser, compare and mend them."),
     "drift": (drift, "Measure where the two streams part (Figure 4)."),
     "bench": (bench, "Measure what methods cost beside greedy."),
     "sweep": (sweep, "Find the best K and alpha for a model (Figure 3)."),

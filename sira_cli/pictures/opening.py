@@ -134,3 +134,24 @@ def _to_8_bit(image: Image.Image) -> Image.Image:
         usual = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
         scale = next((full for full in usual if brightest <= full), brightest)
     return Image.fromarray(np.clip(np.rint(samples / scale * 255), 0, 255).astype(np.uint8))
+
+
+def small_picture(name: str, data: bytes, side: int) -> Image.Image:
+    """Return upright RGB that fits into a square; a larger JPEG is decoded smaller at once. Safe in threads.
+
+    Args:
+        name: of the picture, for messages.
+        data: of its file.
+        side: of the square, in pixels.
+
+    Raises:
+        PictureError: as `decode_picture`.
+    """
+    with _opened(name, data) as image:
+        try:
+            image.draft("RGB", (2 * side, 2 * side))  # still twice as large, so that it stays sharp
+            small = to_rgb(image)
+        except DECODING_ERRORS as error:
+            raise _damaged(name, error) from None
+    small.thumbnail((side, side), Image.Resampling.BICUBIC)
+    return small

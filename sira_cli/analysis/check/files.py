@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ class CaptionFile:
         names = columns or tuple(dict.fromkeys(name for _, values in rows for name in values))
         image = _column(path, names, "image_column", image_column, IMAGE_COLUMNS)
         text = _column(path, names, "text_column", text_column, TEXT_COLUMNS)
-        own = str(rows[0][1].get("schema", "")).startswith("sira.")
+        own = is_record(rows[0][1])
         if own:
             rows = list({values.get("id", values.get(image)): (where, values) for where, values in rows}.values())
         is_array = not is_table and read_text(path).lstrip().startswith("[")
@@ -103,7 +103,8 @@ class CaptionFile:
             SiraError: it cannot be written.
         """
         changed = [
-            row.values if text is None or text == row.text else self._with(row.values, text) for row, text in rows
+            row.values if text is None or text == row.text else with_text(row.values, self.text_column, text)
+            for row, text in rows
         ]
         with replacing(path) as file:
             if self.columns:
@@ -117,11 +118,21 @@ class CaptionFile:
             else:
                 file.writelines(json.dumps(values, ensure_ascii=False).encode() + b"\n" for values in changed)
 
-    def _with(self, values: dict[str, Any], text: str) -> dict[str, Any]:
-        if not self.own:
-            return {**values, self.text_column: text}
-        kept = {name: value for name, value in values.items() if name not in ("words", "objects")}
-        return {**kept, self.text_column: text, "draft": values.get("draft", values[self.text_column])}
+
+def is_record(values: Mapping[str, Any]) -> bool:
+    """Return whether a row is a record of sira."""
+    return str(values.get("schema", "")).startswith("sira.")
+
+
+def with_text(values: Mapping[str, Any], column: str, text: str) -> dict[str, Any]:
+    """Return a row with another text.
+
+    A record of sira gets the first one as `draft`, and loses the scores of its words.
+    """
+    if not is_record(values):
+        return {**values, column: text}
+    kept = {name: value for name, value in values.items() if name not in ("words", "objects")}
+    return {**kept, column: text, "draft": values.get("draft", values[column])}
 
 
 def _column(path: Path, names: Sequence[str], option: str, given: str | None, usual: Sequence[str]) -> str:

@@ -1,0 +1,169 @@
+"""`sira view`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sira_cli.cli.console import note, say, set_verbosity, verbosity
+from sira_cli.cli.options import Verbose
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.view import Collection
+
+LOOPBACK = ("127.0.0.1", "localhost")
+
+EXAMPLES = """
+sira view captions.jsonl
+sira view captions-sira.jsonl --with captions-greedy.jsonl
+sira view photos/ -r --sidecars
+sira view captions.jsonl --export mended.jsonl
+"""
+
+
+def view(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE|FOLDER",
+            help="Records or other captions (.jsonl, .json, .csv), a folder of pictures with text files, a data set.",
+            show_default=False,
+        ),
+    ],
+    other: Annotated[
+        Path | None,
+        typer.Option("--with", metavar="FILE|FOLDER", help="Compare with these captions of the same pictures."),
+    ] = None,
+    edits: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep changes in this file (default: NAME.edits.jsonl beside the captions)."),
+    ] = None,
+    sidecars: Annotated[
+        bool,
+        typer.Option("--sidecars", help="Write changed and accepted texts to text files beside the pictures, too."),
+    ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the mended captions to FILE.jsonl, and end: no page is shown."),
+    ] = None,
+    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")] = False,
+    caption_extension: Annotated[
+        str, typer.Option(metavar=".EXT", help="File extension of text files beside pictures.")
+    ] = ".txt",
+    image_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column that names the pictures (default: found by name).")
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column with the texts (default: found by name).")
+    ] = None,
+    images: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder that names of pictures start from (default: the file's).")
+    ] = None,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")] = LOOPBACK[0],
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen at; 0: a free one.")
+    ] = 8765,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors and the address only.")] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Look through captions in a browser, compare them with others, edit, accept or reject them.
+
+    The captions' own file is never changed: changes go to a log beside it, from which --export makes a new file. The
+    page is for you alone: it is served on this machine, to who has the address that is printed.
+    """
+    set_verbosity(quiet, verbose)
+    from sira_cli.view import Collection, Compared, Edits
+    from sira_cli.view import export as write_mended
+
+    captions = Collection.read(
+        path,
+        recursive=recursive,
+        caption_extension=caption_extension,
+        image_column=image_column,
+        text_column=text_column,
+        images=images,
+    )
+    extension = caption_extension if caption_extension.startswith(".") else f".{caption_extension}"
+    log = Edits(edits or captions.edits_file, sidecars=extension if sidecars else None)
+    if export is not None:
+        written = write_mended(captions, log, export)
+        note(f"{written:,} of {len(captions):,} captions in {export}")
+        return
+    try:
+        import uvicorn
+
+        from sira_cli.view.app import Viewer
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"sira view needs {error.name}: pip install 'sira-cli[serve]'") from error
+    compared = None
+    if other is not None:
+        compared = Compared(
+            captions, Collection.read(other, recursive=recursive, caption_extension=caption_extension, images=images)
+        )
+    log.settle(captions.items)
+    token = secrets.token_urlsafe(24)
+    viewer = Viewer(captions, log, token=token, compared=compared, hosts=list(LOOPBACK) if host in LOOPBACK else None)
+    with _listening(host, port) as listener:
+        _say_found(captions)
+        address = f"http://{host}:{listener.getsockname()[1]}/?token={token}"
+        say(f"{address} (Ctrl-C ends)")
+        level = "info" if verbosity() > 0 else "error"
+        config = uvicorn.Config(viewer.app, log_level=level, access_log=False, server_header=False)
+        config.timeout_graceful_shutdown = 2  # a window that is open holds its connection
+        signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn ends well, and then sends it again
+        with nullcontext() if no_browser or not _has_desktop() else _browser(address):
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise SettingsError(f"--port {port}: is taken by another program: give another one, or 0") from error
+        raise SettingsError(f"--host {host} --port {port}: cannot listen there: {error.strerror}") from error
+
+
+def _say_found(captions: Collection) -> None:
+    note(f"{len(captions):,} captions in {captions.source}")
+    if captions.broken:
+        note(f"{captions.broken:,} broken lines are left out")
+    if captions.missing:
+        note(f"{len(captions.missing):,} pictures are missing; they are shown by their names")
+
+
+def _has_desktop() -> bool:
+    if os.environ.get("SSH_CONNECTION"):
+        return False
+    return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+@contextmanager
+def _browser(address: str) -> Iterator[None]:
+    """Open a browser, by way of a file that nobody else can read: all users see the arguments of a command."""
+    import webbrowser
+
+    with TemporaryDirectory(prefix="sira-view-") as folder:
+        page = Path(folder, "open.html")
+        page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">', encoding="utf-8")
+        webbrowser.open(page.as_uri())
+        yield

@@ -1,0 +1,17 @@
+"""A page to look through captions, to compare and to mend them; `app` serves it, the rest works without.
+
+from sira_cli.view import Collection, Edits, export
+
+captions = Collection.read("captions.jsonl")
+edits = Edits(captions.edits_file)
+edits.change(captions.items[0], seen=edits.state(captions.items[0]).version, text="A cat on a sofa.")
+export(captions, edits, "mended.jsonl")
+"""
+
+from sira_cli.view.collection import Collection
+from sira_cli.view.compared import Compared
+from sira_cli.view.edits import Edits, StaleEditError, State
+from sira_cli.view.export import export
+from sira_cli.view.items import Item
+
+__all__ = ["Collection", "Compared", "Edits", "Item", "StaleEditError", "State", "export"]

@@ -1,0 +1,286 @@
+"""The log of edits: one line of JSON per change, appended, never rewritten. The captions' own file stays as it is.
+
+    {"schema": "sira.edit/1", "id": "sub/a.jpg", "version": 2, "action": "change", "text": "A cat.",
+     "decision": "accepted", "time": "2026-05-04T12:00:00+00:00", "before": {"text": "A dog.", "decision": ""}}
+
+The last line about a picture says how it stands. `before` is what it was, so that nothing is lost; `action` is
+`change`, `undo`, or `found`: a text file that another program had changed meanwhile.
+
+Every change names the version that it saw. Under the lock of the file the log is read to its end first, so that of two
+windows, or two processes, the second one is told, and nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import lock_descriptor
+
+from sira_cli.errors import DataError, SettingsError, SiraError
+from sira_cli.files import replacing, writing
+from sira_cli.pictures.names import is_utf8
+from sira_cli.runs.ledger import append_whole
+from sira_cli.runs.lines import as_line
+from sira_cli.view.items import Item
+
+SCHEMA = "sira.edit/1"
+DECISIONS = ("", "accepted", "rejected")
+MOST = 100_000  # characters of a text
+_BEGINNING = b'{"schema": "sira.edit/'
+
+
+class StaleEditError(SiraError):
+    """A change did not see the newest version.
+
+    Attributes:
+        state: how the picture stands now.
+    """
+
+    def __init__(self, item: Item, state: State) -> None:
+        super().__init__(f"{item.id}: was changed elsewhere meanwhile: look at its newest version, and change that")
+        self.state = state
+
+
+@dataclass(frozen=True)
+class State:
+    """How a picture's caption stands.
+
+    Attributes:
+        version: 0 as it came, one more with each change.
+        text: of now.
+        decision: `accepted`, `rejected`, or empty.
+        can_undo: whether there is a change to take back.
+    """
+
+    version: int
+    text: str
+    decision: str = ""
+    can_undo: bool = False
+
+
+@dataclass(frozen=True)
+class _Was:
+    text: str
+    decision: str
+
+
+class Edits:
+    """A log of edits. Safe in threads, and beside other processes that use the same file.
+
+    Attributes:
+        path: the file; it is made with the first change.
+    """
+
+    def __init__(self, path: str | Path, *, sidecars: str | None = None) -> None:
+        """Read what is in a log.
+
+        Args:
+            path: the file.
+            sidecars: extension of text files beside the pictures that get each new text, too; None: none do.
+
+        Raises:
+            DataError: it is no log of edits.
+        """
+        self.path, self._sidecars = Path(path), sidecars
+        self._lock = threading.Lock()
+        self._forget()
+        self.refresh()
+
+    def __len__(self) -> int:
+        """Return how many pictures have been touched."""
+        return len(self._states)
+
+    def state(self, item: Item) -> State:
+        """Return how a picture stands, as of the last `refresh` or change."""
+        return self._states.get(item.id) or State(0, item.text)
+
+    def refresh(self) -> None:
+        """Read what others have added since.
+
+        Raises:
+            DataError: that is no log of edits.
+        """
+        with self._lock, suppress(FileNotFoundError), self._reading(), self.path.open("rb") as file:
+            self._catch_up(file)
+
+    def change(self, item: Item, *, seen: int, text: str | None = None, decision: str | None = None) -> State:
+        """Change a text, decide about it, or both.
+
+        Args:
+            item: the picture.
+            seen: the version that the change is about.
+            text: the new text; None: as it is.
+            decision: one of `DECISIONS`; None: as it is.
+
+        Raises:
+            StaleEditError: it has a newer version; nothing was changed.
+            SettingsError: there is no such decision, or the text is none.
+            SiraError: it cannot be written; nothing was changed.
+        """
+        if decision is not None and decision not in DECISIONS:
+            raise SettingsError(f"`decision=` {decision!r}: expected accepted, rejected or nothing")
+        if text is not None and (len(text) > MOST or not is_utf8(text)):
+            raise SettingsError(f"`text=`: expected at most {MOST:,} characters, and no halves of them")
+        with self._changing(item, seen) as (file, now):
+            new = _Was(now.text if text is None else text.strip(), now.decision if decision is None else decision)
+            if new != _Was(now.text, now.decision) or self._lacks_sidecar(item, new):
+                self._write(file, item, "change", now, new)
+            return self.state(item)
+
+    def undo(self, item: Item, *, seen: int) -> State:
+        """Take a picture's last change back. The log keeps both.
+
+        Raises:
+            StaleEditError: it has a newer version; nothing was changed.
+            SettingsError: there is nothing to take back.
+            SiraError: it cannot be written; nothing was changed.
+        """
+        with self._changing(item, seen) as (file, now):
+            if not self._before[item.id]:
+                raise SettingsError(f"{item.id}: there is no change to take back")
+            self._write(file, item, "undo", now, self._before[item.id][-1])
+            return self.state(item)
+
+    def settle(self, items: Iterable[Item]) -> None:
+        """Bring text files and log together: log what other programs have changed, write what is in the log only.
+
+        Raises:
+            DataError: the log is none.
+            SiraError: something cannot be written.
+        """
+        self.refresh()
+        touched = [item for item in items if item.id in self._states]
+        if self._sidecars is None or not touched:
+            return
+        with self._lock, self._opened() as file:
+            self._catch_up(file)
+            for item in touched:
+                self._find_sidecar(file, item)
+                now = self.state(item)
+                if self._lacks_sidecar(item, _Was(now.text, now.decision)):
+                    self._write_sidecar(item, now.text)
+
+    @contextmanager
+    def _changing(self, item: Item, seen: int) -> Iterator[tuple[Any, State]]:
+        """Yield the locked log, and how the picture stands by it."""
+        with self._lock, self._opened() as file:
+            self._catch_up(file)
+            if self._sidecars is not None:
+                self._find_sidecar(file, item)
+            now = self.state(item)
+            if now.version != seen:
+                raise StaleEditError(item, now)
+            yield file, now
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        with writing(self.path):
+            file = self.path.open("a+b", buffering=0)
+        with file:
+            with suppress(OSError):  # this file system knows no locks
+                lock_descriptor(file.fileno(), poll_interval=0.01)
+            yield file
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            self._forget()
+            raise
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read: {error.strerror}: give another `edits=`") from error
+
+    def _forget(self) -> None:
+        self._end, self._file_id = 0, (0, 0)
+        self._states: dict[str, State] = {}
+        self._before: dict[str, list[_Was]] = defaultdict(list)
+
+    def _catch_up(self, file: Any) -> None:
+        """Read the lines behind those that are known; a torn last one is left out."""
+        status = os.fstat(file.fileno())
+        if (status.st_dev, status.st_ino) != self._file_id or status.st_size < self._end:
+            self._forget()  # another file has taken its place
+            self._file_id = (status.st_dev, status.st_ino)
+        if status.st_size == self._end:
+            return
+        file.seek(self._end)
+        data = file.read(status.st_size - self._end)
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            try:
+                self._note(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                raise self._foreign() from None
+            self._end += len(line)
+        if self._end == 0 and not data.startswith(_BEGINNING) and not _BEGINNING.startswith(data):
+            raise self._foreign()
+
+    def _foreign(self) -> DataError:
+        return DataError(f"{self.path}: holds something else than edits of captions: give another `edits=`")
+
+    def _note(self, record: dict[str, Any]) -> None:
+        """Take over what a line says."""
+        if not record["schema"].startswith("sira.edit/"):
+            raise ValueError
+        name, before = record["id"], self._before[record["id"]]
+        if record["action"] == "undo":
+            del before[-1:]
+        else:
+            before.append(_Was(record["before"]["text"], record["before"]["decision"]))
+        self._states[name] = State(int(record["version"]), record["text"], record["decision"], bool(before))
+
+    def _write(self, file: Any, item: Item, action: Literal["change", "undo", "found"], now: State, new: _Was) -> None:
+        """Append a line, then write the text file, if there is one."""
+        record = {
+            "schema": SCHEMA,
+            "id": item.id,
+            "version": now.version + 1,
+            "action": action,
+            "text": new.text,
+            "decision": new.decision,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "before": {"text": now.text, "decision": now.decision},
+        }
+        if self._sidecars is not None and action != "found":
+            item.picture.text_file(self._sidecars)  # there must be a place before anything is written
+        line = as_line(record)
+        file.truncate(self._end)  # what a killed process left half written
+        append_whole(self.path, file, self._end, line)
+        os.fsync(file.fileno())
+        self._end += len(line)
+        self._note(record)
+        if action != "found" and self._lacks_sidecar(item, new):
+            self._write_sidecar(item, new.text)
+
+    def _write_sidecar(self, item: Item, text: str) -> None:
+        with replacing(item.picture.text_file(self._sidecars or "")) as file:
+            file.write(f"{text}\n".encode())
+
+    def _lacks_sidecar(self, item: Item, new: _Was) -> bool:
+        """Return whether a text file is to be written: not for what is rejected."""
+        return self._sidecars is not None and new.decision != "rejected" and self._in_sidecar(item) != new.text
+
+    def _in_sidecar(self, item: Item) -> str | None:
+        try:
+            data = item.picture.text_file(self._sidecars or "").read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SiraError(f"{item.id}: its text file cannot be read: {error.strerror}") from error
+        return data.decode("utf-8-sig", "backslashreplace").strip()
+
+    def _find_sidecar(self, file: Any, item: Item) -> None:
+        """Log the text of a file that another program has changed: it is the newest version."""
+        there, now = self._in_sidecar(item), self.state(item)
+        known = {now.text, *(was.text for was in self._before[item.id])}  # that of an edit that was not written yet
+        if there is not None and there not in known:
+            self._write(file, item, "found", now, _Was(there, now.decision))

@@ -1,0 +1,76 @@
+"""The mended captions as a file of their own: the lines of the original, with edits; what was rejected is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sira_cli.analysis.check.files import is_record, with_text
+from sira_cli.errors import SettingsError
+from sira_cli.files import replacing
+from sira_cli.runs.lines import as_line
+from sira_cli.view.collection import Collection
+from sira_cli.view.edits import Edits
+from sira_cli.view.items import Item
+
+
+def export(captions: Collection, edits: Edits, path: str | Path) -> int:
+    """Write the mended captions as lines of JSON; a line that nobody changed is the original's, byte for byte.
+
+    Args:
+        captions: the originals.
+        edits: what is to be changed in them.
+        path: a file that ends in .jsonl; names of pictures are written as seen from its folder.
+
+    Returns:
+        How many captions were written.
+
+    Raises:
+        SettingsError: the place is that of the originals or of the log.
+        SiraError: it cannot be written.
+    """
+    target = Path(path)
+    if target.suffix.lower() != ".jsonl":
+        raise SettingsError(f"`export=` {target}: expected a file that ends in .jsonl")
+    if target.resolve() in (captions.source.resolve(), edits.path.resolve()):
+        raise SettingsError(f"`export=` {target}: would replace what it is made from: give another file")
+    edits.refresh()
+    count = 0
+    with replacing(target) as file:
+        for line in exported(captions, edits, target.parent):
+            file.write(line)
+            count += 1
+    return count
+
+
+def exported(captions: Collection, edits: Edits, folder: Path | None = None) -> Iterator[bytes]:
+    """Yield the lines of `export`.
+
+    Args:
+        captions, edits: as for `export`.
+        folder: the one that names start from; None: that of the originals.
+    """
+    moved = folder is not None and folder.resolve() != captions.folder.resolve()
+    for item in captions.items:
+        state = edits.state(item)
+        if state.decision == "rejected":
+            continue
+        if state.text == item.text and item.raw is not None and not moved:
+            yield item.raw if item.raw.endswith(b"\n") else item.raw + b"\n"
+            continue
+        values = _with(item, state.text)
+        if moved and folder is not None:
+            values[item.image_column] = item.picture.name_in(folder.resolve())
+        yield as_line(values)
+
+
+def _with(item: Item, text: str) -> dict[str, Any]:
+    """Return an item's row with a text. A record of a picture that failed is one of a picture that did not, then."""
+    values = dict(item.values) or {item.image_column: item.name, item.text_column: item.text}
+    if text == item.text:
+        return values
+    values = with_text({item.text_column: item.text, **values}, item.text_column, text)
+    if is_record(values) and values.get("status", "ok") != "ok":
+        values |= {"status": "ok", "error": ""}
+    return values

@@ -1,0 +1,105 @@
+"""A picture with its text, as the page shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from sira_cli.pictures.picture import Picture
+
+LINE = 0.5  # below it a thing counts as not supported, where a record names no line
+# What a record says about how its text was made, in the order in which the page lists it.
+_SETTINGS = ("method", "k", "alpha", "model", "prompt", "finish_reason")
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A thing that a text names.
+
+    Attributes:
+        thing: in the singular.
+        spans: start and end of every mention, in characters of the text.
+        support: how well the picture supports it, 0 to 1.
+        low: whether that is below the record's line.
+    """
+
+    thing: str
+    spans: tuple[tuple[int, int], ...]
+    support: float
+    low: bool
+
+
+@dataclass(frozen=True)
+class Item:
+    """A picture with its text.
+
+    Attributes:
+        id: what tells it apart from the others, also in the log of edits.
+        name: what the file of captions calls the picture; in a folder, its path there.
+        picture: knows how to read itself.
+        text: as it came; empty if there is none.
+        values: the row or record that it came from; empty for a text file.
+        raw: the line of that row, if it came from a line of JSON.
+        text_column, image_column: which keys of `values` hold text and picture.
+    """
+
+    id: str
+    name: str
+    picture: Picture
+    text: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    raw: bytes | None = None
+    text_column: str = "text"
+    image_column: str = "file_name"
+
+    @property
+    def error(self) -> str:
+        """Why the picture has no text, if it failed."""
+        failed = self.values.get("status", "ok") != "ok"
+        return str(self.values.get("error") or "failed") if failed else ""
+
+    @property
+    def method(self) -> str:
+        """What wrote the text; empty if nobody says so."""
+        return str(self.values.get("method", ""))
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why to look at it again."""
+        found = self.values.get("warnings")
+        return [str(warning) for warning in found] if isinstance(found, list) else []
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """How the text was made, as far as the record says."""
+        return {name: str(self.values[name]) for name in _SETTINGS if self.values.get(name) not in (None, "")}
+
+    @cached_property
+    def things(self) -> list[Thing]:
+        """What the text names, the least supported first; entries that are not as sira writes them are left out."""
+        verify = self.values.get("verify")
+        line = verify.get("min_support") if isinstance(verify, dict) else None
+        line = line if isinstance(line, int | float) else LINE
+        objects = self.values.get("objects")
+        found = [_thing(entry, line, len(self.text)) for entry in objects] if isinstance(objects, list) else []
+        return sorted((thing for thing in found if thing is not None), key=lambda thing: thing.support)
+
+    @property
+    def support(self) -> float | None:
+        """The support of the least supported thing; None if nothing was looked at."""
+        return self.things[0].support if self.things else None
+
+
+def _thing(entry: Any, line: float, length: int) -> Thing | None:
+    try:
+        support = float(entry["support"])
+        spans = tuple(sorted((int(start), int(end)) for start, end in entry["spans"]))
+        name = str(entry["thing"])
+    except (TypeError, ValueError, KeyError):
+        return None
+    if not math.isfinite(support) or any(not 0 <= start <= end <= length for start, end in spans):
+        return None
+    return Thing(name, spans, support, support < line)

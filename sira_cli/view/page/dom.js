@@ -1,0 +1,62 @@
+// Elements. Whatever a caption or a name says gets in as text only.
+
+export function element(tag, properties = {}, ...children) {
+  const { data, aria, ...rest } = properties;
+  const made = Object.assign(document.createElement(tag), rest);
+  for (const [name, value] of Object.entries(data ?? {})) made.dataset[name] = value;
+  for (const [name, value] of Object.entries(aria ?? {})) made.setAttribute(`aria-${name}`, value);
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export function button(text, action, key, className = "button") {
+  const made = element("button", { type: "button", className, data: { do: action } }, text);
+  if (key) {
+    made.append(element("kbd", { ariaHidden: "true" }, key));
+    made.setAttribute("aria-keyshortcuts", key);
+  }
+  return made;
+}
+
+export function say(text) {
+  document.getElementById("status").textContent = text;
+}
+
+export function counted(number, one, many = `${one}s`) {
+  return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+}
+
+// A text, its spans marked. The server counts characters, as Python does, not halves of them.
+export function marked(text, spans) {
+  if (!spans?.length) return [text];
+  const characters = Array.from(text);
+  const pieces = [];
+  let end = 0;
+  for (const [from, to] of [...spans].sort((one, two) => one[0] - two[0])) {
+    if (from < end) continue;
+    pieces.push(characters.slice(end, from).join(""), lowMark(characters.slice(from, to).join("")));
+    end = to;
+  }
+  return [...pieces, characters.slice(end).join("")];
+}
+
+function lowMark(text) {
+  return element("mark", { className: "low" }, text, element("span", { className: "unseen" }, " (low support)"));
+}
+
+// Stretches of two texts: `[both]`, or `[of the other, of this one]`.
+export function compared(stretches) {
+  return stretches.flatMap((stretch) => {
+    if (stretch.length === 1) return [stretch[0]];
+    const [other, own] = stretch;
+    const space = other && own ? [" "] : [];
+    return [
+      ...(other ? [spaceOf(other), element("del", {}, other.trim())] : []),
+      ...(own ? [...(other ? space : [spaceOf(own)]), element("ins", {}, own.trim())] : []),
+    ];
+  });
+}
+
+function spaceOf(text) {
+  return text.slice(0, text.length - text.trimStart().length);
+}

@@ -1,0 +1,155 @@
+// The gallery: of thousands of cards those are in the document that can be seen, and a few rows around them.
+
+import { compared, element, marked } from "./dom.js";
+import { differences, store } from "./store.js";
+
+const AROUND = 2; // rows above and below
+const SETTLED = 90; // ms without scrolling until pictures are asked for
+const DECISIONS = { accepted: "Accepted", rejected: "Rejected" };
+
+const list = document.getElementById("cards");
+const cards = new Map(); // by place in `store.shown`
+let columns = 1;
+let height = 1; // of a row, with its gap
+let timer = 0;
+
+export function draw() {
+  for (const card of cards.values()) card.remove();
+  cards.clear();
+  document.querySelector(".empty").hidden = store.shown.length > 0;
+  measure();
+  fill();
+}
+
+function measure() {
+  const style = getComputedStyle(list);
+  const pixels = (name) => parseFloat(style.getPropertyValue(name)) * parseFloat(getComputedStyle(document.documentElement).fontSize);
+  const [least, gap] = [pixels("--card-width"), pixels("--gap")];
+  const width = list.clientWidth;
+  columns = Math.max(1, Math.floor((width + gap) / (least + gap)));
+  height = pixels(list.classList.contains("comparing") ? "--card-height-compared" : "--card-height") + gap;
+  list.style.setProperty("--across", String((width + gap) / columns - gap));
+  list.style.setProperty("--step", String((width + gap) / columns));
+  list.style.height = `${Math.ceil(store.shown.length / columns) * height}px`;
+}
+
+function fill() {
+  const top = -list.getBoundingClientRect().top;
+  const first = Math.max(0, Math.floor(top / height) - AROUND) * columns;
+  const last = Math.min(store.shown.length, (Math.ceil((top + innerHeight) / height) + AROUND) * columns);
+  for (const [place, card] of cards) {
+    if (place < first || place >= last) {
+      card.remove();
+      cards.delete(place);
+    }
+  }
+  let after = null; // what is read aloud stands in order
+  for (let place = last - 1; place >= first; place -= 1) {
+    if (!cards.has(place)) {
+      cards.set(place, card(place));
+      list.insertBefore(cards.get(place), after);
+    }
+    after = cards.get(place);
+  }
+  clearTimeout(timer);
+  timer = setTimeout(settle, SETTLED);
+}
+
+function card(place) {
+  const number = store.shown[place];
+  const item = store.items[number];
+  const shown = element("div", { className: "thumb" });
+  if (item.missing || item.broken) shown.append(absent(item));
+  const state = [
+    item.decision && element("span", { className: `state ${item.decision}` }, DECISIONS[item.decision]),
+    item.edited && element("span", { className: "state edited" }, "Edited"),
+    item.error && element("span", { className: "state wrong" }, "Error"),
+    item.warnings && element("span", { className: "state doubt" }, "Warning"),
+    item.support !== undefined && !item.edited && element("span", { className: "support" }, item.support.toFixed(2)),
+  ].filter(Boolean);
+  const text = item.error ? [item.error] : item.text ? marked(item.text, item.low) : ["No text"];
+  const link = element(
+    "a",
+    { href: `#${number + 1}`, tabIndex: place === store.current ? 0 : -1 },
+    shown,
+    element("p", { className: item.error || !item.text ? "text quiet" : "text" }, element("bdi", {}, ...text)),
+    element("p", { className: "foot" }, element("bdi", { className: "name", title: item.name }, nameOf(item)), ...state),
+  );
+  const made = element("li", { className: "card", data: { place, number } }, link);
+  made.setAttribute("aria-setsize", store.shown.length);
+  made.setAttribute("aria-posinset", place + 1);
+  if (place === store.current) made.classList.add("current");
+  made.style.setProperty("--column", String(place % columns));
+  made.style.top = `${Math.floor(place / columns) * height}px`;
+  return made;
+}
+
+function nameOf(item) {
+  const name = item.name.split("/").at(-1) || item.name;
+  return store.methods > 1 && item.method ? `${name} · ${item.method}` : name;
+}
+
+export function absent(item) {
+  return element("span", { className: "absent" }, item.missing ? "Missing" : "Cannot be opened", element("bdi", {}, item.name));
+}
+
+// Pictures, and differences, of the cards at which scrolling came to rest.
+async function settle() {
+  for (const card of cards.values()) {
+    const box = card.querySelector(".thumb");
+    if (box.firstChild) continue;
+    const image = element("img", { alt: "", decoding: "async" });
+    image.addEventListener("error", () => {
+      const item = store.items[card.dataset.number];
+      item.broken = true;
+      image.replaceWith(absent(item));
+    });
+    image.src = `thumb/${card.dataset.number}?v=${store.stamp}`;
+    box.append(image);
+  }
+  if (store.other === null) return;
+  const bare = [...cards.values()].filter((card) => !card.dataset.compared && store.items[card.dataset.number].differs);
+  const found = await differences(bare.map((card) => Number(card.dataset.number))).catch(() => new Map());
+  for (const card of bare) {
+    if (!found.has(Number(card.dataset.number))) continue;
+    card.dataset.compared = "yes";
+    card.querySelector(".text bdi").replaceChildren(...compared(found.get(Number(card.dataset.number))));
+  }
+}
+
+// Makes a place the current one, and brings it into view.
+export function go(place, focus = true) {
+  place = Math.max(0, Math.min(store.shown.length - 1, place));
+  const before = cards.get(store.current);
+  before?.classList.remove("current");
+  if (before) before.firstChild.tabIndex = -1;
+  store.current = place;
+  const bar = document.querySelector(".bar").offsetHeight;
+  const top = list.getBoundingClientRect().top + Math.floor(place / columns) * height;
+  if (top < bar) scrollBy({ top: top - bar - 8, behavior: "instant" });
+  else if (top + height > innerHeight) scrollBy({ top: top + height - innerHeight + 8, behavior: "instant" });
+  fill();
+  const card = cards.get(place);
+  if (!card) return;
+  card.classList.add("current");
+  card.firstChild.tabIndex = 0;
+  if (focus) card.firstChild.focus({ preventScroll: true });
+}
+
+export function redraw(number) {
+  for (const [place, old] of cards) {
+    if (Number(old.dataset.number) !== number) continue;
+    const focused = old.contains(document.activeElement);
+    cards.set(place, card(place));
+    old.replaceWith(cards.get(place));
+    if (focused) cards.get(place).firstChild.focus({ preventScroll: true });
+  }
+  settle();
+}
+
+export const across = () => columns;
+
+addEventListener("scroll", () => list.offsetParent && fill(), { passive: true });
+new ResizeObserver(() => {
+  if (list.clientWidth) draw();
+}).observe(list.parentElement);

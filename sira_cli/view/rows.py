@@ -1,0 +1,111 @@
+"""The rows of a file of captions; a line that cannot be read is counted, and ends nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sira_cli.analysis.check.files import IMAGE_COLUMNS, TEXT_COLUMNS, CaptionFile, is_record
+from sira_cli.errors import DataError
+from sira_cli.pictures.names import is_utf8
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a file of captions.
+
+    Attributes:
+        image: what it calls the picture.
+        text: what it says of it; empty for nothing.
+        values: all that it says.
+        raw: the line, if it is one of JSON.
+        text_column, image_column: which keys hold the two.
+    """
+
+    image: str
+    text: str
+    values: Mapping[str, Any]
+    raw: bytes | None
+    text_column: str
+    image_column: str
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a record of sira, of which the newest about a picture counts."""
+        return is_record(self.values)
+
+    @property
+    def name(self) -> str:
+        """What tells the picture apart from others in the file."""
+        given = self.values.get("id") if self.own else None
+        return given if isinstance(given, str) and given else self.image
+
+    @property
+    def method(self) -> str:
+        """What wrote the text, in a record of sira."""
+        return str(self.values.get("method", "")) if self.own else ""
+
+
+def read_lines(path: Path, image_column: str | None, text_column: str | None) -> tuple[list[Line], int]:
+    """Return what can be read of a file of captions, and how many lines cannot.
+
+    Args:
+        path: .jsonl, .json, .csv or .tsv.
+        image_column, text_column: which columns count; None: the first usual name that a row has.
+
+    Raises:
+        DataError: the file cannot be read; a table or an array, or lacks a column.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    if path.suffix.lower() != ".jsonl" or first.startswith(b"["):
+        table = CaptionFile.read(path, image_column, text_column)
+        columns = (table.text_column, table.image_column)
+        return [Line(row.image, row.text or "", row.values, None, *columns) for row in table.rows], 0
+    found = [_line(raw, image_column, text_column) for raw in _raw_lines(path)]
+    lines = [line for line in found if line is not None]
+    return lines, len(found) - len(lines)
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from (line.removeprefix(b"\xef\xbb\xbf") for line in file if line.strip())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _line(raw: bytes, image_column: str | None, text_column: str | None) -> Line | None:
+    """Return a line of JSON, if there is a picture in it, and its text is one."""
+    try:
+        values = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict):
+        return None
+    image = _column(values, image_column, IMAGE_COLUMNS)
+    column = _column(values, text_column, TEXT_COLUMNS)
+    text = values.get(column) if column else None
+    if image is None or not isinstance(text, str | None) or not _is_name(values[image]):
+        return None
+    failed = is_record(values) and values.get("status", "ok") != "ok"
+    if text is not None and not is_utf8(text):
+        return None
+    return Line(values[image], "" if failed or text is None else text, values, raw, column or "text", image)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and "\0" not in value and is_utf8(value)
+
+
+def _column(values: Mapping[str, Any], given: str | None, usual: tuple[str, ...]) -> str | None:
+    if given is not None:
+        return given if given in values else None
+    lower = {str(name).lower(): str(name) for name in reversed([*values])}
+    return next((lower[name] for name in usual if name in lower), None)

@@ -1,0 +1,72 @@
+"""Pictures as the page gets them: small JPEG files, made when they are asked for, the last ones kept in memory."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from sira_cli.errors import PictureError
+from sira_cli.pictures.opening import small_picture
+from sira_cli.view.items import Item
+
+SMALL, LARGE = 480, 1600  # pixels of the longer side
+_KEPT = 2**26  # bytes of all that is kept
+_AT_ONCE = max(1, min(4, os.cpu_count() or 1))  # a large picture takes hundreds of megabytes while it is decoded
+
+
+class Thumbnails:
+    """The pictures of some items, made small. Safe in threads."""
+
+    def __init__(self, items: Sequence[Item], kept: int = _KEPT) -> None:
+        """Args: the items, and how many bytes are kept."""
+        self._items, self._most = items, kept
+        self._made: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._size = 0
+        self._lock, self._places = threading.Lock(), threading.BoundedSemaphore(_AT_ONCE)
+
+    @property
+    def size(self) -> int:
+        """How many bytes are kept now."""
+        return self._size
+
+    def jpeg(self, number: int, side: int) -> bytes:
+        """Return a picture as JPEG.
+
+        Args:
+            number: of the item.
+            side: longest side, in pixels.
+
+        Raises:
+            PictureError: it cannot be opened.
+        """
+        key = (number, side)
+        with self._lock:
+            if key in self._made:
+                self._made.move_to_end(key)
+                return self._made[key]
+        with self._places:
+            data = self._make(self._items[number], side)
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = data
+                self._size += len(data)
+            while self._size > self._most:
+                _, dropped = self._made.popitem(last=False)
+                self._size -= len(dropped)
+        return data
+
+    def _make(self, item: Item, side: int) -> bytes:
+        picture = item.picture
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
+            try:
+                image = small_picture(picture.shown, picture.read(), side)
+                file = io.BytesIO()
+                image.save(file, "JPEG", quality=88)
+            except (OSError, MemoryError) as error:
+                raise PictureError(f"{picture.shown}: cannot be shown: {error}") from error
+        return file.getvalue()
