@@ -49,10 +49,9 @@ export function compared(stretches) {
   return stretches.flatMap((stretch) => {
     if (stretch.length === 1) return [stretch[0]];
     const [other, own] = stretch;
-    const space = other && own ? [" "] : [];
     return [
       ...(other ? [spaceOf(other), element("del", {}, other.trim())] : []),
-      ...(own ? [...(other ? space : [spaceOf(own)]), element("ins", {}, own.trim())] : []),
+      ...(own ? [spaceOf(own), element("ins", {}, own.trim())] : []),
     ];
   });
 }

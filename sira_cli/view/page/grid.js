@@ -65,7 +65,7 @@ function card(place) {
     item.edited && element("span", { className: "state edited" }, "Edited"),
     item.error && element("span", { className: "state wrong" }, "Error"),
     item.warnings && element("span", { className: "state doubt" }, "Warning"),
-    item.support !== undefined && !item.edited && element("span", { className: "support" }, item.support.toFixed(2)),
+    item.support !== undefined && !item.edited && support(item),
   ].filter(Boolean);
   const text = item.error ? [item.error] : item.text ? marked(item.text, item.low) : ["No text"];
   const link = element(
@@ -82,6 +82,10 @@ function card(place) {
   made.style.setProperty("--column", String(place % columns));
   made.style.top = `${Math.floor(place / columns) * height}px`;
   return made;
+}
+
+function support(item) {
+  return element("span", { className: item.low ? "support under" : "support" }, `support ${item.support.toFixed(2)}`);
 }
 
 function nameOf(item) {

@@ -19,6 +19,8 @@ function update() {
   const [one, many] = ["caption", "captions"];
   field("count").textContent =
     store.shown.length === all ? counted(all, one, many) : `${store.shown.length.toLocaleString("en")} of ${counted(all, one, many)}`;
+  const decided = store.items.filter((item) => item.decision).length;
+  if (decided) field("count").textContent += `, ${decided.toLocaleString("en")} decided`;
   grid.draw();
 }
 
@@ -72,6 +74,7 @@ async function decide(decision) {
   if (picture.isOpen()) {
     if (!(await picture.send({ decision }))) return;
     say(name);
+    store.last = `${name.slice(0, -1)}: ${store.items[picture.current()].name.split("/").at(-1)}`;
     turn(1);
     return;
   }

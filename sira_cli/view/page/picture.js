@@ -17,6 +17,7 @@ export async function open(which) {
   shown = await whole(which);
   if (number !== which) return; // another one was opened meanwhile
   draw();
+  store.last = "";
   view.hidden = false;
   document.getElementById("gallery").hidden = true;
   scrollTo(0, 0);
@@ -65,6 +66,8 @@ function picture(item) {
 
 function said(item) {
   const { state, original, error, warnings, things, other } = shown;
+  const undo = button("Undo", "undo", "u");
+  undo.disabled = !state.can_undo && !store.done.length;
   const decision = state.decision ? state.decision[0].toUpperCase() + state.decision.slice(1) : "Not yet decided";
   return [
     element(
@@ -85,7 +88,8 @@ function said(item) {
       button("Edit", "edit", "e"),
       button("Accept", "accept", "a"),
       button("Reject", "reject", "r"),
-      button("Undo", "undo", "u"),
+      undo,
+      element("span", { className: "done" }, element("bdi", {}, store.last)),
     ),
     element("div", { className: "conflict", role: "alert" }),
     other ? beside(other) : null,
@@ -99,7 +103,7 @@ function said(item) {
 function beside(other) {
   const same = other.text === shown.state.text;
   const text = other.error ? other.error : other.text || "No text";
-  const take = button("Take this text", "take", "t", "plain");
+  const take = button("Take this text", "take", "t");
   return section(
     `In ${store.other}`,
     element("p", { className: "first" }, element("bdi", {}, text)),

@@ -5,6 +5,7 @@ export const store = {
   shown: [], // numbers of items
   current: 0, // a place in `shown`
   done: [], // numbers of items that this window changed, the last one last
+  last: "", // what was decided about the picture before
 };
 
 export const FILTERS = {
