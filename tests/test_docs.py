@@ -110,7 +110,9 @@ def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
     assert modules == {"sira_cli"}  # no tools, no tests
     calibrations = [str(path.relative_to(ROOT / "sira_cli")) for path in SHIPPED.glob("*/*.safetensors")]
     assert calibrations
-    for name in ("py.typed", "eval/paper.yaml", "language/chair.txt", *calibrations):
+    page = [f"view/page/{path.name}" for path in (ROOT / "sira_cli/view/page").iterdir()]
+    assert "view/page/index.html" in page
+    for name in ("py.typed", "eval/paper.yaml", "language/chair.txt", "web/base.css", *page, *calibrations):
         assert (tmp_path / "sira_cli" / name).read_bytes() == (ROOT / "sira_cli" / name).read_bytes()
     (licences,) = tmp_path.glob("sira_cli-*.dist-info/licenses")
     assert (licences / "sira_cli/language/chair.LICENSE").is_file()

@@ -37,14 +37,14 @@ def view(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE|FOLDER",
+            metavar="PATH",
             help="Records or other captions (.jsonl, .json, .csv), a folder of pictures with text files, a data set.",
             show_default=False,
         ),
     ],
     other: Annotated[
         Path | None,
-        typer.Option("--with", metavar="FILE|FOLDER", help="Compare with these captions of the same pictures."),
+        typer.Option("--with", metavar="PATH", help="Compare with these captions of the same pictures."),
     ] = None,
     edits: Annotated[
         Path | None,

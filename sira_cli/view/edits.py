@@ -30,6 +30,7 @@ from sira_cli.files import replacing, writing
 from sira_cli.pictures.names import is_utf8
 from sira_cli.runs.ledger import append_whole
 from sira_cli.runs.lines import as_line
+from sira_cli.runs.sidecars import Sidecars
 from sira_cli.view.items import Item
 
 SCHEMA = "sira.edit/1"
@@ -155,11 +156,16 @@ class Edits:
 
         Raises:
             DataError: the log is none.
+            SettingsError: a picture has no place for a text file, or two have the same.
             SiraError: something cannot be written.
         """
         self.refresh()
+        if self._sidecars is None:
+            return
+        items = list(items)
+        Sidecars([item.picture for item in items], extension=self._sidecars)
         touched = [item for item in items if item.id in self._states]
-        if self._sidecars is None or not touched:
+        if not touched:
             return
         with self._lock, self._opened() as file:
             self._catch_up(file)

@@ -204,7 +204,7 @@ def test_keys_are_enough(browser, address, lvlm):
             browser.run("const of = document.activeElement; return of.id || of.value || of.className || of.tagName")
         )
     assert order == ["file", "caption", "prompt", "words", "verify", "run", "stop", "sira", "7", "0.5"]
-    browser.chord("Control", "Enter")
+    browser.press_together("Control", "Enter")
     assert browser.text("#missing") == "Choose a picture first."
     assert browser.run("return document.activeElement.id") == "file"
     browser.type("#file", str(PICTURE))
@@ -215,7 +215,7 @@ def test_keys_are_enough(browser, address, lvlm):
         True,
     ]
     browser.type("#prompt", "Is there a dog in the image?")
-    browser.chord("Control", "Enter")
+    browser.press_together("Control", "Enter")
     wait(browser, FINISHED)
     assert texts(browser)[0] == lvlm.ask(PICTURE, "Is there a dog in the image?").text
 

@@ -18,7 +18,7 @@ import httpx2
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MISSING = "needs a browser: apt-get install chromium chromium-driver"
-KEYS = {"Left": "\ue012", "Right": "\ue014", "Home": "\ue011", "End": "\ue010"}
+KEYS = {"Left": "\ue012", "Right": "\ue014", "Home": "\ue011", "End": "\ue010", "Down": "\ue015"}
 KEYS |= {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Control": "\ue009", "Space": " "}
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key that the protocol gives elements
 
@@ -67,13 +67,22 @@ class Browser:
         self._call("POST", "/actions", {"actions": [pointer]})
 
     def press(self, *keys: str) -> None:
-        strokes = [{"type": kind, "value": KEYS[key]} for key in keys for kind in ("keyDown", "keyUp")]
+        """One key after the other: names of `KEYS`, and characters."""
+        self._strike([{"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")])
+
+    def press_together(self, *keys: str) -> None:
+        down = [{"type": "keyDown", "value": KEYS.get(key, key)} for key in keys]
+        self._strike([*down, *({"type": "keyUp", "value": stroke["value"]} for stroke in reversed(down))])
+
+    def _strike(self, strokes: list[dict]) -> None:
         self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
 
-    def chord(self, *keys: str) -> None:
-        """Presses keys together: all down in order, and up again."""
-        strokes = [{"type": kind, "value": KEYS[key]} for kind in ("keyDown", "keyUp") for key in keys]
-        self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
+    def new_window(self) -> tuple[str, str]:
+        """The handles of this window and of a new one, for `switch`."""
+        return self._call("GET", "/window"), self._call("POST", "/window/new", {"type": "window"})["handle"]
+
+    def switch(self, window: str) -> None:
+        self._call("POST", "/window", {"handle": window})
 
     def devtools(self, command: str, **parameters: object) -> Any:
         """A command that WebDriver has not: to emulate a printer, a telephone, the dark."""

@@ -227,3 +227,10 @@ def test_settling_writes_what_is_in_the_log_only_and_takes_over_what_others_wrot
         "Caption 2.\n",
     ]
     assert [edits.state(item).text for item in later.items] == ["Mended 0.", "By another program.", "Caption 2."]
+
+
+def test_two_pictures_with_one_text_file_are_refused_before_anything_is_written(folder):
+    (folder / "pictures/0.jpg").write_bytes((folder / "pictures/0.png").read_bytes())
+    captions = Collection.read(folder / "pictures")
+    with pytest.raises(SettingsError, match="would both be described in"):
+        Edits(captions.edits_file, sidecars=".txt").settle(captions.items)

@@ -45,28 +45,35 @@ function settle() {
 // The address says what is shown: nothing, or the number of a picture, from 1.
 async function follow() {
   const number = Number(location.hash.slice(1)) - 1;
-  if (!(number in store.items)) {
-    const left = picture.isOpen() ? picture.current() : -1;
-    picture.close();
-    gallery.hidden = false;
-    update();
-    if (left >= 0) grid.go(Math.max(0, store.shown.indexOf(left)) || store.current);
-    return;
-  }
+  if (!(number in store.items)) return leave();
   const place = store.shown.indexOf(number);
   if (place >= 0) store.current = place;
-  try {
-    await picture.open(number);
-  } catch (error) {
-    say(error.message);
-  }
+  return picture.open(number);
 }
 
-function turn(by) {
+function leave() {
+  const left = picture.isOpen() ? picture.current() : undefined;
+  picture.close();
+  gallery.hidden = false;
+  update();
+  if (left === undefined) return;
+  const place = store.shown.indexOf(left); // it may not fit the filter any more
+  grid.go(place < 0 ? store.current : place);
+}
+
+async function turn(by) {
   const place = store.shown.indexOf(picture.current());
   const next = store.shown[place + by];
-  if (next !== undefined) location.replace(`#${next + 1}`);
-  else say(by > 0 ? "This is the last one." : "This is the first one.");
+  if (next === undefined) return say(by > 0 ? "This is the last one." : "This is the first one.");
+  store.current = place + by;
+  return show(next);
+}
+
+// Opens a picture, in place of the one that is shown, if there is one.
+function show(number) {
+  const keep = picture.isOpen() ? history.replaceState : history.pushState;
+  keep.call(history, null, "", `#${number + 1}`);
+  return picture.open(number);
 }
 
 async function decide(decision) {
@@ -75,7 +82,7 @@ async function decide(decision) {
     if (!(await picture.send({ decision }))) return;
     say(name);
     store.last = `${name.slice(0, -1)}: ${store.items[picture.current()].name.split("/").at(-1)}`;
-    turn(1);
+    await turn(1);
     return;
   }
   const number = store.shown[store.current];
@@ -91,8 +98,7 @@ async function attempt(number, what) {
     grid.redraw(number);
     return true;
   } catch (error) {
-    location.hash = `#${number + 1}`;
-    await picture.open(number);
+    await show(number);
     picture.tell(element("p", {}, error.now ? "This caption was changed elsewhere meanwhile. Look at it, and decide again." : error.message));
     return false;
   }
@@ -103,10 +109,7 @@ async function undo() {
   const number = last ?? (picture.isOpen() ? picture.current() : store.shown[store.current]);
   if (number === undefined) return;
   if (picture.isOpen()) {
-    if (picture.current() !== number) {
-      location.replace(`#${number + 1}`);
-      await picture.open(number);
-    }
+    if (picture.current() !== number) await show(number);
     if (await picture.send({ undo: true })) say("Undone.");
   } else if (await attempt(number, { undo: true })) {
     const place = store.shown.indexOf(number);
@@ -116,15 +119,16 @@ async function undo() {
 }
 
 const ACTIONS = {
-  back: () => (location.hash = "#"),
+  back: () => {
+    history.pushState(null, "", location.pathname);
+    leave();
+  },
   previous: () => turn(-1),
   next: () => turn(1),
   edit: async () => {
     if (!picture.isOpen()) {
       if (!store.shown.length) return;
-      const number = store.shown[store.current];
-      history.pushState(null, "", `#${number + 1}`);
-      await picture.open(number);
+      await show(store.shown[store.current]);
     }
     picture.edit();
   },
@@ -142,8 +146,14 @@ const ACTIONS = {
 
 document.addEventListener("click", (event) => {
   const action = event.target.closest("[data-do]")?.dataset.do;
-  if (action) ACTIONS[action]();
+  if (action) perform(ACTIONS[action]);
 });
+
+// One after the other: who types fast means the picture that comes next.
+let before = Promise.resolve();
+function perform(action) {
+  before = before.then(action).catch((error) => say(error.message));
+}
 
 const SINGLE = { e: "edit", a: "accept", r: "reject", u: "undo", "?": "help" };
 const LARGE = { ArrowLeft: "previous", ArrowRight: "next", Escape: "back", t: "take" };
@@ -165,7 +175,7 @@ addEventListener("keydown", (event) => {
 
 function act(event, action) {
   event.preventDefault();
-  action();
+  perform(action);
 }
 
 let typed = 0;
@@ -179,7 +189,7 @@ document.querySelector("form").addEventListener("submit", (event) => {
   update();
   grid.go(0);
 });
-addEventListener("hashchange", follow);
+addEventListener("hashchange", () => perform(follow));
 
 try {
   await load();

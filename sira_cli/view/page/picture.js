@@ -183,7 +183,7 @@ export async function send(what) {
 
 function conflict(what, now) {
   const own = what.text ?? shown.state.text;
-  const mine = { ...(what.text === undefined ? {} : { text: what.text }), ...(what.decision === undefined ? {} : { decision: what.decision }) };
+  const mine = { text: own, ...(what.decision === undefined ? {} : { decision: what.decision }) };
   store.items[number] = now.brief;
   shown = now;
   draw();

@@ -47,7 +47,8 @@ export function choose({ words, filter, sort }) {
     if (wanted.every((word) => said.includes(word))) store.shown.push(number);
   });
   store.shown.sort(SORTS[sort][1]);
-  store.current = Math.max(0, store.shown.indexOf(before));
+  const place = store.shown.indexOf(before);
+  store.current = place >= 0 ? place : Math.max(0, Math.min(store.current, store.shown.length - 1));
 }
 
 export const whole = (number) => ask(`api/items/${number}`).then((found) => take(number, found));

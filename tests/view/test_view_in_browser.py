@@ -1,0 +1,397 @@
+"""The page of `sira view` in a real browser: thousands of cards, keys, two windows, what is hostile, what one hears."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
+from tests.view.conftest import COLOURS, HOSTILE, TOKEN, looked_at, record, running, write
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
+MANY = 10_000
+CARDS = "return document.querySelectorAll('.card').length"
+COUNT = "return document.querySelector('#count').textContent"
+# The places of the cards that are on the screen, below the bar.
+INSIDE = """
+    [...document.querySelectorAll('.card')].map((card) => [card.getBoundingClientRect(), Number(card.dataset.place)])
+    .filter(([box]) => box.bottom > 300 && box.top < innerHeight).map(([, place]) => place)"""
+# Of every text that can be seen: the contrast of its colour with what is behind it, by WCAG 2.
+CONTRASTS = """
+    const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+    const parse = (colour) => {
+        canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data];
+    };
+    const light = (rgb) => 0.2126 * channel(rgb[0]) + 0.7152 * channel(rgb[1]) + 0.0722 * channel(rgb[2]);
+    const behind = (element) => {
+        for (; element; element = element.parentElement) {
+            const colour = parse(getComputedStyle(element).backgroundColor);
+            if (colour[3] === 255) return colour;
+        }
+        return parse(getComputedStyle(document.body).backgroundColor);
+    };
+    const found = [];
+    for (const element of document.body.querySelectorAll("*")) {
+        const says = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+        if (!says || !element.checkVisibility() || element.closest(".unseen, :disabled, option")) continue;
+        const both = [light(parse(getComputedStyle(element).color)), light(behind(element))];
+        const contrast = (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+        found.push([contrast, element.className + ": " + element.textContent]);
+    }
+    return found;"""
+
+
+@pytest.fixture(scope="module")
+def window():
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(window) -> Browser:
+    """The window as a new one would be."""
+    window.devtools("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
+    window.devtools("Emulation.setEmulatedMedia", media="", features=[])
+    yield window
+    assert window.log("browser") == []  # no error on any page
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> str:
+    """The address of a page with ten thousand captions of three pictures."""
+    folder = tmp_path_factory.mktemp("many")
+    (folder / "pictures").mkdir()
+    for number, colour in enumerate(COLOURS):
+        Image.new("RGB", (64, 48), colour).save(folder / f"pictures/{number}.png")
+    rows = []
+    for number in range(MANY):
+        row = looked_at(number, cat=(number * 7919 % MANY) / MANY, dog=0.99)
+        rows.append(row | {"file_name": f"pictures/{number % 3}.png", "id": f"n{number}"})
+    with running(write(folder / "captions.jsonl", rows)) as address:
+        yield address
+
+
+def wait(browser: Browser, script: str, expected: object = True) -> None:
+    """Wait until a script returns what is expected."""
+    deadline = time.monotonic() + 30
+    while (found := browser.run(script)) != expected:
+        assert time.monotonic() < deadline, f"{script}: {found!r}, expected {expected!r}"
+        time.sleep(0.02)
+
+
+def open_page(browser: Browser, address: str, cards: bool = True) -> None:
+    browser.open(f"{address}/?token={TOKEN}")
+    wait(browser, "return document.documentElement.classList.contains('script')")
+    if cards:
+        wait(browser, "return document.querySelectorAll('.card').length > 0")
+
+
+def choose(browser: Browser, field: str, value: str) -> None:
+    script = "const field = document.getElementById(arguments[0]); field.value = arguments[1];"
+    browser.run(f"{script} field.dispatchEvent(new Event(field.type === 'search' ? 'input' : 'change'))", field, value)
+
+
+def opened(browser: Browser, name: str) -> None:
+    wait(browser, "return document.querySelector('#picture h1')?.textContent", name)
+
+
+def texts(browser: Browser) -> list[str]:
+    return browser.run("return [...document.querySelectorAll('.card .text bdi')].map(text => text.textContent)")
+
+
+def edits(source: Path) -> list[dict]:
+    log = source.with_name(f"{source.stem}.edits.jsonl")
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+def accessible(browser: Browser) -> list[tuple[str, str | None]]:
+    tree = browser.devtools("Accessibility.getFullAXTree")["nodes"]
+    return [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]]
+
+
+# --- thousands
+
+
+def test_of_ten_thousand_cards_few_are_in_the_document(browser, many):
+    open_page(browser, many)
+    assert browser.run(COUNT) == "10,000 captions"
+    height = browser.run("return document.documentElement.scrollHeight")
+    assert height > 500_000
+    most, seen = 0, set()
+    for step in range(16):
+        browser.run("scrollTo(0, arguments[0])", height * step / 15)
+        wait(browser, f"return 0 < ({INSIDE}).length")
+        shown = browser.run(f"return ({INSIDE})")
+        assert shown == [*range(shown[0], shown[-1] + 1)]  # no holes, and in order
+        seen.update(shown)
+        most = max(most, browser.run(CARDS))
+    assert max(seen) == MANY - 1
+    assert most < 100
+    assert "number 9999" in texts(browser)[-1]
+    loaded = (
+        "return [...document.querySelectorAll('.thumb')].every((box) => box.querySelector('img')?.naturalWidth === 64)"
+    )
+    wait(browser, loaded)
+    requests = browser.requests()
+    assert all(url.startswith(many) for url in requests if not url.startswith("data:"))
+    assert sum("/thumb/" in url for url in requests) < 17 * 100  # not all ten thousand
+
+
+def test_search_filters_and_orders(browser, many):
+    open_page(browser, many)
+    choose(browser, "words", "cat 123")
+    expected = [number for number in range(MANY) if "123" in f"{number}"]
+    wait(browser, COUNT, f"{len(expected)} of 10,000 captions")
+    choose(browser, "filter", "low")
+    low = [number for number in expected if number * 7919 % MANY < MANY / 2]
+    wait(browser, COUNT, f"{len(low)} of 10,000 captions")
+    choose(browser, "sort", "support")
+    low.sort(key=lambda number: number * 7919 % MANY)
+    first = [f"A cat (low support) and a dog, number {number}." for number in low]
+    wait(browser, "return document.querySelector('.card .text bdi').textContent", first[0])
+    assert texts(browser)[:8] == first[:8]
+    choose(browser, "words", "nothing like this")
+    wait(browser, "return document.querySelector('.empty').checkVisibility()")
+    assert browser.run(CARDS) == 0
+
+
+def test_the_arrow_keys_walk_from_card_to_card(browser, many):
+    open_page(browser, many)
+    browser.press("Tab", "Tab", "Tab", "Tab", "Tab", "Tab")  # search, show, sort, export, keys, the first card
+    at = "return Number(document.activeElement.closest('.card')?.dataset.place)"
+    assert browser.run(at) == 0
+    columns = browser.run("return new Set([...document.querySelectorAll('.card')].map((card) => card.offsetLeft)).size")
+    assert columns == 4
+    for keys, place in [(("Right",), 1), (("Down", "Down"), 9), (("Left",), 8), (("End",), MANY - 1), (("Home",), 0)]:
+        browser.press(*keys)
+        assert browser.run(at) == place
+        box = browser.run("const box = document.activeElement.getBoundingClientRect(); return [box.top, box.bottom]")
+        assert box[0] > 0
+        assert box[1] <= 900
+    assert browser.run("return document.querySelectorAll('.card a[tabindex=\"0\"]').length") == 1
+
+
+# --- to mend
+
+
+def test_captions_are_mended_by_keys_alone(browser, serve, records):
+    before = records.read_bytes()
+    open_page(browser, serve(records))
+    browser.press("/", *"number 1")
+    wait(browser, COUNT, "1 of 3 captions")
+    browser.press("Escape", "Enter")
+    opened(browser, "pictures/1.png")
+    browser.press("e")
+    browser.press_together("Control", "a")
+    browser.press(*"Two cats.")
+    browser.press_together("Control", "Enter")
+    wait(browser, "return document.querySelector('.words')?.textContent", "Two cats.")
+    assert browser.text(".caption .state.edited") == "Edited"
+    assert browser.text(".first") == "A cat and a dog, number 1."
+    browser.press("a")
+    wait(browser, "return document.querySelector('.state').textContent", "Accepted")
+    browser.press("u")
+    wait(browser, "return document.querySelector('.state').textContent", "Not yet decided")
+    browser.press("u")
+    wait(browser, "return document.querySelector('.words').textContent", "A cat and a dog, number 1.")
+    browser.press("Escape")
+    wait(browser, "return document.querySelector('#gallery').checkVisibility()")
+    log = [(line["version"], line["action"], line["text"], line["decision"]) for line in edits(records)]
+    original = "A cat and a dog, number 1."
+    assert log == [
+        (1, "change", "Two cats.", ""),
+        (2, "change", "Two cats.", "accepted"),
+        (3, "undo", "Two cats.", ""),
+        (4, "undo", original, ""),
+    ]
+    assert records.read_bytes() == before
+
+
+def test_deciding_goes_on_and_undo_goes_back(browser, serve, records):
+    open_page(browser, serve(records))
+    browser.click(".card a")
+    opened(browser, "pictures/0.png")
+    browser.press("a")
+    opened(browser, "pictures/1.png")
+    assert browser.text(".done") == "Accepted: 0.png"
+    browser.press("r")
+    opened(browser, "pictures/2.png")
+    browser.press("u")
+    opened(browser, "pictures/1.png")
+    wait(browser, "return document.querySelector('.state').textContent", "Not yet decided")
+    browser.press("Left")
+    opened(browser, "pictures/0.png")
+    assert browser.text(".state") == "Accepted"
+    browser.press("Escape")
+    wait(browser, COUNT, "3 captions, 1 decided")
+    browser.press("Right", "r")  # also in the gallery
+    wait(browser, "return document.querySelectorAll('.card .rejected').length", 1)
+    assert [(line["id"], line["decision"]) for line in edits(records)] == [
+        ("pictures/0.png", "accepted"),
+        ("pictures/1.png", "rejected"),
+        ("pictures/1.png", ""),
+        ("pictures/1.png", "rejected"),
+    ]
+
+
+def test_of_two_windows_the_second_sees_both_texts(browser, serve, records):
+    address = serve(records)
+    open_page(browser, address)
+    first, second = browser.new_window()
+    browser.click(".card a")
+    opened(browser, "pictures/0.png")
+    browser.switch(second)
+    try:
+        open_page(browser, address)
+        browser.press("e")
+        opened(browser, "pictures/0.png")
+        browser.press_together("Control", "a")
+        browser.press(*"Theirs.")
+        browser.press_together("Control", "Enter")
+        wait(browser, "return document.querySelector('.words')?.textContent", "Theirs.")
+        browser.devtools("Page.close")
+    finally:
+        browser.switch(first)
+    browser.press("e")
+    browser.press_together("Control", "a")
+    browser.press(*"Mine.")
+    browser.press_together("Control", "Enter")
+    wait(browser, "return document.querySelector('.conflict')?.textContent.includes('changed elsewhere')")
+    shown = browser.text(".conflict")
+    assert "Theirs." in shown
+    assert "Mine." in shown
+    assert [line["text"] for line in edits(records)] == ["Theirs."]
+    browser.click("[data-do=again]")
+    wait(browser, "return document.querySelector('.words')?.textContent", "Mine.")
+    assert [(line["text"], line["version"]) for line in edits(records)] == [("Theirs.", 1), ("Mine.", 2)]
+    (refused,) = browser.log("browser")  # the one thing that the browser itself says
+    assert "409" in refused["message"]
+
+
+def test_two_runs_are_compared_word_by_word(browser, serve, folder):
+    rows = [record(0, text="A red cat on a sofa."), record(1), record(2)]
+    others = [record(0, text="A blue cat on a sofa, asleep."), record(1)]
+    source = write(folder / "a.jsonl", rows)
+    open_page(browser, serve(source, write(folder / "b.jsonl", others)))
+    wait(browser, "return document.querySelectorAll('.card del').length", 2)
+    assert browser.run("return [...document.querySelectorAll('.card del')].map((e) => e.textContent)") == [
+        "blue",
+        ", asleep",
+    ]
+    assert browser.run("return [...document.querySelectorAll('.card ins')].map((e) => e.textContent)") == ["red"]
+    choose(browser, "filter", "differs")
+    wait(browser, COUNT, "1 of 3 captions")
+    browser.click(".card a")
+    opened(browser, "pictures/0.png")
+    browser.press("t")
+    wait(browser, "return document.querySelector('.words').textContent", others[0]["text"])
+    assert edits(source)[0]["text"] == others[0]["text"]
+    wait(browser, "return document.querySelectorAll('.said del').length", 0)
+
+
+# --- what is odd or hostile
+
+
+def test_hostile_captions_and_names_stay_text(browser, serve, folder):
+    rows = [
+        looked_at(0, cat=0.1, dog=0.1) | {"warnings": [HOSTILE], "method": HOSTILE, "prompt": HOSTILE},
+        record(1, file_name=HOSTILE, text=HOSTILE),
+        record(2, status="error", error=HOSTILE, text=""),
+    ]
+    rows[0]["objects"][0]["thing"] = HOSTILE
+    others = [record(0, text=f"{HOSTILE} A bird."), record(1, file_name=HOSTILE, text=f"A {HOSTILE}")]
+    address = serve(write(folder / f"a{HOSTILE.replace('/', '')}.jsonl", rows), write(folder / "b.jsonl", others))
+    open_page(browser, address)
+    wait(browser, "return document.querySelectorAll('.card del').length > 0")
+    wait(browser, "return document.querySelectorAll('.thumb img').length", 2)
+    for number in range(3):
+        browser.run("location.hash = arguments[0]", f"#{number + 1}")
+        opened(browser, rows[number]["file_name"])
+        browser.run("document.querySelectorAll('details').forEach((details) => (details.open = true))")
+        assert HOSTILE in browser.run("return document.querySelector('#picture').innerText")
+        assert browser.run("return document.querySelectorAll('#picture img').length") == (number != 1)
+    assert not browser.alert()
+    assert browser.run("return document.querySelectorAll('script').length") == 1
+    assert all(url.startswith((address, "data:")) for url in browser.requests())
+
+
+def test_missing_and_damaged_pictures_are_named(browser, serve, folder, records):
+    (folder / "pictures/1.png").write_bytes(b"no picture")
+    (folder / "pictures/2.png").unlink()
+    open_page(browser, serve(records))
+    assert "1 picture is missing" in browser.text(".notes")
+    wait(browser, "return document.querySelectorAll('.absent').length", 2)
+    absent = "return [...document.querySelectorAll('.absent')].map((box) => box.innerText.replaceAll('\\n', ' '))"
+    assert browser.run(absent) == ["Cannot be opened pictures/1.png", "Missing pictures/2.png"]
+    choose(browser, "filter", "errors")
+    wait(browser, COUNT, "2 of 3 captions")
+
+
+# --- for everyone
+
+
+def test_what_a_screen_reader_is_told(browser, serve, folder):
+    address = serve(write(folder / "a.jsonl", [looked_at(number, cat=0.2, dog=0.9) for number in range(3)]))
+    open_page(browser, address)
+    found = accessible(browser)
+    assert {("searchbox", "Search"), ("combobox", "Show"), ("combobox", "Sort by"), ("list", "Captions")} <= {*found}
+    assert [role for role, _ in found].count("listitem") == 3
+    links = [name for role, name in found if role == "link" and "cat" in name]
+    assert len(links) == 3
+    assert "low support" in links[0]
+    browser.click(".card a")
+    opened(browser, "pictures/0.png")
+    found = {*accessible(browser)}
+    expected = {("image", "Picture pictures/0.png"), ("heading", "pictures/0.png"), ("navigation", "Captions")}
+    expected |= {("button", name) for name in ("Edit", "Accept", "Reject", "Undo", "All captions", "Previous", "Next")}
+    assert expected <= found
+    assert {("columnheader", "Support"), ("rowheader", "cat"), ("rowheader", "dog")} <= found
+    assert {("cell", "0.20 low"), ("cell", "0.90")} <= found
+    browser.press("e")
+    assert ("textbox", "Caption") in accessible(browser)
+    browser.press("Escape", "?")
+    assert ("dialog", "Keys") in accessible(browser)
+    browser.press("Escape")
+    assert browser.run("return document.querySelector('#picture').checkVisibility()")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read_and_nothing_is_wider_than_a_telephone(browser, serve, folder, scheme):
+    long = "x" * 300
+    rows = [
+        looked_at(0, cat=0.1, dog=0.1) | {"warnings": ["is tiny"]},
+        record(1, text=f"A {long} cat."),
+        record(2, status="error", error=f"no {long}", text=""),
+        record(3, file_name=f"{long[:200]}.png", text=""),
+    ]
+    others = [record(0, text="A bird."), record(1, text="A dog.")]
+    source = write(folder / f"{long[:150]}.jsonl", rows)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.devtools("Emulation.setEmulatedMedia", media="screen", features=features)
+    address = serve(source, write(folder / "b.jsonl", others))
+    open_page(browser, address)
+    wait(browser, "return document.querySelectorAll('.card del').length > 0")
+    browser.press("a", "r")
+    wait(browser, "return document.querySelectorAll('.card .state.rejected').length", 1)
+    paper = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(20, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
+    for width in (1280, 360):
+        browser.devtools(
+            "Emulation.setDeviceMetricsOverride", width=width, height=740, deviceScaleFactor=1, mobile=False
+        )
+        for place in ("", "#1", "#2", "#3", "#4"):
+            browser.run("location.hash = arguments[0]", place)
+            if place:
+                opened(browser, rows[int(place[1]) - 1]["file_name"])
+            else:
+                wait(browser, "return document.querySelector('#gallery').checkVisibility()")
+            assert browser.run("return document.documentElement.scrollWidth") <= width, place
+            contrasts = browser.run(CONTRASTS)
+            assert len(contrasts) > 10
+            assert [row for row in contrasts if row[0] < 4.5] == []
