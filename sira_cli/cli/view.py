@@ -28,7 +28,6 @@ LOOPBACK = ("127.0.0.1", "localhost")
 EXAMPLES = """
 sira view captions.jsonl
 sira view captions-sira.jsonl --with captions-greedy.jsonl
-sira view photos/ -r --sidecars
 sira view captions.jsonl --export mended.jsonl
 """
 

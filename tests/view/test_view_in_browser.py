@@ -274,6 +274,16 @@ def test_of_two_windows_the_second_sees_both_texts(browser, serve, records):
     assert "409" in refused["message"]
 
 
+def test_a_server_that_has_gone_is_said_so(browser, records):
+    with running(records) as address:
+        open_page(browser, address)
+    browser.press("a")
+    wait(browser, "return document.querySelector('#trouble').checkVisibility()")
+    assert browser.text("#trouble").startswith("The server does not answer.")
+    assert browser.run(CARDS) == 3
+    assert browser.log("browser")  # the browser itself says that nobody answers
+
+
 def test_two_runs_are_compared_word_by_word(browser, serve, folder):
     rows = [record(0, text="A red cat on a sofa."), record(1), record(2)]
     others = [record(0, text="A blue cat on a sofa, asleep."), record(1)]

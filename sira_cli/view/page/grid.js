@@ -65,7 +65,7 @@ function card(place) {
     item.edited && element("span", { className: "state edited" }, "Edited"),
     item.error && element("span", { className: "state wrong" }, "Error"),
     item.warnings && element("span", { className: "state doubt" }, "Warning"),
-    item.support !== undefined && !item.edited && support(item),
+    item.support !== undefined && !item.edited && !item.decision && support(item),
   ].filter(Boolean);
   const text = item.error ? [item.error] : item.text ? marked(item.text, item.low) : ["No text"];
   const link = element(

@@ -13,15 +13,21 @@ const KEYS = [
 const gallery = document.getElementById("gallery");
 const field = (id) => document.getElementById(id);
 
-function update() {
-  choose({ words: field("words").value, filter: field("filter").value, sort: field("sort").value });
+function update({ keep = true } = {}) {
+  if (!keep) store.current = 0;
+  choose({ words: field("words").value, filter: field("filter").value, sort: field("sort").value, keep });
+  count();
+  grid.draw();
+  if (!keep) scrollTo(0, 0);
+}
+
+function count() {
   const all = store.items.length;
   const [one, many] = ["caption", "captions"];
   field("count").textContent =
     store.shown.length === all ? counted(all, one, many) : `${store.shown.length.toLocaleString("en")} of ${counted(all, one, many)}`;
   const decided = store.items.filter((item) => item.decision).length;
   if (decided) field("count").textContent += `, ${decided.toLocaleString("en")} decided`;
-  grid.draw();
 }
 
 function settle() {
@@ -96,6 +102,7 @@ async function attempt(number, what) {
   try {
     await change(number, what);
     grid.redraw(number);
+    count();
     return true;
   } catch (error) {
     await show(number);
@@ -152,7 +159,11 @@ document.addEventListener("click", (event) => {
 // One after the other: who types fast means the picture that comes next.
 let before = Promise.resolve();
 function perform(action) {
-  before = before.then(action).catch((error) => say(error.message));
+  const trouble = field("trouble");
+  before = before.then(action).then(() => (trouble.hidden = true)).catch((error) => {
+    trouble.textContent = error.message;
+    trouble.hidden = false;
+  });
 }
 
 const SINGLE = { e: "edit", a: "accept", r: "reject", u: "undo", "?": "help" };
@@ -181,12 +192,12 @@ function act(event, action) {
 let typed = 0;
 field("words").addEventListener("input", () => {
   clearTimeout(typed);
-  typed = setTimeout(update, 120);
+  typed = setTimeout(() => update({ keep: false }), 120);
 });
-for (const id of ["filter", "sort"]) field(id).addEventListener("change", update);
+for (const id of ["filter", "sort"]) field(id).addEventListener("change", () => update({ keep: false }));
 document.querySelector("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  update();
+  update({ keep: false });
   grid.go(0);
 });
 addEventListener("hashchange", () => perform(follow));

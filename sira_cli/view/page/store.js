@@ -36,7 +36,7 @@ export async function load() {
   Object.assign(store, await ask("api/items"));
 }
 
-export function choose({ words, filter, sort }) {
+export function choose({ words, filter, sort, keep }) {
   const before = store.shown[store.current];
   const wanted = words.toLocaleLowerCase().split(/\s+/).filter(Boolean);
   const [, keeps] = FILTERS[filter];
@@ -47,7 +47,7 @@ export function choose({ words, filter, sort }) {
     if (wanted.every((word) => said.includes(word))) store.shown.push(number);
   });
   store.shown.sort(SORTS[sort][1]);
-  const place = store.shown.indexOf(before);
+  const place = keep ? store.shown.indexOf(before) : 0;
   store.current = place >= 0 ? place : Math.max(0, Math.min(store.current, store.shown.length - 1));
 }
 
