@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 
 def measure_throughput(
-    lvlm: Lvlm, count: int, batch_size: int, runs: int, image_tokens: int, output: Path | None, as_json: bool
+    lvlm: Lvlm,
+    *,
+    count: int,
+    batch_size: int,
+    runs: int,
+    image_tokens: int,
+    compiled: bool,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Measure, write and print.
 
@@ -25,11 +33,12 @@ def measure_throughput(
         count: number of pictures.
         batch_size, runs: as for `throughput`.
         image_tokens: of the largest picture of noise.
+        compiled: measure compiled steps, too.
         output: file of the report.
         as_json: print it as JSON.
     """
     from sira_cli.analysis.bench.measure import pictures
-    from sira_cli.analysis.bench.throughput import CONTESTANTS, throughput
+    from sira_cli.analysis.bench.throughput import COMPILED, CONTESTANTS, throughput
     from sira_cli.demo.questions import validation_pictures
     from sira_cli.models.presets import BUNDLED
 
@@ -38,8 +47,16 @@ def measure_throughput(
         images = [scene.open().image for scene in islice(validation_pictures(), count)]
     else:
         images = pictures(lvlm.processor, image_tokens, count)
-    with Progress.shown("turns", (runs + 1) * len(CONTESTANTS)) as progress:
-        report = throughput(lvlm, images, batch_size=batch_size, runs=runs, drawn=not bundled, on_turn=progress.advance)
+    with Progress.shown("turns", (runs + 1) * len(CONTESTANTS + COMPILED * compiled)) as progress:
+        report = throughput(
+            lvlm,
+            images,
+            batch_size=batch_size,
+            runs=runs,
+            drawn=not bundled,
+            compile=compiled,
+            on_turn=progress.advance,
+        )
     if output is not None:
         save_report(report, output)
     if as_json:

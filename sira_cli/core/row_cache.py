@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
-from sira_cli.core.cache import ROOM, LateLayer
+from sira_cli.core.cache import LateLayer
 from sira_cli.core.row_layers import LateRowLayer, RowLayer
 from sira_cli.core.streams import RowStream, RowStreams
+
+ROOM = 32  # columns come in multiples of this
 
 
 class RowCache(Cache):

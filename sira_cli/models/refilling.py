@@ -114,7 +114,8 @@ class RefilledSlots(Generic[T]):
             loops = None if settings.on_loop is None else LoopFinder()
             rows.append(_Row(item, prompt, image_tokens[number], lengths[number], processors, loops))
         with self._decoder.attach(lvlm.model, lvlm.sira, inputs["input_ids"], {}):
-            logits = self._batch.join(inputs, 0 if lvlm.compiled is None else max(lengths))
+            room = 0 if lvlm.compiled is None else max(settings.max_new_tokens, *lengths)
+            logits = self._batch.join(inputs, room)
         self._rows += rows
         self._take(rows, logits, started)
 

@@ -30,8 +30,11 @@ def test_drawn_lengths_vary_as_captions_do():
     assert lengths == drawn_lengths(4000, 512)
     assert mean(lengths) == pytest.approx(120, abs=3)
     assert stdev(lengths) == pytest.approx(45, abs=3)
-    assert max(drawn_lengths(100, 90)) == 90
     assert min(lengths) >= 8
+    short = drawn_lengths(4000, 105)  # half of 210
+    assert max(short) == 105
+    assert mean(short) == pytest.approx(60, abs=2)
+    assert stdev(short) == pytest.approx(22, abs=2)
 
 
 def test_own_lengths_are_those_of_single_texts(images):
@@ -78,11 +81,12 @@ def test_texts_of_other_lengths_are_noticed(demo, images, monkeypatch):
 
 def test_the_command(sira, tmp_path):
     file = tmp_path / "throughput.json"
-    given = ["-p", "demo", "--throughput", "-b", 2, "--pictures", 3, "--runs", 1]
+    given = ["-p", "demo", "--throughput", "-b", 2, "--pictures", 3, "--runs", 1, "--max-new-tokens", 40]
     code, out, _ = sira("bench", *given, "-o", file)
     assert code == 0
     record = json.loads(file.read_text())
     assert (record["batch_size"], record["pictures"], record["drawn"]) == (2, 3, False)
+    assert max(record["lengths"]) == 40
     assert [row["name"] for row in record["rows"]] == [str(contestant) for contestant in CONTESTANTS]
     assert "greedy, refilled slots" in out
     assert "3 pictures, 2 at once" in out
@@ -90,7 +94,11 @@ def test_the_command(sira, tmp_path):
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [(["--compile"], "leave out --compile"), (["-b", "1,8"], "--throughput takes one number")],
+    [
+        (["--verify"], "leave out --verify"),
+        (["-b", "1,8"], "--batch-size '1,8': --throughput takes one number"),
+        (["--max-new-tokens", "8,16"], "--max-new-tokens '8,16': --throughput takes one number"),
+    ],
 )
 def test_what_it_cannot_measure_is_refused(sira, given, said):
     code, _, err = sira("bench", "-p", "demo", "--throughput", *given)

@@ -18,13 +18,14 @@ import torch
 import transformers
 from PIL import Image
 from pydantic import TypeAdapter
-from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteria, StoppingCriteriaList
 
 from sira_cli._version import __version__
 from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.bench.measure import device_name
 from sira_cli.errors import SiraError
 from sira_cli.methods import find
+from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.refilling import RefilledSlots
@@ -42,16 +43,20 @@ class Contestant:
     Attributes:
         method: the decoder; `greedy` in static batches is transformers' own `generate`, without any hook.
         refilled: whether the next pictures take the places of texts that have ended.
+        compiled: whether decoding steps are compiled.
     """
 
     method: str
     refilled: bool
+    compiled: bool = False
 
     def __str__(self) -> str:
-        return f"{self.method}, {'refilled slots' if self.refilled else 'static batches'}"
+        way = "refilled slots" if self.refilled else "static batches"
+        return f"{'compiled ' if self.compiled else ''}{self.method}, {way}"
 
 
 CONTESTANTS = tuple(Contestant(method, refilled) for method in ("sira", "greedy") for refilled in (False, True))
+COMPILED = tuple(Contestant(each.method, each.refilled, compiled=True) for each in CONTESTANTS)
 
 
 @dataclass(frozen=True)
@@ -110,9 +115,9 @@ class ThroughputReport:
 
 
 def drawn_lengths(count: int, longest: int) -> list[int]:
-    """Draw lengths of texts as captions have them, the same in every run."""
-    draw = random.Random(0)
-    return [min(max(round(draw.gauss(MEAN, DEVIATION)), SHORTEST), longest) for _ in range(count)]
+    """Draw lengths of texts as captions have them, the same in every run; in proportion, if so long ones are cut."""
+    draw, scale = random.Random(0), min(1.0, longest / (MEAN + 2 * DEVIATION))
+    return [min(max(round(scale * draw.gauss(MEAN, DEVIATION)), SHORTEST), longest) for _ in range(count)]
 
 
 def own_lengths(lvlm: Lvlm, images: Sequence[Image.Image], batch_size: int) -> list[int]:
@@ -140,6 +145,7 @@ def throughput(
     batch_size: int,
     runs: int,
     drawn: bool,
+    compile: bool = False,  # noqa: A002 (as in `load`)
     on_turn: Callable[[], None] = lambda: None,
 ) -> ThroughputReport:
     """Time every contestant on the same pictures: A B C D A B C D ..., after a round that only warms up.
@@ -150,24 +156,26 @@ def throughput(
         batch_size: how many at once.
         runs: measured rounds.
         drawn: draw the lengths of texts; else they are those of the model's own texts.
+        compile: time compiled steps, too.
         on_turn: called after each contestant's turn.
 
     Raises:
-        SiraError: a contestant's texts do not have their lengths.
+        SiraError: a contestant's texts do not have their lengths, or steps cannot be compiled here.
     """
     longest = lvlm.preset.generation.max_new_tokens
     images = list(images)
     lengths = drawn_lengths(len(images), longest) if drawn else own_lengths(lvlm, images, batch_size)
     small = max(1, batch_size // GROUPS)
-    seconds: dict[Contestant, list[float]] = {contestant: [] for contestant in CONTESTANTS}
-    lvlms = {method: _endless(lvlm.under(find(method)), max(lengths)) for method in ("sira", "greedy")}
+    contestants = CONTESTANTS + COMPILED * compile
+    seconds: dict[Contestant, list[float]] = {contestant: [] for contestant in contestants}
+    lvlms = {contestant: _endless(lvlm, contestant, max(lengths)) for contestant in contestants}
     batches = {size: _prepared(lvlm, images, size) for size in {batch_size, small}}
     for number in range(runs + 1):
         wanted = lengths if number else [min(WARM_UP, length) for length in lengths]
-        for contestant in CONTESTANTS:
+        for contestant in contestants:
             decode, size = (_refilled, small) if contestant.refilled else (_static, batch_size)
             started = time.perf_counter()
-            found = decode(lvlms[contestant.method], batches[size], wanted, batch_size)
+            found = decode(lvlms[contestant], batches[size], wanted, batch_size)
             if number:
                 seconds[contestant].append(time.perf_counter() - started)
             if found != wanted:
@@ -205,10 +213,10 @@ def _speed(own: Sequence[float], other: Sequence[float]) -> Spread:
     return Spread.of([theirs / mine for mine, theirs in zip(own, other, strict=True)])
 
 
-def _endless(lvlm: Lvlm, longest: int) -> Lvlm:
-    """Return the model without tokens that end a text, and with texts of any length up to `longest`."""
-    endless = copy.copy(lvlm)
-    endless.preset = lvlm.preset.with_settings(max_new_tokens=longest)
+def _endless(lvlm: Lvlm, contestant: Contestant, longest: int) -> Lvlm:
+    """Return a contestant's model without tokens that end a text, and with texts of any length up to `longest`."""
+    preset = lvlm.preset.with_settings(max_new_tokens=longest)
+    endless = lvlm.under(find(contestant.method), preset, CompiledSteps(lvlm.model) if contestant.compiled else None)
     endless.ends = EndTokens((), lvlm.ends.padding)
     return endless
 
@@ -224,14 +232,14 @@ def _static(lvlm: Lvlm, batches: Sequence[Any], lengths: Sequence[int], batch_si
     for inputs in batches:
         wanted = lengths[len(found) : len(found) + len(inputs["input_ids"])]
         no_token = lvlm.model.config.get_text_config(decoder=True).vocab_size  # so that nothing else ends a text
-        generation = GenerationConfig(
-            max_new_tokens=max(wanted), do_sample=False, pad_token_id=lvlm.ends.padding or 0, eos_token_id=no_token
-        )
         end = _AtLength(wanted)
         lvlm.decode(
             lvlm.to_device(copy.copy(inputs)),
             max(wanted),
-            generation_config=generation,
+            room=lvlm.preset.generation.max_new_tokens,
+            do_sample=False,
+            pad_token_id=lvlm.ends.padding or 0,
+            eos_token_id=no_token,
             stopping_criteria=StoppingCriteriaList([end]),
         )
         found += end.found
