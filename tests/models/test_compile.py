@@ -111,6 +111,10 @@ def test_pictures_in_slots_get_the_same_texts_from_one_compilation(no_compiler_n
         found |= {ended.item: ended.answer for ended in slots.advance()}
     assert [found[number] for number in range(len(images))] == alone
     assert len({answer.output_tokens for answer in alone}) > 1
+    slots.clear()  # what comes next has rows of its own, and the same graph
+    slots.add([0], lvlm.prepare(images[:1], prompts[:1]), [0], [5])
+    (ended,) = slots.advance()
+    assert ended.answer.tokens == alone[0].tokens[:5]
     assert counters["stats"]["unique_graphs"] == 1
 
 
