@@ -129,6 +129,18 @@ def test_beams_which_repeat_the_features_leave_them_as_they_were(name: str):
     assert all(torch.equal(each, expected) for each in found)
 
 
+def test_who_replaces_features_keeps_that_to_himself():
+    """As `generate` does for beams."""
+    case = tiny.FAMILIES["Qwen3-VL"]()
+    pixels = {name: case.inputs[name] for name in ("pixel_values", "image_grid_thw")}
+    (expected,) = case.model.base_model.get_image_features(**pixels).pooler_output
+    with EncodedPictures().used_by(case.model, 1):
+        for _ in range(3):
+            output = case.model.base_model.get_image_features(**pixels)
+            assert torch.equal(output.pooler_output[0], expected)
+            output.pooler_output = output.deepstack_features[0] = None
+
+
 def test_few_pictures_are_kept(llava: tiny.Tiny):
     encoded = EncodedPictures()
     with encodings(llava.model) as runs, encoded.used_by(llava.model, 1):
