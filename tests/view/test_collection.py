@@ -86,6 +86,17 @@ def test_folders(folder):
     assert texts(Collection.read(place)) == {"0.png": "", "1.png": "", "2.png": ""}  # texts can be written for them
 
 
+def test_a_folder_of_records_is_read_without_its_log_and_its_failures(folder):
+    write(folder / "one.jsonl", [record(0)])
+    write(folder / "two.jsonl", [record(1)])
+    write(folder / "two.errors.jsonl", [record(2, status="error", text="", error="no such file")])
+    captions = Collection.read(folder)
+    Edits(captions.edits_file).change(captions.items[0], seen=0, text="Mended.")
+    again = Collection.read(folder)
+    assert (again.broken, texts(again)) == (0, {item.id: item.text for item in captions.items})
+    assert [item.id for item in again.items] == ["pictures/0.png", "pictures/1.png"]
+
+
 @pytest.mark.parametrize("kind", ["csv", "tsv", "json"])
 def test_tables(folder, kind):
     path = folder / f"captions.{kind}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from filelock import lock_descriptor
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.view import Collection, Edits, StaleEditError
@@ -148,6 +150,32 @@ def test_processes_that_edit_at_once_lose_nothing(records, captions):
     assert [line["version"] for line in written] == [*range(1, 121)]
     for one, next_one in pairwise(written):
         assert next_one["before"]["text"] == one["text"]
+
+
+def test_a_change_waits_for_who_has_the_log(captions, edits):
+    """Whoever has the lock writes first; who waited reads that before it writes."""
+    item = captions.items[0]
+    other = Edits(edits.path)
+    other.change(item, seen=0, text="One.")
+    refused = []
+
+    def attempt() -> None:
+        try:
+            edits.change(item, seen=1, text="Mine.")
+        except StaleEditError as error:
+            refused.append(error.state.text)
+
+    with edits.path.open("r+b") as file:
+        lock_descriptor(file.fileno())
+        thread = threading.Thread(target=attempt)
+        thread.start()
+        thread.join(0.3)  # without a lock it would be through by now
+        line = lines(edits)[0] | {"version": 2, "text": "Theirs."}
+        file.seek(0, 2)
+        file.write(json.dumps(line).encode() + b"\n")
+    thread.join()
+    assert refused == ["Theirs."]
+    assert [line["text"] for line in lines(edits)] == ["One.", "Theirs."]
 
 
 def test_threads_that_edit_at_once_get_one_winner(captions, edits):
