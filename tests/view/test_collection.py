@@ -7,6 +7,8 @@ import shutil
 import tarfile
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -124,6 +126,15 @@ def test_pictures_inside_of_shards(folder):
     assert [item.picture.read() for item in captions.items] == expected
     assert [item.text for item in Collection.read(folder / "out").items] == [row["text"] for row in rows]
     assert [item.text for item in Collection.read(folder / "shard.tar").items] == [f"Inside {n}." for n in range(3)]
+
+
+def test_tables_with_pictures_inside(folder):
+    images = [{"bytes": (folder / f"pictures/{number}.png").read_bytes(), "path": None} for number in range(3)]
+    table = pyarrow.table({"image": images, "caption": ["One.", None, "Three."], "id": [1, 2, 3]})
+    pyarrow.parquet.write_table(table, folder / "data.parquet")
+    captions = Collection.read(folder / "data.parquet")
+    assert [item.text for item in captions.items] == ["One.", "", "Three."]
+    assert [item.picture.read() for item in captions.items] == [image["bytes"] for image in images]
 
 
 @pytest.mark.parametrize("name", ["nothing.jsonl", "pictures/0.png", "empty"])

@@ -274,6 +274,23 @@ def test_of_two_windows_the_second_sees_both_texts(browser, serve, records):
     assert "409" in refused["message"]
 
 
+def test_a_text_that_is_not_saved_is_not_left(browser, serve, records):
+    open_page(browser, serve(records))
+    browser.click(".card a")
+    opened(browser, "pictures/0.png")
+    for leave in ("next", "back"):
+        browser.press("e", *"Still here. ")
+        browser.click(f"[data-do={leave}]")
+        wait(browser, "return document.querySelector('.conflict').textContent", "Save your text first, or cancel.")
+        assert "Still here." in browser.run("return document.querySelector('textarea').value")
+        browser.press("Escape")
+        wait(browser, "return document.querySelector('textarea')", None)
+    browser.press("e")
+    wait(browser, "return document.activeElement.id", "mend")
+    browser.click("[data-do=next]")  # nothing was typed
+    opened(browser, "pictures/1.png")
+
+
 def test_a_server_that_has_gone_is_said_so(browser, records):
     with running(records) as address:
         open_page(browser, address)

@@ -50,6 +50,7 @@ function settle() {
 
 // The address says what is shown: nothing, or the number of a picture, from 1.
 async function follow() {
+  if (picture.holds()) return history.pushState(null, "", `#${picture.current() + 1}`);
   const number = Number(location.hash.slice(1)) - 1;
   if (!(number in store.items)) return leave();
   const place = store.shown.indexOf(number);
@@ -68,6 +69,7 @@ function leave() {
 }
 
 async function turn(by) {
+  if (picture.holds()) return undefined;
   const place = store.shown.indexOf(picture.current());
   const next = store.shown[place + by];
   if (next === undefined) return say(by > 0 ? "This is the last one." : "This is the first one.");
@@ -127,6 +129,7 @@ async function undo() {
 
 const ACTIONS = {
   back: () => {
+    if (picture.holds()) return;
     history.pushState(null, "", location.pathname);
     leave();
   },
@@ -200,6 +203,7 @@ document.querySelector("form").addEventListener("submit", (event) => {
   update({ keep: false });
   grid.go(0);
 });
+addEventListener("beforeunload", (event) => picture.isOpen() && picture.holds() && event.preventDefault());
 addEventListener("hashchange", () => perform(follow));
 
 try {

@@ -12,6 +12,15 @@ export const isOpen = () => !view.hidden;
 export const isEditing = () => view.querySelector("textarea") !== null;
 export const current = () => number;
 
+// Whether there is a text that would be lost; then it is said so.
+export function holds() {
+  const field = view.querySelector("textarea");
+  if (field === null || field.value.trim() === shown.state.text) return false;
+  tell(element("p", {}, "Save your text first, or cancel."));
+  field.focus();
+  return true;
+}
+
 export async function open(which) {
   number = which;
   shown = await whole(which);
