@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from filelock import lock_descriptor
 
@@ -17,25 +18,10 @@ from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.files import cannot_write, replacing
 from sira_cli.methods.base import Method
 from sira_cli.models.records import CONFIGURATION, configuration_of
-from sira_cli.runs.lines import as_line, given, head_of
+from sira_cli.runs.lines import Line, as_line, given, head_of
 from sira_cli.runs.repeated import Said, marked, wrongly_marked
 
 _BEGINNING = b'{"schema": "sira.'
-
-
-class _Line(NamedTuple):
-    """Where a record stands in the file; `start` is -1 for one in the file of failures."""
-
-    key: str
-    status: str
-    start: int
-    length: int
-    said: Said
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any], start: int, length: int) -> _Line:
-        """Return what is kept in memory of a record."""
-        return cls(record["key"], record["status"], start, length, Said.of_record(record))
 
 
 class Ledger:
@@ -73,7 +59,7 @@ class Ledger:
         self.path = path
         self._by, self._same_prompt = by, same_prompt and by == "file_name"
         self._same = [name for name in CONFIGURATION if self._same_prompt or name != "prompt"]
-        self._lines: dict[str, _Line] = {}  # the newest of each picture
+        self._lines: dict[str, bytes] = {}  # the newest of each picture, packed
         self._failures, self._failed = failures, dict[str, bytes]()  # the lines of that file
         self._superseded = False
         self.columns: set[str] = set()
@@ -110,9 +96,9 @@ class Ledger:
         """Take records of earlier versions for undone where the method gives another text now."""
         if type(method).outdated is Method.outdated:
             return
-        for name, line in self._lines.items():
+        for name in self._lines:
             if method.outdated(self.record(name)):
-                self._lines[name] = line._replace(key="")
+                self._lines[name] = self._line(name)._replace(key="").packed()
 
     def begin(self) -> None:
         """Get ready to append: drop a torn last line, or with `overwrite` everything."""
@@ -122,11 +108,11 @@ class Ledger:
 
     def key(self, file_name: str) -> str:
         """Return the key of a picture's record, an empty one if there is none."""
-        return self._lines[file_name].key if file_name in self._lines else ""
+        return self._line(file_name).key if file_name in self._lines else ""
 
     def is_error(self, file_name: str) -> bool:
         """Return whether a picture is in the file as failed."""
-        return file_name in self._lines and self._lines[file_name].status == "error"
+        return file_name in self._lines and self._line(file_name).status == "error"
 
     def append(self, record: dict[str, Any]) -> None:
         """Add a record; it is on its way to the disk when this returns.
@@ -136,7 +122,7 @@ class Ledger:
         """
         line = as_line(record)
         append_whole(self.path, self._file, self._end, line)
-        self._note(record[self._by], _Line.of(record, self._end, len(line)), given(record))
+        self._note(record[self._by], Line.of(record, self._end, len(line)), given(record))
         self._end += len(line)
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -146,7 +132,7 @@ class Ledger:
     def lines(self) -> Iterator[bytes]:
         """Yield the lines of `records`."""
         with self.path.open("rb") as file:  # with a buffer: most records stand one behind the other
-            for line in self._lines.values():
+            for line in map(Line.unpacked, self._lines.values()):
                 if line.start >= 0:
                     file.seek(line.start)
                     yield file.read(line.length)
@@ -174,11 +160,11 @@ class Ledger:
             SiraError: the new file cannot be written; this one is as it was.
         """
         names = self._in_order(order)
-        before = [name for name, line in self._lines.items() if line.start >= 0]
+        before = [name for name in self._lines if self._line(name).start >= 0]
         if self._failures is not None:
             self._put_failures_aside([name for name in names if self.is_error(name)])
             names = [name for name in names if name not in self._failed]
-        to_mark = wrongly_marked({name: line.said for name, line in self._lines.items()}) if repeated else set()
+        to_mark = wrongly_marked(self._said) if repeated else set()
         if self._superseded or to_mark or names != before:
             moved, start = {name: self._lines[name] for name in self._failed}, 0
             with replacing(self.path) as file:
@@ -189,9 +175,9 @@ class Ledger:
                         data = as_line(record)
                         self.columns |= record.keys()
                     file.write(data)
-                    said = self._lines[name].said
-                    said = said._replace(marked=said.marked != (name in to_mark))
-                    moved[name] = self._lines[name]._replace(start=start, length=len(data), said=said)
+                    line = self._line(name)
+                    said = line.said._replace(marked=line.said.marked != (name in to_mark))
+                    moved[name] = line._replace(start=start, length=len(data), said=said).packed()
                     start += len(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -210,16 +196,17 @@ class Ledger:
         if not failed:
             self._failures.unlink(missing_ok=True)
         self._failed = failed
-        self._lines |= {name: self._lines[name]._replace(start=-1) for name in names}
+        self._lines |= {name: self._line(name)._replace(start=-1).packed() for name in names}
 
     def _in_order(self, order: Iterable[str]) -> list[str]:
         """Return the names in the file as they are to stand there; see `finish`."""
         numbers = {name: number for number, name in enumerate(order)}
-        places, last = {}, -1
-        for name in self._lines:
-            last = max(last, numbers.get(name, -1))
-            places[name] = (numbers[name], 0) if name in numbers else (last, 1)
-        return sorted(self._lines, key=places.__getitem__)
+        names, places, last = list(self._lines), array("q"), -1
+        for name in names:
+            number = numbers.get(name, -1)
+            last = max(last, number)
+            places.append(2 * last + 1 if number < 0 else 2 * number)
+        return [names[each] for each in sorted(range(len(names)), key=places.__getitem__)]
 
     def close(self) -> None:
         """Close the file and release its lock."""
@@ -238,15 +225,15 @@ class Ledger:
                         raise _foreign(path, number)
                     break
                 try:
-                    head = head_of(line, same_prompt=self._same_prompt) if self._by == "file_name" else None
+                    head = head_of(line, by=self._by, same_prompt=self._same_prompt)
                     start = -1 if aside else self._end
                     if head is None or head.configuration != before:
                         before = b"" if head is None else head.configuration
                         record = self._parse(line)
-                        name, place = record[self._by], _Line.of(record, start, len(line))
+                        name, place = record[self._by], Line.of(record, start, len(line))
                         columns = given(record)
                     else:
-                        name, place = head.name, _Line(head.key, head.status, start, len(line), head.said)
+                        name, place = head.name, Line(head.key, head.status, start, len(line), head.said)
                         columns = head.optional
                 except SettingsError:
                     raise
@@ -268,17 +255,22 @@ class Ledger:
         self.configuration |= configuration
         return record
 
-    def _note(self, name: str, line: _Line, columns: Iterable[str]) -> None:
-        before = self._lines.get(name)
-        if before is not None and before.start < 0:
+    def _note(self, name: str, line: Line, columns: Iterable[str]) -> None:
+        if name in self._lines and self._line(name).start < 0:
             del self._lines[name]  # this one stands behind all others in the file
-        elif before is not None:
+        elif name in self._lines:
             self._superseded = True
-        self._lines[name] = line
+        self._lines[name] = line.packed()
         self.columns.update(columns)
 
+    def _line(self, name: str) -> Line:
+        return Line.unpacked(self._lines[name])
+
+    def _said(self) -> Iterator[tuple[str, Said]]:
+        return ((name, self._line(name).said) for name in self._lines)
+
     def _read(self, name: str) -> bytes:
-        line = self._lines[name]
+        line = self._line(name)
         if line.start < 0:
             return self._failed[name]
         self._file.seek(line.start)

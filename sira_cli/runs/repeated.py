@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 MANY = 10  # pictures
@@ -36,14 +36,21 @@ class Said(NamedTuple):
         return cls.of(record["schema"], record["status"], text, image, warnings)
 
 
-def wrongly_marked(said: Mapping[str, Said]) -> set[str]:
-    """Return the names of records that should have the warning and have it not, or the other way round."""
-    pictures: dict[int, set[int]] = defaultdict(set)  # that have a text; copies of a picture count once
-    for each in said.values():
-        if each.text is not None:
+def wrongly_marked(said: Callable[[], Iterable[tuple[str, Said]]]) -> set[str]:
+    """Return the names of records that should have the warning and have it not, or the other way round.
+
+    Args:
+        said: returns what all records say, each with its name; called several times, so that it need not be in memory.
+    """
+    counts = Counter(each.text for _, each in said() if each.text is not None)
+    many = {text for text, count in counts.items() if count >= MANY}
+    del counts
+    pictures: dict[int, set[int]] = {text: set() for text in many}  # copies of a picture count once
+    for _, each in said():
+        if each.text in many:
             pictures[each.text].add(each.image)
     many = {text for text, images in pictures.items() if len(images) >= MANY}
-    return {name for name, each in said.items() if (each.text in many) != each.marked}
+    return {name for name, each in said() if (each.text in many) != each.marked}
 
 
 def marked(record: dict[str, Any]) -> dict[str, Any]:

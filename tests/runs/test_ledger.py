@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import multiprocessing
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -315,3 +316,63 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
     with pytest.raises(SiraError, match="cannot be opened for writing"):
         Ledger(tmp_path / "nowhere/captions.jsonl")
     assert not list(tmp_path.iterdir())
+
+
+QUESTION = {"schema": "sira.ask/1", "id": "", **json.loads((OLD / "answers.jsonl").read_text().splitlines()[0])}
+
+
+def test_several_prompts_per_picture_are_known_by_their_ids(path, monkeypatch):
+    """Lines of questions are not parsed whole either, and say what parsing them says."""
+    texts = ["Yes.", '", "prompt": "x", "id": "7", "key": "1"', "\\", 'half a "quote', ""]
+    records = [
+        QUESTION | {"id": f"{number} {text}", "key": f"{number:064x}", "prompt": f"What of {text}?", "text": text}
+        for number, text in enumerate([*texts, *texts])
+    ]
+    records[4] |= {"status": "error", "error": texts[1], "text": ""}
+    path.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records))
+    parsed = []
+    monkeypatch.setattr(
+        Ledger, "_parse", lambda self, line, parse=Ledger._parse: parsed.append(line) or parse(self, line)
+    )
+    ledger = Ledger(path, by="id")
+    for each in records:
+        known = ledger.key(each["id"]), ledger.is_error(each["id"]), ledger.record(each["id"])
+        assert known == (each["key"], each["status"] == "error", each)
+    assert ledger.columns >= {"id", "prompt", "text"}
+    assert len(parsed) == 1
+    ledger.close()
+    with path.open("a") as file:
+        file.write(json.dumps(QUESTION | {"id": "last", "alpha": 0.25}) + "\n")
+    with pytest.raises(SettingsError, match=r"alpha is .* there and 0\.25 now"):
+        Ledger(path, by="id")
+
+
+@pytest.mark.parametrize("key", ["5" * 64, "F" * 64, "of thirty-two bytes, not a hash.", "", "ü"])
+def test_a_key_of_any_kind_comes_back(path, key):
+    write(path, record("a") | {"key": key})
+    ledger = Ledger(path)
+    assert ledger.key("a") == key
+    ledger.close()
+
+
+def test_a_record_is_not_kept_in_memory(path):
+    """Of a million records no more is in memory than a name, a key and a place each: measured on a few thousand."""
+    (one, *_) = map(json.loads, (OLD / "captions.jsonl").read_text().splitlines())
+    count = 5_000
+    with path.open("w") as file:
+        for number in range(count):
+            text = f"Number {number} of those {'that have a long text ' * 20}."
+            file.write(
+                json.dumps(one | {"file_name": f"{number:08}.jpg", "key": f"{number:064x}", "text": text}) + "\n"
+            )
+    tracemalloc.start()
+    ledger = Ledger(path)
+    opened, most = tracemalloc.get_traced_memory()
+    ledger.finish([f"{number:08}.jpg" for number in range(count)], repeated=True)
+    _, most_of_all = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    ledger.close()
+    assert path.stat().st_size > 1_000 * count
+    assert opened < 300 * count
+    assert most < 350 * count
+    assert most_of_all < 700 * count
