@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from sira_cli.cli.options import DecodingOptions, ModelOptions, Quiet, RetryErrors, Verbose, check_file
+from sira_cli.cli.options import BatchSizeOption, DecodingOptions, ModelOptions, Quiet, RetryErrors, Verbose, check_file
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ class EvalOptions:
         list[str] | None,
         typer.Option(metavar="[LABEL=]FILE...", help="Score these answers instead: sira's own, or from elsewhere."),
     ] = None
-    batch_size: Annotated[
-        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Number of pictures decoded together.")
-    ] = 1
+    batch_size: BatchSizeOption = None
     limit: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Take only N questions of each file (POPE), or N pictures."),

@@ -42,6 +42,15 @@ def _other_settings() -> str:
     return ", ".join(f"{setting} ({name})" for name, settings in named.items() for setting in settings)
 
 
+def read_batch_size(text: str) -> int | str:
+    """Read `auto`, or a number from 1 on."""
+    if text == "auto":
+        return text
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r}: expected a whole number from 1 on, or auto")
+    return int(text)
+
+
 Verbose = Annotated[
     int,
     typer.Option(
@@ -55,6 +64,19 @@ Verbose = Annotated[
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
+# The type of its value is `BatchSize` of `sira_cli.runs.batch_size`.
+BatchSizeOption = Annotated[
+    Any,
+    typer.Option(
+        "-b",
+        "--batch-size",
+        metavar="N|auto",
+        parser=read_batch_size,
+        show_default=False,
+        help="Number of pictures decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1).",
+    ),
+]
+
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Try again what failed in an earlier run.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")]
@@ -261,9 +283,7 @@ class WorkerOptions:
 
     title: ClassVar[str] = "Speed"
 
-    batch_size: Annotated[
-        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Number of pictures decoded together.")
-    ] = 1
+    batch_size: BatchSizeOption = None
     engine: Annotated[
         Engine, typer.Option(help="Where to decode: on this machine, or on a Ray cluster (extra `ray`).")
     ] = Engine.LOCAL

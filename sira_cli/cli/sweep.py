@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import resumable, say, set_verbosity
-from sira_cli.cli.options import AsJson, ModelOptions, Quiet, Verbose, check_file, with_options
+from sira_cli.cli.options import AsJson, ModelOptions, Quiet, Verbose, check_file, read_batch_size, with_options
 from sira_cli.cli.output import check_preset_file, save_plot, save_preset
 from sira_cli.cli.stages import show_stages
 from sira_cli.cli.sweep_table import print_report
@@ -87,13 +87,15 @@ def sweep(
         ),
     ] = None,
     batch_size: Annotated[
-        int | None,
+        Any,
         typer.Option(
             "-b",
             "--batch-size",
-            metavar="N",
-            min=1,
-            help="Number of questions decoded together (default: 1; for scenes 32).",
+            metavar="N|auto",
+            parser=read_batch_size,
+            show_default=False,
+            help="Number of questions decoded together; auto: as many as fit into memory (default: auto on a GPU, "
+            "else 1; for scenes 32).",
         ),
     ] = None,
     model: ModelOptions,
@@ -159,7 +161,7 @@ def sweep(
             every_k=k == "all",
             alphas=alphas,
             captions=captions,
-            batch_size=batch_size or (SCENE_BATCH if drawn else 1),
+            batch_size=batch_size or (SCENE_BATCH if drawn else None),
             units=units,
         )
         show_stages(sweep.events())

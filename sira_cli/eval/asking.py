@@ -17,6 +17,7 @@ from sira_cli.pictures.find import Shard
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import FilePicture
 from sira_cli.runs.batch import BatchRun
+from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Halved, PictureEvent, Skipped
 from sira_cli.runs.item import Item
 from sira_cli.runs.kept import Kept
@@ -75,7 +76,7 @@ def answer_part(
     images: Path,
     ledger: Ledger,
     *,
-    batch_size: int = 1,
+    batch_size: BatchSize | None = None,
     retry_errors: bool = False,
 ) -> Generator[PictureEvent | Halved, None, UnitTexts]:
     """Answer what is asked, in order, and yield what happens. What an earlier run has in the file is not done again.
@@ -86,7 +87,7 @@ def answer_part(
         asks: from `units`.
         images: the folder of the pictures.
         ledger: keeps the records; see `check_ledger`.
-        batch_size: pictures decoded together.
+        batch_size: pictures decoded together, as for `BatchRun`.
         retry_errors: ask again what failed in an earlier run.
 
     Returns:

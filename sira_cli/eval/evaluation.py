@@ -26,6 +26,7 @@ from sira_cli.methods.base import Method
 from sira_cli.models.preset import Preset
 from sira_cli.pictures.find import Shard, check_images
 from sira_cli.pictures.sources import located
+from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.ledger import Ledger
 
@@ -79,7 +80,7 @@ class Evaluation:
         output: str | Path | None = None,
         overwrite: bool = False,
         retry_errors: bool = False,
-        batch_size: int = 1,
+        batch_size: BatchSize | None = None,
         shard: Shard | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -93,7 +94,7 @@ class Evaluation:
                 temporary one.
             overwrite: start anew.
             retry_errors: ask again what failed in an earlier run.
-            batch_size: pictures decoded together.
+            batch_size: pictures decoded together, as for `BatchRun`.
             shard: ask only about this part of the pictures.
             settings: of generation, instead of a part's own.
 

@@ -11,12 +11,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], depth: int) -> Iterator[R]:
-    """Map in order, with at most `depth` items taken and not yet handed on."""
+def ahead(
+    pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], depth: Callable[[], int]
+) -> Iterator[R]:
+    """Map in order, with at most `depth()` items taken and not yet handed on."""
     waiting: deque[Future[R]] = deque()
     for item in items:
         waiting.append(pool.submit(work, item))
-        if len(waiting) >= depth:
+        if len(waiting) >= depth():
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()

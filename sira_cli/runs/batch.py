@@ -34,6 +34,7 @@ from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ahead import ahead
+from sira_cli.runs.batch_size import AUTO, BatchSize, check_batch_size, largest_batch, usual_batch_size
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.item import Item
 from sira_cli.runs.kept import Kept
@@ -42,6 +43,7 @@ from sira_cli.runs.prompts import filled
 from sira_cli.runs.slots import GROUPS, Batch, PictureSlots
 
 READERS = 4
+FIRST = 32  # pictures, the largest of which decides an automatic batch size
 FLUSH = 64  # pictures that an earlier run has done are given out together
 DECODED = 2  # pictures whose samples wait for the next question about them
 WINDOW = 4  # batches, within which pictures are sorted by size
@@ -53,7 +55,8 @@ class BatchRun:
     """Many pictures, and a prompt about each, on this machine.
 
     Attributes:
-        batch_size: how many pictures are decoded together; halved when memory does not suffice.
+        batch_size: how many pictures are decoded together; halved when memory does not suffice, for the rest of the
+            run. Under `auto` it is 1 until the first few pictures are read.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class BatchRun:
         task: str,
         prompt: str,
         *,
-        batch_size: int = 1,
+        batch_size: BatchSize | None = None,
         words: bool = False,
         choices: Sequence[str] = (),
         verify: Verify | None = None,
@@ -77,8 +80,9 @@ class BatchRun:
             lvlm: the model.
             task: `caption` or `ask`, for the records.
             prompt: given to the model word by word, for pictures that bring none.
-            batch_size: pictures decoded together. It is 1 with sampled beams, because a seed must give the same text
-                whatever the other pictures are, and for methods without `Ability.BATCHES`.
+            batch_size: pictures decoded together; `auto`: as many as fit into memory; None: `auto` on a GPU, unless
+                `on_text` shows texts as they are decoded, else 1. It is 1 with sampled beams, because a seed must give
+                the same text whatever the other pictures are, and for methods without `Ability.BATCHES`.
             words: score the words of each text.
             choices: pick one of these answers, instead of decoding.
             verify: ask about each thing that a text names whether it is in the picture, and perhaps take it out.
@@ -90,19 +94,25 @@ class BatchRun:
             on_text: with batches of one, called with pieces of text as they are decoded.
 
         Raises:
-            SettingsError: the prompt holds the model's placeholder for a picture.
+            SettingsError: the prompt holds the model's placeholder for a picture, or `batch_size` is no such number.
         """
+        check_batch_size(batch_size)
         lvlm.check_prompt(prompt)
         self._lvlm, self._task, self._prompt, self._done = lvlm, task, prompt, done
-        self.batch_size = batch_size if lvlm.batches else 1
-        as_decoded = self.batch_size == 1 and not words and verify is None and lvlm.preset.streams
+        usual = usual_batch_size(lvlm.model.device) if on_text is None else 1
+        batch_size = usual if batch_size is None else batch_size
+        self._undecided = batch_size == AUTO and lvlm.batches
+        self.batch_size = batch_size if isinstance(batch_size, int) and lvlm.batches else 1
+        as_decoded = (
+            self.batch_size == 1 and not self._undecided and not words and verify is None and lvlm.preset.streams
+        )
         self._verified = None if verify is None else VerifiedAnswers(lvlm, verify)
         self._looked = None if self._verified is None else self._verified.settings
         self._on_text = on_text if as_decoded else None
         self._fills = fills
         self._words, self._choices, self._old_draws = words, choices, old_draws
         # Answers to questions are short, and all about as long.
-        refills = lvlm.refills and task == "caption" and self.batch_size > 1
+        refills = lvlm.refills and task == "caption" and (self.batch_size > 1 or self._undecided)
         refills = refills and not words and not choices and verify is None
         self._slots = PictureSlots(lvlm, task, self.batch_size) if refills else None
         self._halvings: deque[Halved] = deque()
@@ -163,10 +173,10 @@ class BatchRun:
         preparer = ThreadPoolExecutor(1, "sira-preparer")
         given_out: deque[Item] = deque()  # in order, waiting for their results
         try:
-            read = ahead(self._readers, self._read, _ready(todo), depth=READERS + WINDOW * self.batch_size)
+            read = ahead(self._readers, self._read, _ready(todo), lambda: READERS + self._window)
             batches = self._batches(read, given_out)
-            depth = 2 * self.batch_size // self._together
-            for _ in self._turns(ahead(preparer, self._prepare, batches, depth)):
+            prepared = ahead(preparer, self._prepare, batches, lambda: 2 * self.batch_size // self._together)
+            for _ in self._turns(prepared):
                 while self._halvings:
                     yield self._halvings.popleft()
                 while given_out and given_out[0].settled:
@@ -212,6 +222,11 @@ class BatchRun:
         """How many pictures are prepared, and begin, together."""
         return self.batch_size if self._slots is None else max(1, self.batch_size // GROUPS)
 
+    @property
+    def _window(self) -> int:
+        """How many pictures are sorted by size."""
+        return FIRST if self._undecided else WINDOW * self.batch_size
+
     def _batches(self, read: Iterator[Item], given_out: deque[Item]) -> Iterator[Batch]:
         while True:
             window: list[Item] = []
@@ -219,16 +234,36 @@ class BatchRun:
                 given_out.append(item)
                 if not item.settled:
                     window.append(item)
-                if len(window) == WINDOW * self.batch_size:
+                if len(window) == self._window:
                     break
                 if not window and (not item.skipped or len(given_out) >= FLUSH):
                     yield Batch([])  # lets those that need no decoding out
             window.sort(key=lambda item: item.size[0] * item.size[1])  # stable
+            if self._undecided and len(window) > 1:
+                self._decide(window)
             size = self._together
             for start in range(0, len(window), size):
                 yield Batch(window[start : start + size])
             if not window:
                 return
+
+    def _decide(self, window: Sequence[Item]) -> None:
+        """Choose the batch size by the largest of some pictures; if none of them can be prepared, by later ones."""
+        for item in reversed(window):
+            try:
+                image, _ = decode_picture(item.picture.shown, item.data)
+                inputs = self._inputs([(item, image)])
+            except Exception as error:
+                if _is_final(error):
+                    raise
+                continue  # its turn to fail comes later
+            self.batch_size = self._largest_batch(inputs)
+            self._undecided = False
+            return
+
+    def _largest_batch(self, inputs: Any) -> int:
+        """Return how many pictures fit into memory; `inputs` are those of one."""
+        return largest_batch(self._lvlm, inputs, self._task, groups=0 if self._slots is None else GROUPS)
 
     def _prepare(self, batch: Batch) -> Batch:
         started = time.perf_counter()

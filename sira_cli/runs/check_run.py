@@ -24,6 +24,7 @@ from sira_cli.runs.item import Item
 from sira_cli.runs.slots import Batch
 
 TASK = "check"
+TOGETHER = 8  # pictures, as an automatic batch size
 EMPTY = "the caption is empty"
 NOT_RECOGNISED = "names nothing that the list of words has"
 STILL = "what could not be taken out"
@@ -93,6 +94,10 @@ class CheckRun(BatchRun):
     def _inputs(self, pictures: list[tuple[Item, Image.Image]]) -> Any:
         """Return whether there is anything to ask about: questions are prepared when the things are known."""
         return True if pictures else None
+
+    def _largest_batch(self, inputs: Any) -> int:
+        """Return how many pictures are opened ahead: they are looked at one by one, whatever the memory."""
+        return TOGETHER
 
     def _answers(self, batch: Batch) -> list[Answer]:
         return [self._answer(image, _text(item)) for image, item in zip(batch.images, batch.items, strict=True)]

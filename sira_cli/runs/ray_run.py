@@ -31,9 +31,11 @@ from sira_cli.models.records import Result
 from sira_cli.models.second_look import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch import WINDOW
+from sira_cli.runs.batch_size import AUTO, BatchSize
 from sira_cli.runs.check_run import engine_of
 from sira_cli.runs.events import Failed, Finished, Halved, PictureEvent, Skipped
 
+LARGE = 64  # pictures, a batch size that blocks allow for where each worker finds its own
 ROWS = 32  # pictures in a block, at least; a block's texts come back together
 RETRIES = 3  # for a block whose worker was killed
 LOST = 3  # blocks that may lose all their workers in one run; if there are more, the pictures are not to blame
@@ -53,7 +55,7 @@ class Work:
     loading: dict[str, Any]
     task: str
     prompt: str
-    batch_size: int
+    batch_size: BatchSize | None
     folder: str
     words: bool = False
     choices: tuple[str, ...] = ()
@@ -81,7 +83,8 @@ class RayRun:
             quiet: leave what Ray and the workers say in their log files.
 
         Raises:
-            SettingsError: Ray is not installed, or the cluster has not enough for so many workers.
+            SettingsError: Ray is not installed, the cluster has not enough for so many workers, or they would have to
+                find the batch size in memory that they share.
         """
         self._work, self._done = work, done
         self._facts: dict[str, Any] = {}
@@ -118,7 +121,7 @@ class RayRun:
             for number, (picture, name) in enumerate(self._pictures)
         }
         block = math.ceil(len(rows) / (4 * self._needs["workers"]))
-        block = min(max(ROWS, WINDOW * self._work.batch_size), block)
+        block = min(max(ROWS, WINDOW * self._most_together), block)
         try:
             yield from self._all(rows, block)
             if block > 1:
@@ -165,6 +168,14 @@ class RayRun:
             record = Result(**json.loads(row["record"]))
             yield (Finished if record.status == "ok" else Failed)(picture, name, picture.id or name, record)
 
+    @property
+    def _most_together(self) -> int:
+        """How many pictures a worker may want at once."""
+        size = self._work.batch_size
+        if size is None:
+            return LARGE if self._needs["num_gpus"] else 1
+        return size if isinstance(size, int) else LARGE
+
     def _note(self, facts: dict[str, Any]) -> None:
         before = self._facts or facts
         facts["batch_size"] = min(before["batch_size"], facts["batch_size"])
@@ -185,6 +196,12 @@ class RayRun:
         if workers > sum(has):
             self._ray.shutdown()
             raise SettingsError(f"`workers=` {workers}: the Ray cluster has {sum(has)} {kind}s: give fewer")
+        if self._work.batch_size == AUTO and not on_gpu and workers > 1:
+            self._ray.shutdown()
+            raise SettingsError(
+                f"`batch_size=` auto: {workers} workers without GPUs may share a machine's memory, in which "
+                "none can tell what is free for it: give a number"
+            )
         share = next(share for share in range(max(has), 0, -1) if sum(node // share for node in has) >= workers)
         return {"workers": workers, "num_cpus": 1 if on_gpu else share, "num_gpus": 1 if on_gpu else 0}
 

@@ -19,6 +19,7 @@ from sira_cli.models.preset import check_text
 from sira_cli.models.records import Result
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.picture import Picture
+from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
 from sira_cli.runs.prompts import needs_columns
 from sira_cli.runs.questions import question_pictures
@@ -205,7 +206,7 @@ def run_pictures(
     recursive: bool = False,
     shard: Shard | None = None,
     limit: int | None = None,
-    batch_size: int = 1,
+    batch_size: BatchSize | None = None,
     words: bool = False,
     choices: Sequence[str] = (),
     verify: str | Verify | None = None,

@@ -16,6 +16,7 @@ from sira_cli.methods.base import Method
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
 from sira_cli.models.second_look import Verify
+from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.check_run import TASK, CheckRun, method_of, plain, prompt_of
 from sira_cli.runs.events import Event
 from sira_cli.runs.run import PictureRun
@@ -33,7 +34,7 @@ def check_captions(
     captions: Captions,
     *,
     verify: Verify | None = None,
-    batch_size: int = 1,
+    batch_size: BatchSize | None = None,
     fail_fast: bool = False,
     output: str | Path | None = None,
     **targets: Any,
@@ -44,7 +45,7 @@ def check_captions(
         lvlm: the loaded model; its decoder has a part only in what is decoded anew.
         captions: from `find_captions`.
         verify: how to look; None: as the preset says. With `mode="rewrite"`, `fixed` of a record is decoded anew.
-        batch_size: pictures prepared together.
+        batch_size: pictures prepared together, as for `BatchRun`.
         fail_fast: stop at the first picture that fails.
         output: the file of records; None: events only.
         **targets: of `Targets`: overwrite, retry_errors.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,9 +19,14 @@ from sira_cli.core.many_k import next_token
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.memory import free_memory, most_pictures, peak_memory
 from sira_cli.pictures.names import one_line
+from sira_cli.runs.memory import out_of_memory
 
 T = TypeVar("T")
+FIRST = 32  # pictures, the largest of which decides an automatic batch size
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,33 @@ def answer_questions(
         if texts:
             units.add({answer_unit(number): row for number, row in texts.items()})
         yield Advanced(len(numbers))
+
+
+def largest_question_batch(lvlm: Lvlm, questions: QuestionSet, grid: Grid) -> int:
+    """Run the prompt of one question, about the largest of the first few pictures; return how many fit into memory.
+
+    Args:
+        lvlm, questions, grid: as for `answer_questions`.
+    """
+    opened = []
+    for picture in questions.pictures[:FIRST]:
+        with suppress(PictureError):
+            opened.append(questions.open(picture))
+    if not opened:
+        return 1
+    largest = max(opened, key=lambda image: image.width * image.height)
+    inputs = lvlm.prepare([largest], [lvlm.preset.prompts.asking(questions.questions[0].text)])
+    device = lvlm.model.device
+    try:
+        with peak_memory(device) as peak:
+            first_tokens(lvlm, grid, inputs)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        return 1
+    size = max(1, min(free_memory(device) // max(1, peak.bytes), most_pictures(device)))
+    _log.info("batch size %d: a question takes %.3f GB", size, peak.bytes / 1e9)
+    return size
 
 
 def answer_unit(number: int) -> str:

@@ -13,12 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sira_cli.analysis.sweep.cells import ALPHAS, Grid, spread
-from sira_cli.analysis.sweep.grid import FailedPicture, GridEvent, answer_questions, write_captions
+from sira_cli.analysis.sweep.grid import (
+    FailedPicture,
+    GridEvent,
+    answer_questions,
+    largest_question_batch,
+    write_captions,
+)
 from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.analysis.sweep.questions import QuestionSet
 from sira_cli.analysis.sweep.units import Units, decisive
 from sira_cli.core.families import find_backbone
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.runs.batch_size import AUTO, BatchSize, check_batch_size, usual_batch_size
+
+MOST_CAPTIONS = 32  # at once: of drawn scenes, by a small model
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Sweep:
         every_k: bool = False,
         alphas: Sequence[float] = ALPHAS,
         captions: bool = False,
-        batch_size: int = 1,
+        batch_size: BatchSize | None = None,
         output: str | Path | None = None,
         units: Units | None = None,
     ) -> None:
@@ -58,13 +67,15 @@ class Sweep:
             ks: values of K; None: a few from early to late forks, or with `every_k` all that the model allows.
             alphas: contrast strengths.
             captions: measure captions, too; only where `questions` can count them.
-            batch_size: questions, or captions, decoded together.
+            batch_size: questions, or captions, decoded together; `auto`: as many as fit into memory; None: `auto` on a
+                GPU, else 1.
             output: keeps every answer, so that the same sweep goes on where it stopped.
             units: that file, if it is open already.
 
         Raises:
-            SettingsError: K does not fit the model, or a question cannot be asked.
+            SettingsError: K does not fit the model, a question cannot be asked, or `batch_size` is no such number.
         """
+        check_batch_size(batch_size)
         largest = lvlm.layers - find_backbone(lvlm.model).first_boundary
         chosen = tuple(ks) if ks else tuple(range(1, largest + 1)) if every_k else spread(lvlm.layers, largest)
         self.grid = Grid(chosen, tuple(alphas))
@@ -85,9 +96,12 @@ class Sweep:
         settings = decisive(lvlm.preset, questions, self.grid.alphas, self._captions)
         settings |= {"quantization": lvlm.quantization, "k": list(self.grid.ks)}
         units.begin(settings | {"checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)})
+        size = self._batch_size or usual_batch_size(lvlm.model.device)
+        if size == AUTO:
+            size = largest_question_batch(lvlm, questions, self.grid)
         failed: dict[str, FailedPicture] = {}
         yield StageStarted("questions", len(questions.questions))
-        for event in answer_questions(lvlm, questions, self.grid, units, self._batch_size):
+        for event in answer_questions(lvlm, questions, self.grid, units, size):
             if isinstance(event, FailedPicture):
                 if event.picture in failed:
                     continue
@@ -95,8 +109,9 @@ class Sweep:
                 self.failures.append(event)
             yield event
         if self._captions:
+            together = size if isinstance(self._batch_size, int) else min(size, MOST_CAPTIONS)
             yield StageStarted("captions", len(questions.pictures) * len(self.grid.cells()))
-            yield from write_captions(lvlm, questions, self.grid, units, self._batch_size)
+            yield from write_captions(lvlm, questions, self.grid, units, together)
 
     def report(self, score: str = "accuracy") -> SweepReport | None:
         """Return the figures and the best setting, by `accuracy` or `F1`; None if nothing was answered."""

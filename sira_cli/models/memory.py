@@ -1,0 +1,237 @@
+"""How many pictures fit into memory together: caches as large as the model's shape makes them, all else as measured.
+
+one prefill of one picture, under the method   ->  the largest memory that it took, and the caches that it left
+these caches, with columns for all new tokens  ->  what a text holds when it is as long as it may become
+free memory                                    ->  the largest batch
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer
+
+from sira_cli.core.cache import ROOM, RoomyLayer
+from sira_cli.core.static_cache import CF_ROWS
+from sira_cli.methods.second_pass import SecondPass
+from sira_cli.models.compiled import CACHE_ROWS
+from sira_cli.models.decoding import DecodingModel
+
+LOGITS = 6  # float32 numbers per word of the vocabulary and text: both streams', their contrast, what picks from it
+# Of the memory that is free. A GPU whose memory ends raises an error, and the batch is halved; a process on a CPU is
+# killed, and other programs use the same memory.
+SHARES = {"cuda": 0.9}
+SHARE = 0.5
+# A larger batch is hardly faster, and many pictures would be read ahead for it.
+LIMITS = {"cuda": 256}
+LIMIT = 16
+TICK = 0.005  # seconds between two looks at the process's memory
+
+
+@dataclass(frozen=True)
+class StreamLayer:
+    """The keys and values of one stream in one layer, for one picture with all its beams.
+
+    Attributes:
+        column_bytes: bytes per column.
+        columns: how many there are behind the prompt.
+        window: how many the model's own layer sees; 0: all of them.
+        slides: whether columns that the window has left are dropped.
+        room: columns that are allocated and not in use, at most.
+        fork: whether it is the CF stream of a fork.
+    """
+
+    column_bytes: int
+    columns: int
+    window: int = 0
+    slides: bool = False
+    room: int = 0
+    fork: bool = False
+
+    def growing(self, new_tokens: int) -> int:
+        """Return the most bytes of a cache that `generate` lets grow by so many tokens."""
+        columns = self.columns + new_tokens
+        return self.column_bytes * (min(columns, self.window) if self.slides else columns + self.room)
+
+    def refilled(self, prompt: int, new_tokens: int) -> int:
+        """Return the most bytes where slots are refilled (`core/refill.py`): no window slides there, and all have room.
+
+        Args:
+            prompt: tokens of the prompt.
+            new_tokens: tokens of the text.
+        """
+        columns = prompt if self.slides else self.columns
+        return self.column_bytes * (columns + new_tokens + ROOM)
+
+    def static(self, prompt: int, new_tokens: int) -> int:
+        """Return bytes in a static cache (`CompiledSteps`, `StaticLateLayer`); arguments as for `refilled`."""
+        if self.fork:
+            return self.column_bytes * math.ceil((self.columns + new_tokens) / CF_ROWS) * CF_ROWS
+        columns = math.ceil((prompt + new_tokens) / CACHE_ROWS) * CACHE_ROWS
+        return self.column_bytes * (min(columns, self.window) if self.window else columns)
+
+
+def windows(cache: DynamicCache) -> list[int]:
+    """Return the sliding window of each layer of an empty cache; 0: it has none."""
+    return [int(getattr(layer, "sliding_window", 0) or 0) for layer in cache.layers]
+
+
+def stream_layers(cache: DynamicCache, windows: Sequence[int]) -> list[StreamLayer]:
+    """Return all streams of all layers of a cache that holds the prompt of one picture.
+
+    Args:
+        cache: filled.
+        windows: of its layers, when it was empty; none: they have none.
+    """
+    found = []
+    layers: list[Any] = list(cache.layers)
+    for layer, window in zip(layers, windows or [0] * len(layers), strict=True):
+        for stream, fork in ((layer, False), (getattr(layer, "cf", None), True)):
+            if stream is not None and stream.keys is not None and stream.keys.numel():
+                columns = stream.keys.shape[-2]
+                found.append(
+                    StreamLayer(
+                        (stream.keys.nbytes + stream.values.nbytes) // columns,
+                        columns,
+                        window,
+                        isinstance(stream, DynamicSlidingWindowLayer),
+                        ROOM if isinstance(stream, RoomyLayer) else 0,
+                        fork,
+                    )
+                )
+    return found
+
+
+@dataclass(frozen=True)
+class PictureMemory:
+    """What a picture takes in a batch, in bytes.
+
+    Attributes:
+        prefill: the most while its prompt runs: pixels, image features, activations, logits, and its caches by then.
+        text: its caches when its text is as long as it may become, and the logits of a step.
+    """
+
+    prefill: int
+    text: int
+
+    def needed(self, batch_size: int, groups: int = 0) -> int:
+        """Return what a batch needs, in bytes.
+
+        Args:
+            batch_size: how many pictures.
+            groups: so many groups fill the batch, and prompts of one run beside the texts of the others; 0: all
+                prompts run together, and then all texts.
+        """
+        if groups:
+            return batch_size * self.text + max(1, batch_size // groups) * self.prefill
+        return batch_size * max(self.prefill, self.text)
+
+    def largest_batch(self, free: int, most: int, groups: int = 0) -> int:
+        """Return how many pictures fit into so many bytes: at least 1, at most `most`."""
+        return max((size for size in range(1, most + 1) if self.needed(size, groups) <= free), default=1)
+
+
+@torch.no_grad()
+def measure_picture(
+    lvlm: DecodingModel, inputs: Any, task: str = "caption", *, refilled: bool = False
+) -> PictureMemory:
+    """Run the prompt of one picture, and return what the picture takes in a batch.
+
+    Args:
+        lvlm: the model under its method.
+        inputs: from its `prepare`, of one picture and prompt; of the largest of a run, to be safe.
+        task: `caption` or `ask`.
+        refilled: whether slots are refilled.
+
+    Raises:
+        torch.OutOfMemoryError: memory does not suffice for one picture.
+    """
+    model, settings = lvlm.model, lvlm.preset.generation
+    text_config = model.config.get_text_config(decoder=True)
+    cache = DynamicCache(config=text_config)
+    own_windows = windows(cache)
+    decodings: list[Any] = []
+    plain = copy.copy(lvlm)
+    plain.compiled = None  # only steps are
+    with peak_memory(model.device) as peak:
+        plain.decode(
+            plain.to_device(inputs),
+            1,
+            task,
+            on_attach=decodings.append,
+            past_key_values=cache,
+            num_beams=settings.num_beams,
+            do_sample=False,
+        )
+    layers = stream_layers(cache, own_windows)
+    for decoding in decodings:
+        if isinstance(decoding, SecondPass) and decoding.cache is not None:
+            layers += stream_layers(decoding.cache, own_windows)
+    new, prompt = settings.max_new_tokens, inputs["input_ids"].shape[1]
+    if refilled:
+        caches = sum(layer.refilled(prompt, new) for layer in layers)
+    elif lvlm.compiled is not None:
+        caches = sum(layer.static(prompt, new) for layer in layers)
+    else:
+        caches = sum(layer.growing(new) for layer in layers)
+    logits = LOGITS * 4 * text_config.vocab_size * settings.num_beams
+    return PictureMemory(max(peak.bytes, sum(layer.column_bytes * layer.columns for layer in layers)), caches + logits)
+
+
+@dataclass
+class Peak:
+    """The most memory that a block took beyond what was in use before, in bytes."""
+
+    bytes: int = 0
+
+
+@contextmanager
+def peak_memory(device: torch.device) -> Iterator[Peak]:
+    """Measure the most memory that the block takes: what torch allocates on a GPU, else what the process has."""
+    peak = Peak()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        yield peak
+        torch.cuda.synchronize(device)
+        peak.bytes = torch.cuda.max_memory_allocated(device) - before
+        return
+    ended, process = threading.Event(), psutil.Process()
+    before = process.memory_info().rss
+
+    def look() -> None:
+        while not ended.wait(TICK):
+            peak.bytes = max(peak.bytes, process.memory_info().rss - before)
+
+    watcher = threading.Thread(target=look, name="sira-memory", daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        watcher.join()
+        peak.bytes = max(peak.bytes, process.memory_info().rss - before)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that a batch may take: a share of what nobody uses."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    else:
+        free = psutil.virtual_memory().available
+    return int(free * SHARES.get(device.type, SHARE))
+
+
+def most_pictures(device: torch.device) -> int:
+    """Return how many pictures are decoded together at most, however large the memory."""
+    return LIMITS.get(device.type, LIMIT)

@@ -1,0 +1,185 @@
+"""What a batch takes in memory: the estimate against the bytes of real caches after real steps."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from PIL import Image
+from transformers.cache_utils import DynamicCache
+
+from sira_cli import load, methods
+from sira_cli.core.cache import ROOM
+from sira_cli.core.refill import RowBatch
+from sira_cli.methods.second_pass import SecondPass
+from sira_cli.models.compiled import CompiledSteps
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.memory import PictureMemory, free_memory, measure_picture, most_pictures, peak_memory
+from tests.support.checkpoints_other import WRITERS
+
+STEPS = 70  # more than a cache's room
+IMAGE = Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))
+
+
+def stored(cache: Any) -> int:
+    """Bytes of the memory behind a cache's keys and values, each once, with room that is not in use yet."""
+    storages = {}
+    layers = [
+        stream for layer in cache.layers for stream in (layer, getattr(layer, "cf", None), getattr(layer, "full", None))
+    ]
+    for tensor in (
+        getattr(stream, name, None) for stream in layers if stream is not None for name in ("keys", "values")
+    ):
+        if isinstance(tensor, torch.Tensor):
+            storage = tensor.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def inputs_of(lvlm: Lvlm, count: int) -> Any:
+    return lvlm.prepare([IMAGE] * count, ["Is there a cat on the table?"] * count)
+
+
+def real(lvlm: Lvlm, count: int, tokens: int) -> tuple[int, int]:
+    """Bytes of all caches of so many pictures when their texts have so many tokens, and columns of the shortest."""
+    cache = DynamicCache(config=lvlm.model.config.get_text_config(decoder=True))
+    decodings: list[Any] = []
+    inputs = lvlm.to_device(inputs_of(lvlm, count))
+    lvlm.decode(
+        inputs,
+        tokens,
+        on_attach=decodings.append,
+        past_key_values=cache,
+        do_sample=False,
+        num_beams=lvlm.preset.generation.num_beams,
+        min_new_tokens=tokens,
+    )
+    caches = [cache, *(each.cache for each in decodings if isinstance(each, SecondPass))]
+    return sum(map(stored, caches)), min(each.get_seq_length() for each in caches)
+
+
+def logits(lvlm: Lvlm) -> int:
+    """Bytes of the logits of both streams and of what is made of them, for one text."""
+    return 6 * 4 * lvlm.model.config.get_text_config(decoder=True).vocab_size * lvlm.preset.generation.num_beams
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory, llava_folder) -> Any:
+    """A family's model under a method, loaded once."""
+    made: dict[str, Lvlm] = {}
+
+    def under(family: str, method: str, **settings: Any) -> Lvlm:
+        if family not in made:
+            folder = llava_folder
+            if family in WRITERS:
+                folder = WRITERS[family](tmp_path_factory.mktemp("checkpoint") / family)
+            made[family] = load(folder, dtype="float32", max_new_tokens=STEPS)
+        lvlm = made[family]
+        return lvlm.under(methods.find(method), lvlm.preset.with_settings(**settings))
+
+    return under
+
+
+@pytest.mark.parametrize(
+    ("family", "method", "settings"),
+    [
+        ("llava", "sira", {}),
+        ("llava", "sira", {"k": 1}),
+        ("llava", "greedy", {}),
+        ("llava", "greedy", {"num_beams": 3}),
+        ("llava", "vcd", {}),  # a second pass with a cache of its own
+        ("llava", "m3id", {}),  # ... and a shorter prompt
+        ("llava", "sid", {}),
+        ("Gemma 3", "sira", {}),  # sliding windows
+        ("Gemma 3", "greedy", {}),
+    ],
+)
+def test_a_text_takes_what_its_caches_take_at_its_end(family, method, settings, loaded):
+    lvlm = loaded(family, method, **settings)
+    found = 2 * (measure_picture(lvlm, inputs_of(lvlm, 1)).text - logits(lvlm))
+    taken, columns = real(lvlm, 2, STEPS)
+    # Room that is not in use yet is counted; the last new token has no keys and values.
+    assert taken <= found <= taken * (columns + ROOM) / (columns - 1)
+
+
+@pytest.mark.parametrize("family", ["llava", "Gemma 3"])
+def test_refilled_slots_keep_what_a_window_has_left(family, loaded):
+    lvlm = loaded(family, "sira")
+    found = 2 * (measure_picture(lvlm, inputs_of(lvlm, 1), refilled=True).text - logits(lvlm))
+    batch, inputs = RowBatch(lvlm.model), lvlm.to_device(inputs_of(lvlm, 2))
+    with lvlm.decoder.attach(lvlm.model, lvlm.sira, inputs["input_ids"], {}):
+        batch.join(inputs)
+        for _ in range(STEPS - 1):
+            batch.step(torch.tensor([5, 6]))
+    taken = stored(batch._cache)
+    columns = inputs["input_ids"].shape[1] + STEPS
+    assert taken <= found <= taken * (columns + ROOM) / (columns - 1)
+
+
+@pytest.mark.parametrize("family", ["llava", "Gemma 3"])
+@pytest.mark.parametrize("method", ["sira", "greedy"])
+def test_a_static_cache_takes_its_rows(family, method, loaded):
+    """Without the compiler: a static cache of the same room is filled by the same prompt, and a step."""
+    lvlm = loaded(family, method)
+    steps = CompiledSteps(lvlm.model)
+    compiled = lvlm.under(lvlm.decoder, compiled=steps)
+    found = 2 * (measure_picture(compiled, inputs_of(lvlm, 1)).text - logits(lvlm))
+    assert steps.cache is None  # the measured prefill leaves none behind
+    inputs = lvlm.to_device(inputs_of(lvlm, 2))
+    cache = steps.arguments(2, inputs["input_ids"].shape[1], STEPS)["past_key_values"]
+    lvlm.decode(inputs, 2, past_key_values=cache, do_sample=False, disable_compile=True)
+    assert stored(cache) == found
+
+
+def test_the_peak_of_a_prefill_holds_its_caches_and_what_the_process_took():
+    """Of CUDA's own count there is none here; `test_on_cuda` has a stand-in for it."""
+    with peak_memory(torch.device("cpu")) as peak:
+        block = torch.ones(64 << 20, dtype=torch.uint8)
+        time.sleep(0.1)
+        del block
+    assert 60 << 20 < peak.bytes < 200 << 20
+
+
+def test_on_cuda_the_peak_is_what_torch_counts_beyond_what_was_there(monkeypatch):
+    """No GPU here: torch's counters are stand-ins, which say 5 GB before and 8 GB at most, and 20 GB free."""
+    device, calls = torch.device("cuda:1"), []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda where: calls.append(("wait", where)))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda where: calls.append(("reset", where)))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda where: 5 << 30)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda where: 8 << 30)
+    with peak_memory(device) as peak:
+        calls.append(("work", device))
+    assert peak.bytes == 3 << 30
+    assert calls == [(name, device) for name in ("wait", "reset", "work", "wait")]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda where: (20 << 30, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda where: 7 << 30)  # 2 GB of it are not in use
+    assert free_memory(device) == int(0.9 * (22 << 30))
+    assert most_pictures(device) == 256
+
+
+def test_on_a_cpu_half_of_what_is_free_may_be_taken(monkeypatch):
+    class Memory:
+        available = 10 << 30
+
+    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+    assert free_memory(torch.device("cpu")) == 5 << 30
+    assert most_pictures(torch.device("cpu")) == 16
+
+
+@pytest.mark.parametrize(
+    ("picture", "groups", "free", "expected"),
+    [
+        (PictureMemory(prefill=100, text=40), 0, 1000, 10),  # all prompts run together
+        (PictureMemory(prefill=40, text=100), 0, 1099, 10),  # all texts become long
+        (PictureMemory(prefill=100, text=40), 4, 1000, 15),  # 15 texts and 3 prompts; 16 and 4 would take 1,040
+        (PictureMemory(prefill=100, text=40), 0, 99, 1),  # a single picture is tried all the same
+        (PictureMemory(prefill=1, text=1), 0, 1000, 64),
+        (PictureMemory(prefill=1, text=1), 4, 1000, 64),
+    ],
+)
+def test_the_largest_batch_that_fits(picture, groups, free, expected):
+    assert picture.largest_batch(free, 64, groups) == expected

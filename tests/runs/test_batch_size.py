@@ -1,0 +1,226 @@
+"""`batch_size="auto"`: as many pictures as fit into memory, fewer when it ends, and the records of single pictures."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from PIL import Image
+
+from sira_cli import SettingsError, load
+from sira_cli.analysis.sweep import grid as sweep_grid
+from sira_cli.analysis.sweep.questions import Question, QuestionSet
+from sira_cli.analysis.sweep.run import Sweep
+from sira_cli.models import memory
+from sira_cli.models.presets import resolve
+from sira_cli.pictures.sources import located
+from sira_cli.runs import batch, ray_run
+from sira_cli.runs.batch import BatchRun
+from sira_cli.runs.batch_size import check_batch_size, largest_batch, usual_batch_size
+from sira_cli.runs.check_run import CheckRun
+from sira_cli.runs.events import Halved
+from sira_cli.runs.ray_run import Captioner, RayRun, Work
+
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
+PROMPT = "Describe this image."
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load("demo", max_new_tokens=12)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Nine pictures of two sizes; the first is none."""
+    for number, path in enumerate(EXAMPLES[:8], start=1):
+        image = Image.open(path)
+        (image if number % 2 else image.resize((200, 150))).save(tmp_path / f"{number}.png")
+    (tmp_path / "0.png").write_text("no picture")
+    return [(located(str(path)), path.name) for path in sorted(tmp_path.glob("*.png"))]
+
+
+def records(run, pictures) -> list[dict]:
+    events = [event for event in run.events(pictures) if not isinstance(event, Halved)]
+    return [event.record.to_record() | {"duration_ms": 0} for event in events]
+
+
+@pytest.fixture
+def room(monkeypatch):
+    """Sets the bytes that a batch may take, where a prompt takes 100 and a text 40."""
+    monkeypatch.setattr(memory, "measure_picture", lambda *args, **more: memory.PictureMemory(100, 40))
+    return lambda free: monkeypatch.setattr(memory, "free_memory", lambda device: free)
+
+
+@pytest.mark.parametrize(("task", "expected"), [("caption", 5), ("ask", 3)])  # with refilled slots, and without
+def test_as_many_as_fit_and_the_records_of_single_pictures(demo, pictures, room, task, expected):
+    room(300)
+    run = BatchRun(demo, task, PROMPT, batch_size="auto")
+    assert run.batch_size == 1
+    found = records(run, pictures)
+    assert run.facts()["batch_size"] == run.batch_size == expected
+    assert found == records(BatchRun(demo, task, PROMPT, batch_size=1), pictures)
+
+
+def test_the_choice_is_that_of_the_memory_that_one_picture_takes(demo, room, monkeypatch, caplog):
+    room(1000)
+    with caplog.at_level(logging.INFO, "sira_cli"):
+        assert largest_batch(demo, None, "caption") == 10
+        assert largest_batch(demo, None, "caption", groups=4) == 15
+    assert "batch size 10: a prompt takes" in caplog.text
+
+    def no_room(*args, **more):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(memory, "measure_picture", no_room)
+    assert largest_batch(demo, None, "caption") == 1
+
+
+def test_the_largest_of_the_first_pictures_decides(demo, pictures, monkeypatch):
+    seen = []
+    monkeypatch.setattr(batch, "largest_batch", lambda lvlm, inputs, task, groups: seen.append(inputs) or 4)
+    monkeypatch.setattr(batch, "decode_picture", lambda name, data, decode=batch.decode_picture: decode(name, data))
+    sizes = []
+    prepare = demo.prepare
+    monkeypatch.setattr(
+        demo, "prepare", lambda images, *rest: sizes.append([image.size for image in images]) or prepare(images, *rest)
+    )
+    run = BatchRun(demo, "ask", PROMPT, batch_size="auto")
+    assert len(records(run, pictures)) == 9
+    assert len(seen) == 1  # once in a run
+    assert sizes[0] == [(384, 384)]
+    assert sorted(map(len, sizes[1:])) == [4, 4]
+
+
+def test_a_size_that_memory_did_not_suffice_for_stays_lowered(demo, pictures, monkeypatch):
+    """Memory that ends at three pictures is made up, and a choice that is wrong."""
+    monkeypatch.setattr(batch, "largest_batch", lambda *args, **more: 8)
+    monkeypatch.setattr(batch, "FIRST", 2)
+    expected, tried = records(BatchRun(demo, "ask", PROMPT), pictures), []
+
+    def limit(model, args, asked):
+        tried.append(len(asked["input_ids"]))
+        if tried[-1] > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    handle = demo.model.register_forward_pre_hook(limit, with_kwargs=True)
+    try:
+        run = BatchRun(demo, "ask", PROMPT, batch_size="auto")
+        assert records(run, pictures) == expected
+        assert [rows for rows in tried if rows > 3] == [6]  # what the first window left
+        assert run.batch_size == 3
+        tried.clear()
+        assert records(run, pictures) == expected
+        assert max(tried) <= 3
+    finally:
+        handle.remove()
+
+
+def test_one_picture_needs_no_choice_and_pictures_that_are_none_make_none(demo, pictures, monkeypatch):
+    monkeypatch.setattr(batch, "largest_batch", lambda *args, **more: pytest.fail("nothing to choose"))
+    run = BatchRun(demo, "caption", PROMPT, batch_size="auto")
+    assert [one["status"] for one in records(run, pictures[:2])] == ["error", "ok"]
+    monkeypatch.undo()
+    assert run.batch_size == 1
+
+
+def test_what_is_usual_on_a_device(demo, monkeypatch):
+    """No GPU here: the rule is asked about a device by its name, and a run by a stand-in for the rule."""
+    assert [usual_batch_size(torch.device(name)) for name in ("cuda", "cuda:1", "cpu", "mps")] == ["auto", "auto", 1, 1]
+    assert not BatchRun(demo, "caption", PROMPT)._undecided
+    monkeypatch.setattr(batch, "usual_batch_size", lambda device: "auto")
+    assert BatchRun(demo, "caption", PROMPT)._undecided
+    assert not BatchRun(demo, "caption", PROMPT, batch_size=3)._undecided
+    shown = BatchRun(demo, "caption", PROMPT, on_text=print)  # texts on a terminal come while they are decoded
+    assert (shown._undecided, shown._on_text) == (False, print)
+    assert BatchRun(demo, "caption", PROMPT, batch_size="auto", on_text=print)._on_text is None
+    beams = demo.under(demo.decoder, demo.preset.with_settings(num_beams=2, temperature=1.0))
+    assert not BatchRun(beams, "caption", PROMPT, batch_size="auto")._undecided
+
+
+def test_a_check_looks_at_one_picture_at_a_time_whatever_the_memory(demo):
+    run = CheckRun(demo, "check", "", batch_size="auto")
+    assert run._largest_batch(None) == 8
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "8", "Auto", 2.0, True])
+def test_other_batch_sizes_are_refused(demo, wrong):
+    with pytest.raises(SettingsError, match=r"`batch_size=` .*: expected a whole number from 1 on, or auto"):
+        check_batch_size(wrong)
+    with pytest.raises(SettingsError, match="`batch_size=`"):
+        BatchRun(demo, "caption", PROMPT, batch_size=wrong)
+
+
+def test_the_command_takes_it_and_says_the_choice(sira, tmp_path):
+    for number in range(3):
+        shutil.copy(EXAMPLES[number], tmp_path / f"{number}.png")
+    command = ("caption", tmp_path, "-p", "demo", "--max-new-tokens", 4)
+    code, _, err = sira(*command, "-b", "auto", "-o", tmp_path / "auto.jsonl", "-v")
+    assert (code, "batch size 16: a prompt takes" in err) == (0, True), err
+    assert json.loads((tmp_path / "auto.run.json").read_text())["batch_size"] == 16
+    code, _, err = sira(*command, "-b", 2, "-o", tmp_path / "auto.jsonl")  # nothing is left to do
+    assert (code, "3 of 3 pictures were done before" in err) == (0, True)
+    for wrong in ("0", "many", "-1"):
+        code, _, err = sira(*command, "-b", wrong)
+        assert (code, "auto" in err) == (2, True)
+
+
+def test_each_worker_of_ray_finds_its_own(monkeypatch):
+    monkeypatch.setattr(batch, "largest_batch", lambda *args, **more: 5)
+    loading = {"method": "sira", "device": "cpu", "quantization": None, "offline": True, "trust_remote_code": False}
+    preset = resolve("demo").with_settings(max_new_tokens=4)
+    worker = Captioner(Work(preset, loading, "caption", PROMPT, "auto", os.getcwd()))  # noqa: PTH109
+    assert worker._run.batch_size == 1
+    named = {"id": ["a", "b"], "name": ["a", "b"], "done": ["", ""], "error": ["", ""], "number": [0, 1]}
+    found = worker(named | {"picture": [pickle.dumps(located(str(path))) for path in EXAMPLES[:2]]})
+    assert [json.loads(facts)["batch_size"] for facts in found["facts"]] == [5, 5]
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_workers_that_share_memory_cannot_find_it(monkeypatch, gpus):
+    """The cluster is a stand-in: one machine with four CPUs, with or without GPUs."""
+    nodes = [{"Alive": True, "Resources": {"CPU": 4, "GPU": gpus}}]
+    cluster = SimpleNamespace(nodes=lambda: nodes, shutdown=lambda: None)
+    monkeypatch.setattr(ray_run, "_connect", lambda workers, quiet: cluster)
+    loading = {"device": "auto"}
+    work = [Work(resolve("demo"), loading, "caption", PROMPT, size, "") for size in ("auto", None, 3)]
+    if gpus:
+        assert [RayRun(one, workers=2)._most_together for one in work] == [64, 64, 3]
+        return
+    with pytest.raises(SettingsError, match="2 workers without GPUs may share a machine's memory"):
+        RayRun(work[0], workers=2)
+    assert RayRun(work[0], workers=1)._most_together == 64
+    assert [RayRun(one, workers=2)._most_together for one in work[1:]] == [1, 3]
+
+
+def test_a_sweep_takes_as_many_questions_as_fit(demo, monkeypatch, tmp_path):
+    texts = [(path.name, text) for path in EXAMPLES[:2] for text in ("Is there a dog?", "Is there a cat?")]
+    questions = QuestionSet(
+        ("all",),
+        tuple(Question(name, text, True, ("all",)) for name, text in texts),
+        lambda name: Image.open(Path("examples") / name).convert("RGB"),
+    )
+    sizes = []
+    first = sweep_grid.first_tokens
+    monkeypatch.setattr(
+        sweep_grid,
+        "first_tokens",
+        lambda lvlm, grid, inputs: sizes.append(len(inputs["input_ids"])) or first(lvlm, grid, inputs),
+    )
+    answers = {}
+    for size in ("auto", None, 3):
+        sizes.clear()
+        sweep = Sweep(questions, demo, ks=[2, 3], alphas=[0.5], batch_size=size)
+        assert not [event for event in sweep.events() if isinstance(event, sweep_grid.FailedPicture)]
+        answers[size] = sweep.report().to_json()
+        assert sizes == {"auto": [1, 4], None: [1, 1, 1, 1], 3: [3, 1]}[size]
+    assert answers["auto"] == answers[None] == answers[3]
+    with pytest.raises(SettingsError, match="`batch_size=` 0"):
+        Sweep(questions, demo, batch_size=0)
