@@ -1,0 +1,126 @@
+"""`tools/gpu_check.sh`: its parts on a CPU, and what becomes of one that fails or does not end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from sira_cli.analysis.bench.figures import BenchReport
+from sira_cli.analysis.bench.throughput import ThroughputReport
+from tests.support import reference, tiny
+from tools import gpu_check, gpu_parts
+from tools.gpu_check import Part, all_parts, run_part
+
+SCRIPT = Path(__file__).parents[2] / "tools" / "gpu_check.sh"
+BENCH = Path(__file__).parents[2] / "docs" / "bench"
+
+
+def part(script: str, seconds: int = 60) -> Part:
+    return Part("part", seconds, ("-c", script), ("-c", script))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "gpu-check").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("script", "result", "says"),
+    [
+        ("print('figures: 7 of 7'); print('and more')", "passed", "7 of 7"),
+        ("print('so it went'); raise SystemExit('it is wrong')", "failed", "it is wrong"),
+        ("import os; print('half'); os.kill(os.getpid(), 9)", "failed", "half"),
+        ("print('no GPU'); raise SystemExit(77)", "skipped", "no GPU"),
+    ],
+)
+def test_what_becomes_of_a_part(folder, script, result, says):
+    found = run_part(part(script), folder, tiny=False, left=1000)
+    assert (found.result, found.says) == (result, says)
+    assert script in (folder / "gpu-check/part.log").read_text()
+
+
+def test_a_part_that_does_not_end_is_ended_with_all_that_it_started(folder):
+    """As a compiler or a worker would be, the process that it starts is of its own session's group."""
+    mark = folder / "alive"
+    child = f"import time, pathlib\nfor _ in range(600): pathlib.Path({str(mark)!r}).touch(); time.sleep(0.05)"
+    script = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(600)"
+    found = run_part(part(script, seconds=3), folder, tiny=False, left=1000)
+    assert (found.result, found.says) == ("failed", "not done after 3 s")
+    assert mark.exists()
+    mark.unlink()
+    time.sleep(0.5)
+    assert not mark.exists()
+
+
+def test_when_all_time_is_over_what_is_left_is_skipped(folder):
+    found = run_part(part("raise SystemExit('ran')"), folder, tiny=False, left=5)
+    assert (found.result, "name it alone" in found.says) == ("skipped", True)
+
+
+def test_the_report_keeps_what_earlier_commands_found(folder):
+    gpu_check._write(folder, [gpu_check.Outcome("ray", "passed", 3.2, "a|b")], "a GPU")
+    known = gpu_check._earlier(folder)
+    gpu_check._write(folder, [*known.values(), gpu_check.Outcome("x", "failed", 1, "why")], "a GPU")
+    rows = (folder / "gpu-check.md").read_text().splitlines()[-2:]
+    assert rows == ["| ray | passed | 3 | a\\|b |  |", "| x | failed | 1 | why |  |"]
+
+
+def test_the_figures_of_a_report_are_its_ratios():
+    assert gpu_check.figures_of(BENCH / "cpu-qwen2.5-vl-3b.json").startswith(
+        "sira by greedy, batch 1: prefill 1.075, step 1.117, 128 tokens 1.068; vcd by greedy, batch 1: prefill 3.281"
+    )
+    assert gpu_check.figures_of(BENCH / "cpu-demo-throughput.json").startswith("sira, static batches 1.32/s; ")
+
+
+@pytest.mark.parametrize(("k", "equal"), [(3, True), (1, False)])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
+def test_conformance_notices_another_fork(monkeypatch, dtype, k, equal):
+    """The comparison that runs on a GPU, on the CPU: it passes, and fails where the fork is at another layer."""
+    monkeypatch.setattr(gpu_parts, "STEPS", 2)
+    case, rounded = (
+        gpu_parts._placed(tiny.FAMILIES["LLaVA-1.5"](), torch.device("cpu"), each, dtype)
+        for each in (dtype, torch.float32)
+    )
+    exact = reference.decode(rounded, k, 0.5, 2)
+    slow = exact if dtype == torch.float32 else reference.decode(case, k, 0.5, 2)
+    assert gpu_parts._compared(case, 3, exact, slow, tiny.SUPPRESS)["equal"] is equal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "no part named 'nothing'; there are conformance-float32, "),
+        (["--tiny"], "--tiny needs -o FOLDER"),
+        (["-o", "x"], "torch sees no GPU here"),
+    ],
+)
+def test_what_cannot_run_is_said(monkeypatch, capsys, arguments, message):
+    monkeypatch.setattr(sys, "argv", ["gpu_check", *arguments])
+    monkeypatch.setattr(gpu_check, "gpu_name", lambda: None)
+    with pytest.raises(SystemExit) as stop:
+        gpu_check.main()
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_every_part_runs_on_a_cpu(tmp_path):
+    done = subprocess.run([SCRIPT, "--tiny", "-o", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcomes = json.loads((tmp_path / "gpu-check/outcomes.json").read_text())
+    assert [row["part"] for row in outcomes] == list(all_parts())
+    assert {row["part"]: row["says"] for row in outcomes if row["result"] != "passed"} == {"memory-limit": "no GPU"}
+    assert all(row["says"] for row in outcomes)
+    rows = (tmp_path / "gpu-check.md").read_text().splitlines()[6:]
+    assert [row.split(" | ")[0] for row in rows] == [f"| {name}" for name in all_parts()]
+    for one in all_parts().values():
+        if one.figures:
+            kind = ThroughputReport if one.figures.endswith("throughput.json") else BenchReport
+            assert kind.from_json((tmp_path / one.figures).read_text()).runs == 1
