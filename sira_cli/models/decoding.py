@@ -110,9 +110,7 @@ class DecodingModel:
     @property
     def refills(self) -> bool:
         """Whether the next picture can take the place of a text that has ended (`models/refilling.py`)."""
-        settings = self.preset.generation
-        able = Ability.REFILLED_SLOTS in self.decoder.abilities
-        return able and settings.num_beams == 1 and settings.on_loop != "retry"
+        return refills(self.decoder, self.preset)
 
     def picture_seeds(self, image_hashes: Sequence[str]) -> list[int]:
         """Return the seed of each picture's noise, for methods that change the picture."""
@@ -334,3 +332,10 @@ class DecodingModel:
             check_compile(self.decoder, self.preset.generation.num_beams, "a trace or a score of words")
         if self.preset.generation.num_beams > 1:
             raise SettingsError("with several beams a step belongs to no single text: leave out `num_beams=`")
+
+
+def refills(method: Method, preset: Preset) -> bool:
+    """Return whether texts of a method under these settings can take one another's places."""
+    settings = preset.generation
+    able = Ability.REFILLED_SLOTS in method.abilities
+    return able and settings.num_beams == 1 and settings.on_loop != "retry"

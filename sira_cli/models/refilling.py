@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -72,14 +72,24 @@ class RefilledSlots(Generic[T]):
         rows: as given; another number holds after `clear`.
     """
 
-    def __init__(self, lvlm: AnsweringModel, task: str = "caption", *, rows: int = 0) -> None:
+    def __init__(
+        self,
+        lvlm: AnsweringModel,
+        task: str = "caption",
+        on_token: Callable[[T, int, Tensor], bool] | None = None,
+        *,
+        rows: int = 0,
+    ) -> None:
         """Begin without texts.
 
         Args:
             lvlm: the model; its `refills` says whether it can do this.
             task: `caption` or `ask`, which some methods treat differently.
+            on_token: called with each new token of a text: what came with its prompt, the token, and the method's
+                logits for it, `[V]` float32. True ends the text with this token.
             rows: how many texts there will be at once, for compiled steps: each other number is another graph.
         """
+        self._on_token = on_token
         self._lvlm, self._decoder = lvlm, lvlm.decoder.for_task(task)
         self.rows = rows
         self._batch = self._empty_batch()
@@ -120,14 +130,20 @@ class RefilledSlots(Generic[T]):
         self._take(rows, logits, started)
 
     @torch.no_grad()
-    def advance(self) -> list[Ended[T]]:
-        """Decode until a text ends, and return those that have; empty if none is under way."""
+    def advance(self, pause: Callable[[], bool] | None = None) -> list[Ended[T]]:
+        """Decode until a text ends, and return those that have; empty if none is under way.
+
+        Args:
+            pause: asked behind every token of the texts; true: return, though none may have ended.
+        """
         if self.under_way and not self._ended:
             with self._decoder.attach(self._lvlm.model, self._lvlm.sira, torch.empty(0), {}):
                 while not self._ended:
                     started = time.perf_counter()
                     newest = torch.tensor([row.tokens[-1] for row in self._rows], device=self._rows[0].prompt.device)
                     self._take(self._rows, self._step(newest), started)
+                    if pause is not None and pause():
+                        break
         ended, self._ended = self._ended, []
         return ended
 
@@ -151,10 +167,10 @@ class RefilledSlots(Generic[T]):
         if rows[0].processors:
             picked = torch.cat([row.pick(z[None]) for row, z in zip(rows, logits, strict=True)])
         each = (time.perf_counter() - started) / len(rows)
-        for row, token in zip(rows, picked.tolist(), strict=True):
+        for row, token, z in zip(rows, picked.tolist(), logits, strict=True):
             row.tokens.append(token)
             row.seconds += each
-            if self._ends(row):
+            if self._ends(row, z):
                 row.has_ended = True
                 answer = self._lvlm.answer_of(row.tokens, row.image_tokens, row.prompt.shape[1])
                 self._ended.append(Ended(row.item, answer, row.seconds))
@@ -170,7 +186,8 @@ class RefilledSlots(Generic[T]):
         self._rows = [self._rows[number] for number in stay]
         self._batch.keep(stay)
 
-    def _ends(self, row: _Row[T]) -> bool:
+    def _ends(self, row: _Row[T], logits: Tensor) -> bool:
         newest = row.tokens[-1]
         looped = row.loops is not None and row.loops.add(newest) is not None
-        return looped or newest in self._lvlm.ends.ids or len(row.tokens) >= row.longest
+        stopped = self._on_token is not None and self._on_token(row.item, newest, logits)
+        return stopped or looped or newest in self._lvlm.ends.ids or len(row.tokens) >= row.longest

@@ -1,10 +1,13 @@
-"""One thread that decodes what many clients ask for: requests that wait together and fit together share a batch."""
+"""One thread that decodes what many clients ask for.
+
+a method that can (sira, greedy)    a text begins beside those under way, whatever their length, if there is place
+any other                           what waits together, and fits together, is one batch, begun when all else is done
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Sequence
 
 import torch
 
@@ -13,6 +16,7 @@ from sira_cli.serve.jobs import Job
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.prepared import GoneError, Prepared
 from sira_cli.serve.protocol import RequestError
+from sira_cli.serve.slots import Slots
 
 KEPT = 32  # methods and settings that stay prepared
 
@@ -36,6 +40,7 @@ class Decoder:
         self._lvlm, self._metrics = lvlm, metrics
         self.batch_size, self.most_waiting = batch_size, most_waiting
         self._under: OrderedDict[str, Prepared] = OrderedDict()
+        self._slots: dict[str, Slots] = {}  # texts under way, by the key of their jobs
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -69,38 +74,88 @@ class Decoder:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self._closing:
+                while not (self._waiting or self._slots or self._closing):
                     self._changed.wait()
-                if self._closing:
+                if self._closing and not (self._waiting or self._slots):
                     return
                 batch = self._taken()
             if batch:
-                self._metrics.batch.observe(len(batch))
-                self._decode(batch)
+                self._begin(batch)
+            self._advance()
 
     def _taken(self) -> list[Job]:
-        """Take the request that waits longest, and those that can share its batch."""
+        """Take the request that waits longest, if it can begin now, and those that can begin with it."""
         waiting = [job for job in self._waiting if not job.gone]
-        batch = [job for job in waiting if job.key == waiting[0].key][: self.batch_size]
+        batch: list[Job] = []
+        if waiting and (room := self._room(waiting[0])) > 0:
+            first = waiting[0]
+            batch = [job for job in waiting if job.key == first.key and job.alone == first.alone][:room]
         self._waiting = deque(job for job in waiting if job not in batch)
         self._metrics.waiting.set(len(self._waiting))
         return batch
 
-    def _decode(self, batch: Sequence[Job]) -> None:
-        """Answer every job; if a batch fails, each of its jobs by itself."""
+    def _room(self, job: Job) -> int:
+        """Return how many jobs like this one can begin now. Those that do not join others wait for the others' end."""
+        under_way = sum(map(len, self._slots.values()))
+        if job.joins and not job.alone:
+            return self.batch_size - under_way
+        return 0 if under_way else 1 if job.alone else self.batch_size
+
+    def _can_begin(self) -> bool:
+        with self._changed:
+            return bool(self._waiting) and self._room(self._waiting[0]) > 0
+
+    def _begin(self, batch: list[Job]) -> None:
+        """Let jobs join those that are under way; answer those that cannot."""
+        first = batch[0]
+        self._metrics.batch.observe(len(batch) + sum(map(len, self._slots.values())))
         try:
-            self._prepared(batch[0]).answer(batch)
+            prepared = self._prepared(first)
+        except Exception as error:  # the same for all of them
+            for job in batch:
+                job.tell(error)
+            return
+        try:
+            if not first.joins or first.alone:
+                prepared.answer(batch)
+                return
+            inputs = prepared.inputs(batch)
         except GoneError:
             return
         except Exception as error:
-            if len(batch) > 1:
-                error.__traceback__ = None  # it holds on to the memory of the failed try
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
-                for job in batch:
-                    self._decode([job])
-                return
-            batch[0].tell(error)
+            self._failed(batch, error)
+            return
+        if first.key not in self._slots:
+            self._slots[first.key] = Slots(prepared, first.task)
+        slots = self._slots[first.key]
+        try:
+            slots.join(batch, inputs)
+        except Exception as error:
+            self._failed(slots.give_up(), error)
+
+    def _advance(self) -> None:
+        """Decode what is under way until something else is to be done; several methods in turns, token by token."""
+        several = len(self._slots) > 1
+        for key, slots in list(self._slots.items()):
+            try:
+                slots.advance(lambda: several or self._can_begin())
+            except Exception as error:
+                self._failed(slots.give_up(), error)
+            if not slots:
+                del self._slots[key]
+
+    def _failed(self, jobs: list[Job], error: Exception) -> None:
+        """Try jobs that failed together again, each by itself; a single one has failed."""
+        if len(jobs) == 1:
+            jobs[0].tell(error)
+            return
+        error.__traceback__ = None  # it holds on to the memory of the failed try
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        for job in jobs:
+            job.alone = True
+        with self._changed:
+            self._waiting.extendleft(reversed(jobs))
 
     def _prepared(self, job: Job) -> Prepared:
         """Return the model under the job's method and settings.

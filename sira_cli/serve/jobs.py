@@ -15,6 +15,7 @@ from sira_cli.analysis.trace.targets import Line
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
+from sira_cli.models.decoding import refills
 from sira_cli.models.preset import Preset, Prompts
 from sira_cli.models.records import Answer, hash_of
 from sira_cli.models.second_look import Verify
@@ -58,6 +59,8 @@ class Job:
         tell: called with each `Piece`, then with a `Reply` or an error, in the decoder's thread.
         trace: gets the lines of a trace; None: no trace is made. Only one text is in its batch, and no piece is told.
         gone: set by whoever no longer waits for the answer.
+        alone: set by the decoder after a failure: it is tried again without others.
+        key: jobs with one key can be decoded together.
     """
 
     image: Image.Image
@@ -73,6 +76,7 @@ class Job:
     tell: Callable[[Piece | Reply | Exception], None]
     trace: list[Line] | None = None
     gone: bool = False
+    alone: bool = False
     sent: int = 0  # characters of the text, by pieces
     sent_logprobs: int = 0
     key: str = field(init=False)
@@ -81,16 +85,23 @@ class Job:
         preset = self.preset.model_dump(mode="json")
         if not self.method.uses_seed:
             del preset["generation"]["seed"]  # each row has its own
+        if self.joins:
+            del preset["generation"]["max_new_tokens"]  # likewise
         self.key = hash_of(
             method=self.method.name,
             settings=self.method.settings(),
             preset=preset,
             task=self.task,
-            watched=self.top_logprobs is not None,
+            watched=self.top_logprobs is not None and not self.joins,
             words=self.words,
             verify=self._decodes,
             **({} if self.trace is None else {"trace": True}),
         )
+
+    @property
+    def joins(self) -> bool:
+        """Whether its text can begin beside others that are under way."""
+        return refills(self.method, self.preset) and not self.words and self._decodes is None
 
     @property
     def _decodes(self) -> list[Any] | None:
@@ -191,7 +202,8 @@ class Row:
         certain = len(text.rstrip("�"))  # a part of a character
         longest = max((len(stop) for stop in self.job.stops), default=1) - 1
         if not self.done and longest:
-            certain = min(certain, len(text) - longest)  # it may be the beginning of a stop
+            # It may be the beginning of a stop; and before a stop, white space is no part of the text.
+            certain = len(text[: max(0, min(certain, len(text) - longest))].rstrip())
         if certain > self.job.sent:
             self.job.tell(self.piece(text[:certain]))
 

@@ -22,7 +22,9 @@ class Metrics:
             registry=self._registry,
         )
         self.waiting = Gauge("sira_waiting_requests", "Requests that wait for their turn.", registry=self._registry)
-        self.batch = Histogram("sira_batch_texts", "Texts decoded together.", buckets=TEXTS, registry=self._registry)
+        self.batch = Histogram(
+            "sira_batch_texts", "Texts decoded together, whenever some begin.", buckets=TEXTS, registry=self._registry
+        )
 
     def text(self) -> str:
         """Return them in Prometheus' format."""

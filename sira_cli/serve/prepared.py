@@ -137,7 +137,8 @@ class Prepared:
             for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
                 self.see(row, token, None if step is None else step.contrast[number])
 
-        start = Start([[] for _ in rows], stopping=(Done(rows),))
+        longest = rows[0].job.preset.generation.max_new_tokens
+        start = Start([[] for _ in rows], stopping=(Done(rows),), new_tokens=longest)
         watched = numbers is not None or rows[0].job.top_logprobs is not None or rows[0].job.words
         return {"on_tokens" if watched else "on_new": see, "start": start}
 
