@@ -165,6 +165,7 @@ def test_settings_and_methods_are_those_that_are_chosen(page, lvlm):
 
 def test_a_question_is_asked_as_by_sira_ask(page, lvlm):
     question = "Is there a cat in the image?"
+    page.type("#prompt", " Briefly.")
     page.click("[value=ask]")
     assert page.run("return document.querySelector('#prompt').labels[0].textContent") == "Question"
     page.click("#run")
@@ -172,7 +173,9 @@ def test_a_question_is_asked_as_by_sira_ask(page, lvlm):
     page.type("#prompt", question)
     assert run(page)[0] == lvlm.ask(PICTURE, question).text
     page.click("[value=caption]")
-    assert page.run("return document.querySelector('#prompt').value") == lvlm.preset.prompts.caption
+    assert page.run("return document.querySelector('#prompt').value") == f"{lvlm.preset.prompts.caption} Briefly."
+    page.click("[value=ask]")
+    assert page.run("return document.querySelector('#prompt').value") == question
 
 
 def test_a_picture_can_be_pasted_and_dropped(page, lvlm):
