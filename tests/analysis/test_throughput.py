@@ -92,6 +92,17 @@ def test_the_command(sira, tmp_path):
     assert "3 pictures, 2 at once" in out
 
 
+def test_other_models_see_noise_and_decode_drawn_lengths(sira, qwen_folder, tmp_path):
+    file = tmp_path / "throughput.json"
+    given = ["-m", qwen_folder, "--image-tokens", 20, "--max-new-tokens", 12, "-b", 2, "--pictures", 3, "--runs", 1]
+    code, _, _ = sira("bench", "--throughput", *given, "-o", file)
+    assert code == 0
+    record = json.loads(file.read_text())
+    assert record["drawn"]
+    assert record["lengths"] == drawn_lengths(3, 12)
+    assert len(set(record["lengths"])) > 1
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

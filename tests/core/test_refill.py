@@ -12,6 +12,7 @@ from transformers import CompileConfig
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.core.refill import RowBatch
+from sira_cli.core.row_cache import ROOM
 from tests.support import tiny
 from tests.support.decoding import case_of
 from tests.support.helpers import generate_sira, left_pad
@@ -21,10 +22,17 @@ LENGTHS = (3, 6, 2, 5, 1, 4)  # of the texts, so that rows leave at different ti
 SLOTS = 3
 
 
-def refilled(model, prompts, config: SiraConfig | None, group: int = 1, compile_config: CompileConfig | None = None):
+def refilled(
+    model,
+    prompts,
+    config: SiraConfig | None,
+    group: int = 1,
+    compile_config: CompileConfig | None = None,
+    lengths=LENGTHS,
+):
     """Tokens and logits of each text, decoded in slots that are refilled with `group` prompts at a time."""
     batch = RowBatch(model, rows=SLOTS, compile_config=compile_config)
-    room = max(LENGTHS) if compile_config else 0
+    room = max(lengths) if compile_config else 0
     waiting = list(range(len(prompts)))
     tokens, logits = [[] for _ in prompts], [[] for _ in prompts]
     under_way: list[int] = []
@@ -40,9 +48,9 @@ def refilled(model, prompts, config: SiraConfig | None, group: int = 1, compile_
                 joining, waiting = waiting[:group], waiting[group:]
                 take(joining, batch.join(left_pad([prompts[row] for row in joining]), room))
                 under_way += joining
-            if all(len(tokens[row]) < LENGTHS[row] for row in under_way):
+            if all(len(tokens[row]) < lengths[row] for row in under_way):
                 take(under_way, batch.step(torch.tensor([tokens[row][-1] for row in under_way])))
-        stay = [place for place, row in enumerate(under_way) if len(tokens[row]) < LENGTHS[row]]
+        stay = [place for place, row in enumerate(under_way) if len(tokens[row]) < lengths[row]]
         if len(stay) < len(under_way):
             batch.keep(stay)
             under_way = [under_way[place] for place in stay]
@@ -74,6 +82,17 @@ def test_every_text_is_what_it_is_alone(name, config, group):
     tokens, logits = refilled(case.model, prompts, config, group)
     for row, prompt in enumerate(prompts):
         expected, steps = alone(case.model, prompt, LENGTHS[row], config)
+        assert tokens[row] == expected, row
+        torch.testing.assert_close(torch.stack(logits[row]), torch.stack(steps), atol=2e-5, rtol=0)
+
+
+def test_texts_may_outgrow_the_room_that_their_prompts_had():
+    case = case_of("LLaVA-1.5")
+    prompts = family_prompts("LLaVA-1.5", case, 4)
+    lengths = (3 * ROOM, 2, ROOM, 2 * ROOM)
+    tokens, logits = refilled(case.model, prompts, SiraConfig(k=3), lengths=lengths)
+    for row, prompt in enumerate(prompts):
+        expected, steps = alone(case.model, prompt, lengths[row], SiraConfig(k=3))
         assert tokens[row] == expected, row
         torch.testing.assert_close(torch.stack(logits[row]), torch.stack(steps), atol=2e-5, rtol=0)
 
@@ -144,7 +163,7 @@ def test_a_step_looks_at_no_column_behind_the_longest_row():
 
 def test_rows_that_come_and_go_move_no_other_one():
     case = case_of("LLaVA-1.5")
-    prompts = family_prompts("LLaVA-1.5", case, 4)
+    prompts = family_prompts("LLaVA-1.5", case, 3)
     batch = RowBatch(case.model)
 
     def row(place: int) -> list[torch.Tensor]:
@@ -156,7 +175,7 @@ def test_rows_that_come_and_go_move_no_other_one():
         return all(map(torch.equal, found, expected))
 
     with attach(case.model, SiraConfig(k=3)):
-        for prompt in prompts[:3]:
+        for prompt in prompts:
             batch.join(prompt)
         stored = batch._cache.layers[-1].keys.data_ptr()
         first, second, last = row(0), row(1), row(2)
@@ -164,7 +183,7 @@ def test_rows_that_come_and_go_move_no_other_one():
         batch.keep([0, 2])  # the second leaves, and the last takes its place
         assert same(row(0), first)
         assert same(row(1), last)
-        batch.join(prompts[3])
+        batch.join(prompts[1])
         assert batch._cache.layers[-1].keys.data_ptr() == stored
         assert same(row(0), first)
         assert same(row(1), last)

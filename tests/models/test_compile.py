@@ -96,9 +96,9 @@ def test_a_folder_gets_the_same_texts_from_one_compilation(qwen_folder, photos, 
 
 
 def test_pictures_in_slots_get_the_same_texts_from_one_compilation(no_compiler_needed):
-    plain, lvlm = load("demo", max_new_tokens=40), load("demo", compile=True, max_new_tokens=40)
+    plain, lvlm = load("demo", max_new_tokens=33), load("demo", compile=True, max_new_tokens=33)
     assert lvlm.refills
-    images = [scene.open().image for scene in islice(validation_pictures(), 5)]
+    images = [scene.open().image for scene in islice(validation_pictures(), 4)]
     prompts = [plain.preset.prompts.caption] * len(images)
     alone = [plain.answer(plain.prepare([image], prompts[:1]))[0] for image in images]
     slots: RefilledSlots[int] = RefilledSlots(lvlm, rows=2)
