@@ -11,6 +11,7 @@ import openai
 import pytest
 import uvicorn
 
+from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.app import Server
@@ -19,6 +20,14 @@ from sira_cli.serve.app import Server
 @pytest.fixture(scope="session")
 def lvlm() -> Lvlm:
     return load("demo", max_new_tokens=24)
+
+
+@pytest.fixture
+def endless(lvlm: Lvlm, monkeypatch: pytest.MonkeyPatch) -> Lvlm:
+    """The model, under which no text ends by itself; so do those that are made of it while the test runs."""
+    monkeypatch.setattr(lvlm.model, "generation_config", lvlm.model.generation_config)  # to be put back
+    monkeypatch.setattr(EndTokens, "of", lambda model, tokenizer: EndTokens((), lvlm.ends.padding))
+    return lvlm.under(lvlm.decoder)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections.abc import Iterator
@@ -12,20 +13,12 @@ import httpx
 import openai
 import pytest
 
-from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.refilling import RefilledSlots
 from sira_cli.serve.app import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, ask, said, streamed
 
 LONG = 10**6  # tokens: no test waits for them
-
-
-@pytest.fixture
-def endless(lvlm, monkeypatch):
-    """The model, under which no text ends by itself."""
-    monkeypatch.setattr(EndTokens, "of", lambda model, tokenizer: EndTokens((), lvlm.ends.padding))
-    return lvlm.under(lvlm.decoder)
 
 
 @contextmanager
@@ -48,6 +41,7 @@ def client_of(address: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
 
 
+@functools.cache
 def single(lvlm, picture, tokens, method="sira", **settings):
     preset = lvlm.preset.with_settings(max_new_tokens=tokens, **settings)
     return lvlm.under(preset.method(method), preset).caption(picture, PROMPT).text

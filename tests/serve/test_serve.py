@@ -17,7 +17,6 @@ import openai
 import pytest
 from PIL import Image
 
-from sira_cli.models.end_tokens import EndTokens
 from sira_cli.serve.app import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, ROOT, ask, said
@@ -187,11 +186,10 @@ def test_who_comes_when_too_many_wait_is_told_to_come_again(lvlm):
         assert texts == {"come again after 2 s", lvlm.caption(PICTURES[0], PROMPT).text}
 
 
-def test_a_client_that_goes_frees_the_decoder(lvlm, monkeypatch):
+def test_a_client_that_goes_frees_the_decoder(endless):
     """Of a text that would never end."""
-    monkeypatch.setattr(EndTokens, "of", lambda model, tokenizer: EndTokens((), lvlm.ends.padding))
     never_ends = {"messages": said(), "max_tokens": 10**6}
-    with running(lvlm, limits=Limits(tokens=10**6), batch_size=1) as address:
+    with running(endless, limits=Limits(tokens=10**6), batch_size=1) as address:
         url = f"{address}/v1/chat/completions"
         for body in (never_ends, {**never_ends, "stream": True}):
             with suppress(httpx.ReadTimeout), httpx.stream("POST", url, json=body, timeout=1.0) as answer:
@@ -200,10 +198,9 @@ def test_a_client_that_goes_frees_the_decoder(lvlm, monkeypatch):
         assert short["usage"]["completion_tokens"] == 2
 
 
-def test_a_text_that_takes_too_long(lvlm, monkeypatch):
-    monkeypatch.setattr(EndTokens, "of", lambda model, tokenizer: EndTokens((), lvlm.ends.padding))
+def test_a_text_that_takes_too_long(endless):
     body = {"messages": said(), "max_tokens": 10**6}
-    with running(lvlm, limits=Limits(tokens=10**6, seconds=5.0)) as address:
+    with running(endless, limits=Limits(tokens=10**6, seconds=5.0)) as address:
         url = f"{address}/v1/chat/completions"
         whole = httpx.post(url, json=body, timeout=60)
         assert (whole.status_code, whole.json()["error"]["code"]) == (504, "timeout")
