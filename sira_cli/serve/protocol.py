@@ -97,11 +97,15 @@ class SiraOptions(BaseModel):
         return self.verify and Verify(self.min_support, mode=self.verify, rounds=self.rounds or ROUNDS)
 
     def check(self) -> None:
-        """Check that what is said of a second look is about one.
+        """Check that what is said of a second look is about one, and that no file is named.
 
         Raises:
-            RequestError: it is not.
+            RequestError: it is not, or one is.
         """
+        if "calibration" in self.settings():
+            raise RequestError(
+                "sira.calibration: no file is opened for a client; leave it out to use the model's own", param="sira"
+            )
         if self.verify is None and self.min_support is not None:
             raise RequestError("sira.min_support: is about a second look; give verify, too", param="sira")
         if self.verify != "rewrite" and self.rounds is not None:

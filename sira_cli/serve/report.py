@@ -37,6 +37,8 @@ class ReportRequest(ChatRequest):
     def check(self) -> None:
         """Check that nothing is asked for that would be left undone."""
         super().check()
+        for options in self.traces:
+            options.check()
         if self.stops():
             raise RequestError("stop: a trace goes on to the end of the text; leave it out", param="stop")
 

@@ -156,6 +156,13 @@ def test_a_report_opens_no_file_but_its_own_parts(address, monkeypatch):
         ({"traces": [{"method": "vcd"}]}, 400, "needs method sira or greedy, not vcd"),
         ({"traces": [{"method": "sirra"}]}, 400, "sirra"),
         ({"traces": [{}] * 5}, 400, "traces"),
+        ({"traces": [{}, {"method": "ict", "calibration": "/etc/passwd"}]}, 400, "no file is opened for a client"),
+        (
+            {"messages": [*said(), {"role": "assistant", "content": "A."}, {"role": "user", "content": "B?"}]},
+            400,
+            "one turn",
+        ),
+        ({"traces": [{"verify": "rewrite"}]}, 400, "expected flag"),
         ({"stop": "cat"}, 400, "stop: a trace"),
         ({"model": "gpt-4o"}, 404, "this server has 'demo'"),
         ({"messages": []}, 400, "messages"),

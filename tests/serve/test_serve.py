@@ -239,6 +239,7 @@ def test_a_text_that_takes_too_long(endless):
         ({"sira": {"noise": 3}}, 400, "noise"),
         ({"sira": {"k": 99}}, 400, "out of range"),
         ({"sira": {"revision": "other"}}, 400, "revision"),
+        ({"sira": {"method": "ict", "calibration": "/etc/passwd"}}, 400, "no file is opened for a client"),
         ({"sira": {"method": "vcd"}, "logprobs": True}, 400, "logprobs"),
     ],
 )
