@@ -96,10 +96,6 @@ class Edits:
         self._forget()
         self.refresh()
 
-    def __len__(self) -> int:
-        """Return how many pictures have been touched."""
-        return len(self._states)
-
     def state(self, item: Item) -> State:
         """Return how a picture stands, as of the last `refresh` or change."""
         return self._states.get(item.id) or State(0, item.text)
@@ -194,7 +190,16 @@ class Edits:
         with file:
             with suppress(OSError):  # this file system knows no locks
                 lock_descriptor(file.fileno(), poll_interval=0.01)
+            self._end_last_line(file)
             yield file
+
+    def _end_last_line(self, file: Any) -> None:
+        """End a last line that lacks nothing but its end, as some editors leave it."""
+        file.seek(self._end)
+        tail = file.read().rpartition(b"\n")[2]
+        with suppress(ValueError):
+            if json.loads(tail):
+                file.write(b"\n")
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -261,7 +266,8 @@ class Edits:
         line = as_line(record)
         file.truncate(self._end)  # what a killed process left half written
         append_whole(self.path, file, self._end, line)
-        os.fsync(file.fileno())
+        with writing(self.path):
+            os.fsync(file.fileno())
         self._end += len(line)
         self._note(record)
         if action != "found" and self._lacks_sidecar(item, new):

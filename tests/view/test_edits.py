@@ -120,6 +120,17 @@ def test_a_torn_last_line_is_cut_off(captions, edits, torn):
     assert [line["text"] for line in lines(again)] == ["One.", "Two."]
 
 
+def test_a_last_line_without_an_end_is_kept(captions, edits):
+    item = captions.items[0]
+    edits.change(item, seen=0, text="One.")
+    edits.path.write_bytes(edits.path.read_bytes().rstrip(b"\n"))
+    edits = Edits(edits.path)
+    with pytest.raises(StaleEditError):
+        edits.change(item, seen=0, text="Two.")
+    edits.change(item, seen=1, text="Two.")
+    assert [line["text"] for line in lines(edits)] == ["One.", "Two."]
+
+
 @pytest.mark.parametrize("content", [b"dear diary", b"dear diary\n", b'{"schema": "sira.caption/1"}\n', b"\xff\n"])
 def test_other_files_are_left_alone(captions, content):
     captions.edits_file.write_bytes(content)

@@ -43,6 +43,7 @@ function settle() {
   for (const [id, rows] of [["filter", FILTERS], ["sort", SORTS]])
     field(id).replaceChildren(...options(rows).map(([value, [title]]) => element("option", { value }, title)));
   document.getElementById("cards").classList.toggle("comparing", store.other !== null);
+  document.querySelector(".kept").textContent = `Changes are kept in ${store.edits}`;
   document.querySelector("#help dl").replaceChildren(
     ...KEYS.filter(([key]) => key !== "t" || store.other).map(([key, what]) => element("div", {}, element("dt", {}, element("kbd", {}, key)), element("dd", {}, what))),
   );
