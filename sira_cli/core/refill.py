@@ -31,12 +31,13 @@ class RowBatch:
 
         Args:
             model: a Hugging Face LVLM; whatever hooks change its logits must be on it when `join` and `step` run.
-            rows: how many there will be at most, as far as it is known.
+            rows: how many there will be at most, for compiled steps; others make room as rows join.
             compile_config: how steps are compiled; None: they are not. One graph serves all steps as long as no more
                 rows join than `rows`, and no longer texts than the first ones may become.
         """
         self._model = model
-        self._rows, self._compile_config = rows, compile_config
+        self._rows = 0 if compile_config is None else rows
+        self._compile_config = compile_config
         backbone = find_backbone(model)
         self._layers, self._windows = len(backbone.decoder_layers), windows(model)
         self._takes_kinds = takes_masks_by_kind(model)
