@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from sira_cli.models.refilling import RefilledSlots
+from sira_cli.models.texts import TextSettings
 from sira_cli.serve.app import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, ask, said, streamed
@@ -166,3 +167,13 @@ def test_a_pass_that_fails_is_tried_again_for_each_text_alone(lvlm, monkeypatch)
         )
     assert texts == expected
     assert failed
+
+
+def test_a_text_that_is_changed_at_its_end_comes_in_one_piece(lvlm):
+    """Its beginnings are not those of what the preset makes of it."""
+    changed = lvlm.preset.model_copy(update={"text": TextSettings(prefix="photo: ", max_sentences=1)})
+    lvlm = lvlm.under(lvlm.decoder, changed)
+    expected = lvlm.caption(PICTURES[0], PROMPT).text
+    assert expected.startswith("photo: ")
+    with running(lvlm) as address:
+        assert streamed(ask(client_of(address), stream=True)) == [expected]
