@@ -95,13 +95,14 @@ class Job:
             watched=self.top_logprobs is not None and not self.joins,
             words=self.words,
             verify=self._decodes,
-            **({} if self.trace is None else {"trace": True}),
+            trace=self.trace is not None,
         )
 
     @property
     def joins(self) -> bool:
         """Whether its text can begin beside others that are under way."""
-        return refills(self.method, self.preset) and not self.words and self._decodes is None
+        plain = not self.words and self.trace is None and self._decodes is None
+        return plain and refills(self.method, self.preset)
 
     @property
     def _decodes(self) -> list[Any] | None:

@@ -431,7 +431,7 @@ def test_too_large_too_many_pixels_and_a_server_that_is_gone(browser, lvlm):
         opened(browser, address)
         browser.type("#file", str(PICTURE))
         browser.click("#run")
-        wait(browser, "return !document.querySelector('.column .failure').hidden")
+        wait(browser, "return [...document.querySelectorAll('.column .failure')].every((failure) => !failure.hidden)")
         assert "pixels; this server takes 1,000\nChoose a smaller picture" in browser.text(".column .failure")
         assert "413" in browser.log("browser")[0]["message"]  # the browser itself says so, of every failed request
     browser.click("#run")
