@@ -259,6 +259,8 @@ class BatchRun:
                 continue  # its turn to fail comes later
             self.batch_size = self._largest_batch(inputs)
             self._undecided = False
+            if self._slots is not None and not len(self._slots):
+                self._slots.expect(self.batch_size)
             return
 
     def _largest_batch(self, inputs: Any) -> int:

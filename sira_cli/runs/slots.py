@@ -43,6 +43,11 @@ class PictureSlots:
         self._slots: RefilledSlots[_UnderWay] = RefilledSlots(lvlm, task, rows=rows)
         self._pictures: list[_UnderWay] = []
 
+    def expect(self, rows: int) -> None:
+        """Before the first picture: have room for so many at once, from the first one on."""
+        self._slots.rows = rows
+        self._slots.clear()
+
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._pictures)
