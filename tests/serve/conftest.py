@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import openai
 import pytest
-import uvicorn
 
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.app import Server
+from tests.support.asgi import served
 
 
 @pytest.fixture(scope="session")
@@ -33,16 +31,8 @@ def endless(lvlm: Lvlm, monkeypatch: pytest.MonkeyPatch) -> Lvlm:
 @contextmanager
 def running(lvlm: Lvlm, **settings: object) -> Iterator[str]:
     """Serve in a thread; yields the address."""
-    server = uvicorn.Server(uvicorn.Config(Server(lvlm, **settings).app, port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    with served(Server(lvlm, **settings).app) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

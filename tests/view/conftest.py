@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 from PIL import Image
 
 from sira_cli.view import Collection, Compared, Edits
 from sira_cli.view.app import Viewer
+from tests.support.asgi import served
 
 TOKEN = "a-token-of-the-test"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -72,17 +70,8 @@ def running(source: Path, other: Path | None = None, **settings: object) -> Iter
     edits = Edits(captions.edits_file, sidecars=settings.pop("sidecars", None))
     compared = None if other is None else Compared(captions, Collection.read(other))
     app = Viewer(captions, edits, token=TOKEN, compared=compared, **settings).app
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    server.config.timeout_graceful_shutdown = 1
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    with served(app, timeout_graceful_shutdown=1) as address:
+        yield address
 
 
 @pytest.fixture
