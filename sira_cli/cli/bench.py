@@ -10,6 +10,7 @@ import typer
 from sira_cli.analysis.bench import shape_names
 from sira_cli.cli.choosing import ALL, able, choose_preset, load_model, method_names
 from sira_cli.cli.console import set_verbosity, waiting
+from sira_cli.cli.option_values import TextLengths
 from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, Verbose, check_file, with_options
 from sira_cli.cli.output import save_report, table_console
 from sira_cli.cli.progress import Progress
@@ -77,6 +78,10 @@ def bench(
         ),
     ] = False,
     pictures: Annotated[int, typer.Option(min=1, metavar="N", help="Number of pictures with --throughput.")] = 128,
+    text_lengths: Annotated[
+        TextLengths | None,
+        typer.Option(help="Lengths of texts with --throughput (default: own for the bundled model, else drawn)."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -98,8 +103,8 @@ def bench(
     request the whole. Ratios are to greedy's time in the same round, with the smallest and the largest behind the
     median. No text ends before its last length. The bench checks that caches are as long as the method's streams.
 
-    With --throughput, texts have the lengths of the bundled model's captions, or for other models drawn ones (mean
-    120 tokens, standard deviation 45; in proportion less where --max-new-tokens is under 210).
+    With --throughput, texts have the lengths that the model gives them, or drawn ones (mean 120 tokens, standard
+    deviation 45; in proportion less where --max-new-tokens is under 210).
     """
     set_verbosity(quiet, verbose)
     if throughput:
@@ -116,10 +121,13 @@ def bench(
             runs=runs,
             image_tokens=image_tokens,
             compiled=compiled,
+            text_lengths=text_lengths,
             output=output,
             as_json=as_json,
         )
         return
+    if text_lengths is not None:
+        raise SettingsError("--text-lengths is for --throughput; --max-new-tokens gives lengths without it")
     methods = [name for name in method_names(method) if name]
     for name in methods:
         find(name)

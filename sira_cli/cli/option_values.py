@@ -50,3 +50,10 @@ class ColorBy(StrEnum):
 
     GROUNDING = "grounding"
     DELTA = "delta"
+
+
+class TextLengths(StrEnum):
+    """How long texts are that a benchmark decodes."""
+
+    OWN = "own"
+    DRAWN = "drawn"

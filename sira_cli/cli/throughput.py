@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sira_cli.cli.option_values import TextLengths
 from sira_cli.cli.output import save_report, table_console
 from sira_cli.cli.progress import Progress
 
@@ -23,6 +24,7 @@ def measure_throughput(
     runs: int,
     image_tokens: int,
     compiled: bool,
+    text_lengths: TextLengths | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -34,6 +36,7 @@ def measure_throughput(
         batch_size, runs: as for `throughput`.
         image_tokens: of the largest picture of noise.
         compiled: measure compiled steps, too.
+        text_lengths: the model's own or drawn ones; None: own for the bundled model, else drawn.
         output: file of the report.
         as_json: print it as JSON.
     """
@@ -43,6 +46,7 @@ def measure_throughput(
     from sira_cli.models.presets import BUNDLED
 
     bundled = lvlm.preset.model == BUNDLED
+    text_lengths = text_lengths or (TextLengths.OWN if bundled else TextLengths.DRAWN)
     if bundled:
         images = [scene.open().image for scene in islice(validation_pictures(), count)]
     else:
@@ -53,7 +57,7 @@ def measure_throughput(
             images,
             batch_size=batch_size,
             runs=runs,
-            drawn=not bundled,
+            drawn=text_lengths == TextLengths.DRAWN,
             compile=compiled,
             on_turn=progress.advance,
         )

@@ -86,10 +86,25 @@ def test_the_command(sira, tmp_path):
     assert code == 0
     record = json.loads(file.read_text())
     assert (record["batch_size"], record["pictures"], record["drawn"]) == (2, 3, False)
+    assert "as the model writes them" in out
     assert max(record["lengths"]) == 40
     assert [row["name"] for row in record["rows"]] == [str(contestant) for contestant in CONTESTANTS]
     assert "greedy, refilled slots" in out
     assert "3 pictures, 2 at once" in out
+
+
+def test_the_bundled_model_decodes_drawn_lengths_if_asked(sira):
+    given = ["--throughput", "-b", 2, "--pictures", 3, "--runs", 1, "--max-new-tokens", 12, "--text-lengths", "drawn"]
+    code, out, _ = sira("bench", "-p", "demo", *given, "--json")
+    assert code == 0
+    record = json.loads(out)
+    assert (record["drawn"], record["lengths"]) == (True, drawn_lengths(3, 12))
+
+
+def test_lengths_are_for_throughput(sira):
+    code, _, err = sira("bench", "-p", "demo", "--text-lengths", "own")
+    assert code == 2
+    assert "--text-lengths is for --throughput" in err
 
 
 def test_other_models_see_noise_and_decode_drawn_lengths(sira, qwen_folder, tmp_path):
