@@ -79,7 +79,7 @@ def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("benchmarks")
     for archive in sorted((Path(__file__).parent / "data" / "benchmarks").glob("*.tar.xz")):
         with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+            packed.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # since 3.11.4
     return folder
 
 
