@@ -56,8 +56,6 @@ def serve(
 ) -> None:
     """Answer programs that speak OpenAI's protocol, on this machine only unless --host says otherwise.
 
-    Opened in a browser, the address shows a page to try it: two methods side by side, with scores of words and things.
-
     Requests go to /v1/chat/completions, with one picture each as data:image/...;base64. The address itself is a page
     that shows two methods side by side. Prompts and pictures are never logged, no files are opened for a client, and
     nothing is fetched unless --allow-urls says so.
