@@ -9,10 +9,9 @@ import typer
 
 from sira_cli.cli.choosing import choose, load_model
 from sira_cli.cli.console import note, set_verbosity, verbosity
+from sira_cli.cli.listening import LOOPBACK, listening
 from sira_cli.cli.options import DecodingOptions, ModelOptions, Quiet, Verbose, with_options
 from sira_cli.errors import SettingsError
-
-LOOPBACK = ("127.0.0.1", "localhost")
 
 EXAMPLES = """
 sira serve -p demo
@@ -26,7 +25,9 @@ def serve(
     model: ModelOptions,
     decoding: DecodingOptions,
     host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")] = LOOPBACK[0],
-    port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="Port to listen at.")] = 8000,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen at; 0: a free one.")
+    ] = 8000,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -70,28 +71,26 @@ def serve(
         from sira_cli.serve.app import Limits, Server
     except ModuleNotFoundError as error:
         raise SettingsError(f"sira serve needs {error.name}: pip install 'sira-cli[serve]'") from error
-    lvlm = load_model(preset, model, method)
-    server = Server(
-        lvlm,
-        batch_size=batch_size,
-        most_waiting=max_waiting,
-        limits=Limits(max_tokens, max_megapixels * 10**6, max_mb * 2**20, timeout),
-        api_key=api_key,
-        hosts=None if api_key else list(LOOPBACK),
-        allow_urls=allow_urls,
-    )
-    config = uvicorn.Config(
-        server.app,
-        host=host,
-        port=port,
-        log_level="info" if verbosity() else "warning",
-        access_log=verbosity() > 0,
-        server_header=False,
-        timeout_graceful_shutdown=int(timeout),
-    )
-    signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn ends well, and then sends it again
-    address = f"http://{host}:{port}"
-    note(
-        f"{preset.name or preset.model} with {method.name} at {address}/v1, a page to try it at {address} (Ctrl-C ends)"
-    )
-    uvicorn.Server(config).run()
+    with listening(host, port) as listener:  # before the model is loaded, so that a port that is taken is known at once
+        lvlm = load_model(preset, model, method)
+        server = Server(
+            lvlm,
+            batch_size=batch_size,
+            most_waiting=max_waiting,
+            limits=Limits(max_tokens, max_megapixels * 10**6, max_mb * 2**20, timeout),
+            api_key=api_key,
+            hosts=None if api_key else list(LOOPBACK),
+            allow_urls=allow_urls,
+        )
+        config = uvicorn.Config(
+            server.app,
+            log_level="info" if verbosity() else "warning",
+            access_log=verbosity() > 0,
+            server_header=False,
+            timeout_graceful_shutdown=int(timeout),
+        )
+        signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn ends well, and then sends it again
+        address = f"http://{host}:{listener.getsockname()[1]}"
+        name = preset.name or preset.model
+        note(f"{name} with {method.name} at {address}/v1, a page to try it at {address} (Ctrl-C ends)")
+        uvicorn.Server(config).run(sockets=[listener])

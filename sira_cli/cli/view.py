@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,13 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.console import note, say, set_verbosity, verbosity
+from sira_cli.cli.listening import LOOPBACK, listening
 from sira_cli.cli.options import Verbose
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.view import Collection
-
-LOOPBACK = ("127.0.0.1", "localhost")
 
 EXAMPLES = """
 sira view captions.jsonl
@@ -115,7 +112,7 @@ def view(
     log.settle(captions.items)
     token = secrets.token_urlsafe(24)
     viewer = Viewer(captions, log, token=token, compared=compared, hosts=list(LOOPBACK) if host in LOOPBACK else None)
-    with _listening(host, port) as listener:
+    with listening(host, port) as listener:
         _say_found(captions)
         address = f"http://{host}:{listener.getsockname()[1]}/?token={token}"
         say(f"{address} (Ctrl-C ends)")
@@ -125,21 +122,6 @@ def view(
         signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn ends well, and then sends it again
         with nullcontext() if no_browser or not _has_desktop() else _browser(address):
             uvicorn.Server(config).run(sockets=[listener])
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        SettingsError: it cannot.
-    """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise SettingsError(f"--port {port}: is taken by another program: give another one, or 0") from error
-        raise SettingsError(f"--host {host} --port {port}: cannot listen there: {error.strerror}") from error
 
 
 def _say_found(captions: Collection) -> None:

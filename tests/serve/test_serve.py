@@ -363,6 +363,14 @@ def test_the_command_answers_and_ends_well(sent, code):
         assert PROMPT not in said_more
 
 
+def test_a_port_that_is_taken_is_known_before_the_model_is_loaded(sira, monkeypatch):
+    monkeypatch.setattr("sira_cli.cli.serve.load_model", None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, _, err = sira("serve", "-p", "demo", "--port", taken.getsockname()[1])
+    assert code == 2
+    assert "is taken by another program: give another one" in err
+
+
 def test_other_machines_need_a_key(sira):
     code, _, err = sira("serve", "-p", "demo", "--host", "0.0.0.0")
     assert code == 2
