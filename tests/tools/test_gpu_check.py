@@ -73,10 +73,17 @@ def test_the_report_keeps_what_earlier_commands_found(folder):
 
 
 def test_the_figures_of_a_report_are_its_ratios():
-    assert gpu_check.figures_of(BENCH / "cpu-qwen2.5-vl-3b.json").startswith(
-        "sira by greedy, batch 1: prefill 1.075, step 1.117, 128 tokens 1.068; vcd by greedy, batch 1: prefill 3.281"
+    file, many = BENCH / "cpu-qwen2.5-vl-3b.json", BENCH / "cpu-demo-throughput.json"
+    _, sira, vcd = json.loads(file.read_text())["rows"]
+    prefill, step, request = (
+        part["ratio"]["median"] for part in (sira["prefill"], sira["step"], sira["requests"]["128"])
     )
-    assert gpu_check.figures_of(BENCH / "cpu-demo-throughput.json").startswith("sira, static batches 1.32/s; ")
+    assert gpu_check.figures_of(file).startswith(
+        f"sira by greedy, batch 1: prefill {prefill:.3f}, step {step:.3f}, 128 tokens {request:.3f}; "
+        f"vcd by greedy, batch 1: prefill {vcd['prefill']['ratio']['median']:.3f}"
+    )
+    speed = json.loads(many.read_text())["rows"][0]["pictures_per_second"]["median"]
+    assert gpu_check.figures_of(many).startswith(f"sira, static batches {speed:.2f}/s; ")
 
 
 @pytest.mark.parametrize(("k", "equal"), [(3, True), (1, False)])
