@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import os
 import sys
 import tarfile
@@ -27,6 +28,8 @@ from tests.support import tiny
 from tests.support.checkpoints import write_llava, write_qwen
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+_HOMES = itertools.count()
 
 
 @functools.cache
@@ -83,10 +86,12 @@ def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def home(tmp_path_factory):
-    """Where commands find the user's presets, and keep what they cache."""
-    return tmp_path_factory.mktemp("home")
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where commands find the user's presets and calibrations, and keep what they cache: each test has its own."""
+    home = tmp_path_factory.getbasetemp() / "homes" / str(next(_HOMES))
+    monkeypatch.setenv("SIRA_HOME", str(home))
+    return home
 
 
 @pytest.fixture

@@ -73,14 +73,7 @@ def pope(sira, scenes, loaded):
 
 
 @pytest.fixture
-def fresh_home(tmp_path, monkeypatch) -> Path:
-    """Where nothing is cached yet."""
-    monkeypatch.setenv("SIRA_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def coco(fresh_home, tmp_path) -> Path:
+def coco(tmp_path) -> Path:
     return write_coco(tmp_path / "coco" / "annotations").parent
 
 

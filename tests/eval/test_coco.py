@@ -16,12 +16,6 @@ from sira_cli.models import presets
 from tests.support.eval import language_data
 from tests.support.eval.coco_data import CATEGORIES, IMAGES, write_coco
 
-
-@pytest.fixture(autouse=True)
-def home(fresh_home) -> Path:
-    return fresh_home
-
-
 # Ground truth
 
 

@@ -37,8 +37,8 @@ def test_a_table_gives_the_figures_of_cocos_files(chair, tmp_path, entry):
     assert table.facts()["annotations"] == [str(path)]
 
 
-def test_the_cache_is_such_a_table(chair, fresh_home):
-    (path,) = fresh_home.rglob("chair/*.json")
+def test_the_cache_is_such_a_table(chair, home):
+    (path,) = home.rglob("chair/*.json")
     table = Chair.of(path, ids=list(IMAGES), language="fallback")
     assert table.score(table.parts[0], CAPTIONS) == chair.score(chair.parts[0], CAPTIONS)
 

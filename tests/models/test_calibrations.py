@@ -23,12 +23,6 @@ class Needy(Calibrated):
     name = "needy"
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("SIRA_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def made(kind="needy", revision=REVISION, value=1.0):
     origin = Origin(kind, "/models/tiny", revision, {"pictures": 3}, "0.3.0")
     return Calibration(origin, {"directions": torch.full((2, 3), value)})

@@ -33,9 +33,8 @@ def lvlms():
 
 
 @pytest.fixture(autouse=True)
-def weights(home, monkeypatch, lvlms):
+def weights(home, lvlms):
     """Weights that are known, for the bundled model."""
-    monkeypatch.setenv("SIRA_HOME", str(home))
     tensors = {}
     for method, values in VALUES.items():
         tensors |= Weights(torch.tensor(values, dtype=torch.float64), LINE).tensors(method)

@@ -18,11 +18,6 @@ SHIPPED = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("SIRA_HOME", str(tmp_path / "home"))
-
-
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -132,9 +127,9 @@ def test_every_mistake_of_a_file_is_named_at_once(tmp_path):
         presets.find(str(path))
 
 
-def test_a_users_preset_comes_before_a_shipped_one(tmp_path):
-    write(tmp_path / "home/presets/llava-1.5-7b.yaml", "model: mine/llava")
-    write(tmp_path / "home/presets/other.yml", "model: mine/other")
+def test_a_users_preset_comes_before_a_shipped_one(home):
+    write(home / "presets/llava-1.5-7b.yaml", "model: mine/llava")
+    write(home / "presets/other.yml", "model: mine/other")
     assert presets.find("llava-1.5-7b").model == "mine/llava"
     assert presets.find("other") == Preset(name="other", model="mine/other")
 

@@ -48,13 +48,14 @@ def folder(tmp_path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def at_once(tmp_path_factory, home) -> Callable[[int], bytes]:
+def at_once(tmp_path_factory) -> Callable[[int], bytes]:
     """What an uninterrupted run leaves, by the number of pictures."""
 
     @functools.cache
     def left(pictures: int) -> bytes:
-        folder = make_folder(tmp_path_factory.mktemp("at-once") / "pictures", pictures)
-        assert finish(folder, home)[0] == 3
+        place = tmp_path_factory.mktemp("at-once")
+        folder = make_folder(place / "pictures", pictures)
+        assert finish(folder, place / "home")[0] == 3
         return without_time(folder / "captions.jsonl")
 
     return left
