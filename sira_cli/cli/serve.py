@@ -48,7 +48,12 @@ def serve(
     ] = 64,
     max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest text that may be asked for.")] = 1024,
     max_mb: Annotated[int, typer.Option(metavar="MB", min=1, help="Largest request; larger ones get 413.")] = 32,
-    max_megapixels: Annotated[int, typer.Option(metavar="N", min=1, help="Largest picture; larger ones get 413.")] = 32,
+    max_megapixels: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Largest picture, or several of a request together; then 413.")
+    ] = 32,
+    max_pictures: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Most pictures in one conversation; more get 413.")
+    ] = 8,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="Longest time until an answer ends; then 504.")
     ] = 300.0,
@@ -57,7 +62,7 @@ def serve(
 ) -> None:
     """Answer programs that speak OpenAI's protocol, on this machine only unless --host says otherwise.
 
-    Requests go to /v1/chat/completions, with one picture each as data:image/...;base64. The address itself is a page
+    Requests go to /v1/chat/completions, with pictures as data:image/...;base64. The address itself is a page
     that shows two methods side by side. Prompts and pictures are never logged, no files are opened for a client, and
     nothing is fetched unless --allow-urls says so.
     """
@@ -68,7 +73,8 @@ def serve(
     try:
         import uvicorn
 
-        from sira_cli.serve.app import Limits, Server
+        from sira_cli.serve.app import Server
+        from sira_cli.serve.pictures import Limits
     except ModuleNotFoundError as error:
         raise SettingsError(f"sira serve needs {error.name}: pip install 'sira-cli[serve]'") from error
     with listening(host, port) as listener:  # before the model is loaded, so that a port that is taken is known at once
@@ -77,7 +83,7 @@ def serve(
             lvlm,
             batch_size=batch_size,
             most_waiting=max_waiting,
-            limits=Limits(max_tokens, max_megapixels * 10**6, max_mb * 2**20, timeout),
+            limits=Limits(max_tokens, max_megapixels * 10**6, max_mb * 2**20, timeout, max_pictures),
             api_key=api_key,
             hosts=None if api_key else list(LOOPBACK),
             allow_urls=allow_urls,

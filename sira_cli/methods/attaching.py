@@ -16,9 +16,7 @@ from sira_cli.methods import find, require
 from sira_cli.methods.base import Ability, Method, TwoPasses
 
 if TYPE_CHECKING:
-    from PIL import Image
-
-    from sira_cli.methods.prompts import Prompt
+    from sira_cli.methods.prompts import Prompt, Shown
 
 
 @contextmanager
@@ -85,7 +83,7 @@ class _ModelAlone:
         self.find_image = config.image_tokens.resolve(model.config).find
 
     def chat_inputs(
-        self, images: Sequence[Image.Image], prompts: Sequence[Prompt], *, system: str = ""
+        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = ""
     ) -> Mapping[str, Tensor]:
         """Refuse: only a processor can word a prompt anew."""
         raise SettingsError(

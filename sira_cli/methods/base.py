@@ -13,11 +13,10 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods.settings import FORK_SETTINGS, Setting, setting_of
 
 if TYPE_CHECKING:
-    from PIL import Image
     from torch import Tensor
 
     from sira_cli.core.fork import OnStep
-    from sira_cli.methods.prompts import Prompt
+    from sira_cli.methods.prompts import Prompt, Shown
 
 
 class Ability(StrEnum):
@@ -41,7 +40,7 @@ class PromptMaker(Protocol):
         ...
 
     def chat_inputs(
-        self, images: Sequence[Image.Image], prompts: Sequence[Prompt], *, system: str = ""
+        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = ""
     ) -> Mapping[str, Tensor]:
         """Return B pictures and prompts in the checkpoint's chat format, left-padded, on the CPU."""
         ...
@@ -170,7 +169,7 @@ class Method:
     def branch_inputs(
         self,
         maker: PromptMaker,
-        images: Sequence[Image.Image],
+        images: Sequence[Shown],
         prompts: Sequence[Prompt],
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],

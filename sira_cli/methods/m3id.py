@@ -13,10 +13,9 @@ from sira_cli.methods.settings import setting
 from sira_cli.methods.text_only import without_image
 
 if TYPE_CHECKING:
-    from PIL import Image
     from torch import Tensor
 
-    from sira_cli.methods.prompts import Prompt
+    from sira_cli.methods.prompts import Prompt, Shown
 
 LARGEST = 80.0  # limit of decay * t: float32 cannot hold e^88
 
@@ -40,7 +39,7 @@ class M3id(TwoPasses):
     def branch_inputs(
         self,
         maker: PromptMaker,
-        images: Sequence[Image.Image],
+        images: Sequence[Shown],
         prompts: Sequence[Prompt],
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],

@@ -18,11 +18,10 @@ from sira_cli.methods.calibrated import Calibrated
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
-    from PIL import Image
     from torch import Tensor
 
     from sira_cli.core.hooks import Removable
-    from sira_cli.methods.prompts import Prompt
+    from sira_cli.methods.prompts import Prompt, Shown
 
 MASS = "image_mass"  # of a calibration: float32 [L, H], mean attention on image tokens of each head
 THRESHOLD, HEADS = 2.5, 32  # z-score of an image head, for as many heads per layer as LLaVA-1.5-7B has
@@ -95,7 +94,7 @@ class MaskCd(TwoPasses, Calibrated):
     def branch_inputs(
         self,
         maker: PromptMaker,
-        images: Sequence[Image.Image],
+        images: Sequence[Shown],
         prompts: Sequence[Prompt],
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],

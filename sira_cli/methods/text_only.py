@@ -11,10 +11,9 @@ from sira_cli.methods.base import PromptMaker, TwoPasses
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
-    from PIL import Image
     from torch import Tensor
 
-    from sira_cli.methods.prompts import Prompt
+    from sira_cli.methods.prompts import Prompt, Shown
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class TextOnly(TwoPasses):
     def branch_inputs(
         self,
         maker: PromptMaker,
-        images: Sequence[Image.Image],
+        images: Sequence[Shown],
         prompts: Sequence[Prompt],
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],

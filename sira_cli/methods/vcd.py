@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.prompts import picture_count
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
-    from PIL import Image
     from torch import Tensor
 
-    from sira_cli.methods.prompts import Prompt
+    from sira_cli.methods.prompts import Prompt, Shown
 
 STEPS = 1000
 
@@ -40,15 +41,16 @@ class Vcd(TwoPasses):
     def branch_inputs(
         self,
         maker: PromptMaker,
-        images: Sequence[Image.Image],
+        images: Sequence[Shown],
         prompts: Sequence[Prompt],
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],
     ) -> dict[str, Tensor]:
         """Return the same prompts with noised pictures."""
         tokens = maker.find_image(inputs["input_ids"]).sum(dim=1)
+        counts = [picture_count(prompt) for prompt in prompts] or [1] * len(tokens)
         copies = getattr(maker.model.config.vision_config, "temporal_patch_size", 1)
-        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, seeds)}
+        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, seeds, counts)}
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Contrast, then cut off."""
@@ -64,25 +66,39 @@ def signal_share(step: int) -> float:
     return share
 
 
-def noised(inputs: Mapping[str, Tensor], image_tokens: Tensor, copies: int, step: int, seeds: Sequence[int]) -> Tensor:
+def noised(
+    inputs: Mapping[str, Tensor],
+    image_tokens: Tensor,
+    copies: int,
+    step: int,
+    seeds: Sequence[int],
+    counts: Sequence[int] | None = None,
+) -> Tensor:
     """Return x' = sqrt(a) x + sqrt(1 - a) e of normalised pixels x, in float32; a = `signal_share(step)`.
 
-    Each picture draws its noise e from its own seed, whatever else is in the batch. Padding stays as it is.
+    Each prompt has its own seed, from which its pictures draw their noise e in order, whatever else is in the batch.
+    Padding stays as it is.
 
     Args:
-        inputs: what the processor made of B prompts with one picture each.
+        inputs: what the processor made of B prompts.
         image_tokens: `[B]` how many each prompt has.
         copies: how often a patch of `pixel_values` holds the same frame (Qwen: temporal_patch_size); all get one e.
         step: 0 to 999.
         seeds: of the noise, B of them.
+        counts: of each prompt's pictures, B of them; None: one each.
     """
     import torch
 
     pixels = inputs["pixel_values"].float()
     mixed, share = pixels.clone(), signal_share(step)
-    for picture, seed in zip(_pictures(inputs, pixels, image_tokens.tolist()), seeds, strict=True):
+    counts = [1] * len(seeds) if counts is None else counts
+    pictures = list(_pictures(inputs, pixels, image_tokens.tolist(), sum(counts)))
+    if len(pictures) != len(seeds):
+        each = iter(pictures)
+        pictures = [[part for picture in islice(each, count) for part in picture] for count in counts]
+    for parts, seed in zip(pictures, seeds, strict=True):
         generator = torch.Generator().manual_seed(seed)
-        for part in picture:
+        for part in parts:
             x = pixels[part]
             if "image_grid_thw" in inputs:  # [patches, 3 * copies * side * side]
                 e = torch.randn(len(x), 3, 1, x.shape[1] // (3 * copies), generator=generator)
@@ -93,18 +109,18 @@ def noised(inputs: Mapping[str, Tensor], image_tokens: Tensor, copies: int, step
     return mixed
 
 
-def _pictures(inputs: Mapping[str, Tensor], pixels: Tensor, image_tokens: list[int]) -> Iterator[list[Any]]:
-    """Yield where each prompt's picture lies in `pixels`: indices of its parts, without padding of the batch."""
+def _pictures(inputs: Mapping[str, Tensor], pixels: Tensor, image_tokens: list[int], count: int) -> Iterator[list[Any]]:
+    """Yield where each of `count` pictures, or those of each prompt, lie in `pixels`: indices of parts, not padding."""
     if "image_grid_thw" in inputs:  # rows of patches, one picture after the other
         start = 0
-        for count in inputs["image_grid_thw"].prod(dim=-1).tolist():
-            yield [slice(start, start + count)]
-            start += count
-    elif pixels.ndim == 5:  # [B, tiles, 3, H, W]
+        for patches in inputs["image_grid_thw"].prod(dim=-1).tolist():
+            yield [slice(start, start + patches)]
+            start += patches
+    elif pixels.ndim == 5:  # [pictures or prompts, tiles, 3, H, W]
         for row in range(len(pixels)):
             tiles = [tile for tile in range(pixels.shape[1]) if bool(pixels[row, tile].any())]
             yield [(row, tile) for tile in tiles]
-    elif len(pixels) == len(image_tokens):  # [B, 3, H, W], in the upper left corner where sizes differ
+    elif len(pixels) == count:  # [pictures, 3, H, W], in the upper left corner where sizes differ
         sizes = inputs.get("image_sizes")
         for row in range(len(pixels)):
             height, width = pixels.shape[2:] if sizes is None else sizes[row].tolist()
@@ -114,6 +130,6 @@ def _pictures(inputs: Mapping[str, Tensor], pixels: Tensor, image_tokens: list[i
         if [count // each * each for count in image_tokens] != image_tokens:
             raise UnsupportedModelError("method vcd cannot tell which pixels belong to which picture of a batch")
         start = 0
-        for count in image_tokens:
-            yield [(tile,) for tile in range(start, start + count // each)]
-            start += count // each
+        for tokens in image_tokens:
+            yield [(tile,) for tile in range(start, start + tokens // each)]
+            start += tokens // each

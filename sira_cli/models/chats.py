@@ -34,12 +34,12 @@ class Chats:
         self.plain = self._wants_plain_text()
         self._takes_system = not system or self._takes_system_message()
 
-    def chat(self, prompt: Prompt, image: Any) -> Chat:
+    def chat(self, prompt: Prompt, images: Sequence[Any]) -> Chat:
         """Return the messages of a prompt, in the form in which the template renders them.
 
         Args:
             prompt: one text, or a conversation.
-            image: the picture.
+            images: the pictures, one for each turn that has one.
 
         Raises:
             SettingsError: the template does not render all turns of a conversation.
@@ -47,26 +47,27 @@ class Chats:
         turns = list(turns_of(prompt))
         if self._system and not self._takes_system:
             turns[0] = replace(turns[0], text=f"{self._system} {turns[0].text}")
-        chat = self._messages(turns, image, as_text=self.plain)
+        chat = self._messages(turns, images, as_text=self.plain)
         if isinstance(prompt, str) or self._renders(chat, turns):
             return chat
-        chat = self._messages(turns, image, as_text=True)
+        chat = self._messages(turns, images, as_text=True)
         if self._renders(chat, turns):
             return chat
         raise SettingsError(
-            f"the model's chat template does not take the turns {', '.join(turn.role for turn in turns)}, with the "
-            "picture in one of them: send one message of the user with the picture"
+            f"the model's chat template does not take the turns {', '.join(turn.role for turn in turns)} with their "
+            "pictures: send one message of the user with one picture"
         )
 
-    def _messages(self, turns: Sequence[Turn], image: Any, *, as_text: bool) -> Chat:
+    def _messages(self, turns: Sequence[Turn], images: Sequence[Any], *, as_text: bool) -> Chat:
         """Return turns as messages; `as_text`: with text as the content of those of the assistant."""
+        unseen = iter(images)
         first = [self._message("system", self._system)] if self._system and self._takes_system else []
         return [
             *first,
             *(
                 {"role": turn.role, "content": turn.text}
                 if as_text and turn.role == "assistant"
-                else self._message(turn.role, turn.text, image if turn.picture else None)
+                else self._message(turn.role, turn.text, next(unseen) if turn.picture else None)
                 for turn in turns
             ),
         ]
@@ -78,7 +79,7 @@ class Chats:
         return {"role": role, "content": [*seen, {"type": "text", "text": text}]}
 
     def _renders(self, chat: Chat, turns: Sequence[Turn]) -> bool:
-        """Return whether what the turns say is rendered in their order, and the picture where it belongs."""
+        """Return whether what the turns say is rendered in their order, and the pictures where they belong."""
         try:
             rendered, alone = self._rendered(chat), self._rendered([self._message("user", "?", "image")])
         except (TemplateError, TypeError):
@@ -92,7 +93,7 @@ class Chats:
             if begins < 0 or (turn.picture and token not in rendered[place:begins]):
                 return False
             place = begins + len(turn.text.strip())
-        return not token or rendered.count(token) == alone.count(token)
+        return not token or rendered.count(token) == alone.count(token) * sum(turn.picture for turn in turns)
 
     def _rendered(self, chat: Chat) -> str:
         text: str = self._processor.apply_chat_template(

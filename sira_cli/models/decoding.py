@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from PIL import Image
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
@@ -17,7 +16,7 @@ from sira_cli.core.fork import Fork, Step
 from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
-from sira_cli.methods.prompts import Conversation, Prompt, turns_of
+from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models.calibrations import calibrated
 from sira_cli.models.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.end_tokens import EndTokens
@@ -29,6 +28,9 @@ from sira_cli.models.sampling import derived_seed, sampler
 from sira_cli.models.starts import Start, Trail
 from sira_cli.models.streamers import NewTokens, TextPieces
 from sira_cli.models.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 BRANCH = "contrast_"  # begins the names of the inputs that a contrast stream of its own gets
 
@@ -159,12 +161,12 @@ class DecodingModel:
                 raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
 
     def chat_inputs(
-        self, images: Sequence[Image.Image], prompts: Sequence[Prompt], *, system: str = ""
+        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = ""
     ) -> Mapping[str, torch.Tensor]:
         """Return B pictures and prompts in the checkpoint's chat format; see `processors.chat_inputs`.
 
         Args:
-            images, prompts: B of each.
+            images, prompts: as for `prepare`.
             system: the system's message; empty: the preset's.
         """
         inputs: Mapping[str, torch.Tensor] = chat_inputs(
@@ -173,18 +175,19 @@ class DecodingModel:
         return inputs
 
     def prepare(
-        self, images: Sequence[Image.Image], prompts: Sequence[Prompt], image_hashes: Sequence[str] | None = None
+        self, images: Sequence[Shown], prompts: Sequence[Prompt], image_hashes: Sequence[str] | None = None
     ) -> Any:
         """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU. Safe in another thread.
 
         The inputs of a contrast stream that is a pass of its own are among them, under names that begin with `BRANCH`.
 
         Args:
-            images, prompts: B of each.
-            image_hashes: what tells the pictures apart, for methods that draw noise; None: their samples do.
+            images, prompts: B of each; with a conversation, as many pictures as it has turns with one.
+            image_hashes: what tells each prompt's pictures apart, for methods that draw noise; None: their samples.
         """
         if image_hashes is None and self.decoder.uses_seed:
-            image_hashes = [hashlib.sha256(image.tobytes()).hexdigest() for image in images]
+            samples = [b"".join(image.tobytes() for image in pictures_of(shown)) for shown in images]
+            image_hashes = [hashlib.sha256(each).hexdigest() for each in samples]
         seeds = self.picture_seeds(image_hashes or [""] * len(images))
         with self.vocabulary.lock:
             inputs: Any = self.chat_inputs(images, prompts)

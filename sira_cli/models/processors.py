@@ -13,16 +13,19 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 from transformers.processing_utils import ProcessorMixin
 
 from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
-from sira_cli.methods.prompts import Conversation, Prompt
+from sira_cli.methods.prompts import Conversation, Prompt, picture_count, pictures_of
 from sira_cli.models.chats import Chats
 from sira_cli.pictures.names import one_line
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 # Checkpoints that carry no chat template, and the prompt that their family was trained with.
 PROMPTS_WITHOUT_TEMPLATE = {
@@ -57,13 +60,13 @@ def load_processor(folder: Path, *, max_pixels: int | None = None, trust_remote_
 
 
 def chat_inputs(
-    processor: Any, model_type: str, images: Sequence[Any], prompts: Sequence[Prompt], *, system: str = ""
+    processor: Any, model_type: str, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = ""
 ) -> Any:
-    """Turn pictures, each with a prompt, into the model's inputs, in the checkpoint's chat format.
+    """Turn prompts, each with its pictures, into the model's inputs, in the checkpoint's chat format.
 
     Args:
         processor, model_type: the checkpoint's.
-        images, prompts: B of each.
+        images, prompts: B of each; with a conversation, as many pictures as it has turns with one.
         system: the system's message instead of the template's own; in front of the prompts where there is none.
 
     Returns:
@@ -86,9 +89,9 @@ def chat_inputs(
         texts = [PROMPTS_WITHOUT_TEMPLATE[model_type].format(prompt=prompt) for prompt in said]
         return processor(images=[[image] for image in images], text=texts, padding=True, return_tensors="pt")
     chats = Chats(processor, template, system)
-    beside = {"images": [[image] for image in images]} if chats.plain else {}
+    beside = {"images": [pictures_of(shown) for shown in images]} if chats.plain else {}
     return processor.apply_chat_template(
-        [chats.chat(prompt, image) for prompt, image in zip(prompts, images, strict=True)],
+        [chats.chat(prompt, pictures_of(shown)) for prompt, shown in zip(prompts, images, strict=True)],
         chat_template=template,
         add_generation_prompt=True,
         tokenize=True,
@@ -108,9 +111,9 @@ def check_chat(processor: Any, conversation: Conversation, system: str) -> None:
     if template is None:
         raise SettingsError(
             "the checkpoint has no chat template, so that there is no format for several turns: send one message of "
-            "the user with the picture"
+            "the user with one picture"
         )
-    Chats(processor, template, system).chat(conversation, "picture")
+    Chats(processor, template, system).chat(conversation, ["picture"] * picture_count(conversation))
 
 
 def refused(name: str, error: Exception) -> PictureError:

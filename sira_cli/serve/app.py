@@ -9,12 +9,10 @@ And a page at `/` that asks it (`serve/page`), with `/settings` and `/report`.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -25,34 +23,17 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from sira_cli._version import __version__
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
 from sira_cli.serve.jobs import Job, Piece, Reply, prompt_of, settings_of
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
-from sira_cli.serve.protocol import ChatRequest, RequestError, picture_data
+from sira_cli.serve.pictures import Limits, Received, receive
+from sira_cli.serve.protocol import ChatRequest, RequestError
 from sira_cli.serve.report import ReportRequest, report_of
 
 RETRY_AFTER = "2"  # seconds, for clients that come when too many wait
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request may cost.
-
-    Attributes:
-        tokens: of a text.
-        pixels: of a picture.
-        data: bytes of a body.
-        seconds: from the request to the end of its answer.
-    """
-
-    tokens: int = 1024
-    pixels: int = 2**25
-    data: int = 2**25
-    seconds: float = 300.0
 
 
 class Server:
@@ -154,9 +135,10 @@ class Server:
     async def _report(self, request: Request) -> Response:
         began = time.monotonic()
         asked = ReportRequest.parse(await self._read(request))
-        jobs = []
+        jobs: list[Job] = []
         for chat in asked.chats():
-            job, answer = await self._begin(request, chat, began, trace=True)
+            received = jobs[0].pictures if jobs else None
+            job, answer = await self._begin(request, chat, began, trace=True, received=received)
             await answer.next()
             jobs.append(job)
         page = await asyncio.to_thread(report_of, jobs, asked.title)
@@ -188,7 +170,13 @@ class Server:
             raise RequestError("the request's body did not end in time", 408, code="timeout") from None
 
     async def _begin(
-        self, request: Request, chat: ChatRequest, began: float, *, trace: bool = False
+        self,
+        request: Request,
+        chat: ChatRequest,
+        began: float,
+        *,
+        trace: bool = False,
+        received: Received | None = None,
     ) -> tuple[Job, Answering]:
         """Let what is asked wait for its turn.
 
@@ -197,6 +185,7 @@ class Server:
             chat: what is asked.
             began: when the request came, as `time.monotonic` says it.
             trace: trace the text.
+            received: the pictures of the request, if they are known.
 
         Raises:
             RequestError: something in it is wrong, or too many wait.
@@ -209,7 +198,7 @@ class Server:
             with suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-        job = await asyncio.to_thread(self._job, chat, tell, trace)
+        job = await asyncio.to_thread(self._job, chat, tell, trace, received)
         assert self._decoder is not None
         self._decoder.submit(job)
         until = began + self._limits.seconds
@@ -225,8 +214,8 @@ class Server:
             parts.append(part)
         return b"".join(parts)
 
-    def _job(self, chat: ChatRequest, tell: Any, trace: bool) -> Job:
-        """Make a job of a request, or of the trace of its text.
+    def _job(self, chat: ChatRequest, tell: Any, trace: bool, received: Received | None) -> Job:
+        """Make a job of a request, or of the trace of its text; its pictures may have been received before.
 
         Raises:
             RequestError: something in it is wrong.
@@ -235,17 +224,11 @@ class Server:
             preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
             prompt = prompt_of(chat, preset.prompts)
             self._lvlm.check_prompt(prompt)
-            data = picture_data(chat.picture(), self._limits.data, allow_urls=self._allow_urls)
-            width, height = picture_size("the picture", data)
-            if width * height > self._limits.pixels:
-                message = f"the picture has {width * height:,} pixels; this server takes {self._limits.pixels:,}"
-                raise RequestError(message, 413, param="messages", code="too_large")
-            image, _ = decode_picture("the picture", data)
+            received = received or receive(chat.pictures(), self._limits, allow_urls=self._allow_urls)
         except (SettingsError, PictureError) as error:
             raise RequestError(str(error)) from error
         return Job(
-            image=image,
-            image_sha256=hashlib.sha256(data).hexdigest(),
+            pictures=received,
             prompt=prompt,
             preset=preset,
             method=method,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 from transformers import StoppingCriteria
 
@@ -20,6 +19,7 @@ from sira_cli.models.preset import Preset, Prompts
 from sira_cli.models.records import Answer, hash_of
 from sira_cli.models.second_look import Verify
 from sira_cli.models.vocabulary import Vocabulary
+from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import ChatRequest, RequestError
 
 Logprob = dict[str, Any]  # token, logprob, bytes; top_logprobs
@@ -47,8 +47,7 @@ class Job:
     """One request.
 
     Attributes:
-        image: RGB.
-        image_sha256: of the picture's bytes.
+        pictures: what the prompt is about.
         prompt: given to the model word by word; one text, or several turns.
         preset, method: every setting in force.
         stops: strings that end the text.
@@ -63,8 +62,7 @@ class Job:
         key: jobs with one key can be decoded together.
     """
 
-    image: Image.Image
-    image_sha256: str
+    pictures: Received
     prompt: Prompt
     preset: Preset
     method: Method
@@ -149,7 +147,7 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
         prompts: the preset's; without words, a picture is to be captioned.
 
     Raises:
-        RequestError: it is another kind of conversation than one about one picture.
+        RequestError: it is no conversation about pictures.
     """
     turns = [replace(turn, text=turn.text or prompts.caption * turn.picture) for turn in request.turns()]
     if request.sira.task == "ask":

@@ -67,9 +67,9 @@ class Prepared:
         Raises:
             PictureError: the image processor refuses a picture.
         """
-        hashes = [job.image_sha256 for job in jobs]
+        hashes = [job.pictures.sha256 for job in jobs]
         try:
-            return self.lvlm.prepare([job.image for job in jobs], [job.prompt for job in jobs], hashes)
+            return self.lvlm.prepare([job.pictures.images for job in jobs], [job.prompt for job in jobs], hashes)
         except SiraError:
             raise
         except Exception as error:
@@ -77,7 +77,7 @@ class Prepared:
 
     def seeds(self, jobs: Sequence[Job]) -> list[int]:
         """Return the seed of each job's text."""
-        return [derived_seed(job.preset.generation.seed, job.image_sha256, str(job.prompt)) for job in jobs]
+        return [derived_seed(job.preset.generation.seed, job.pictures.sha256, str(job.prompt)) for job in jobs]
 
     def answer(self, jobs: Sequence[Job]) -> None:
         """Decode some jobs together, and tell each of them.
@@ -101,7 +101,7 @@ class Prepared:
     def _rewrite(self, rewriting: VerifiedAnswers, jobs: Sequence[Job]) -> None:
         """Tell texts once they are final: what is taken out of them later must not be shown before."""
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
-        answers = rewriting.answer([job.image for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
+        answers = rewriting.answer([job.pictures.image for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
         for job, answer in zip(jobs, answers, strict=True):
             self._tell(Row(job, self.lvlm.vocabulary, self.lvlm.ends.ids), answer)
 
@@ -161,13 +161,13 @@ class Prepared:
         """Tell a text that has ended, `answer` as decoded; perhaps after a second look."""
         answer, look = self.lvlm.preset.text.finished(answer), row.job.verify
         if look is not None:
-            check = self._look.check(row.job.image, answer.text)
+            check = self._look.check(row.job.pictures.image, answer.text)
             answer = check.beside(answer, look.settings(self.lvlm.preset))
         self._tell(row, answer)
 
     def _tell(self, row: Row, answer: Answer) -> None:
         job = row.job
-        record = self.lvlm.result(job.task, "", job.image_sha256, str(job.prompt), answer).to_record()
+        record = self.lvlm.result(job.task, "", job.pictures.sha256, str(job.prompt), answer).to_record()
         job.tell(Reply(answer, {name: record[name] for name in SHOWN if name in record}, row.piece(answer.text)))
 
 

@@ -1,9 +1,7 @@
-"""What a client may send to `/v1/chat/completions`: the part of OpenAI's protocol that is about one picture."""
+"""What a client may send to `/v1/chat/completions`: the part of OpenAI's protocol that is about pictures."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -11,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sira_cli.errors import SiraError
 from sira_cli.methods.prompts import Turn
 from sira_cli.models.second_look import ROUNDS, Verify
-from sira_cli.pictures.web import WebPicture, is_web
 
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
@@ -170,6 +167,8 @@ class ChatRequest(BaseModel):
         if len(self.stops()) > MOST_STOPS or "" in self.stops():
             raise RequestError(f"stop: up to {MOST_STOPS} strings, none empty", param="stop")
         self.sira.check()
+        if self.sira.verify is not None and len(self.pictures()) > 1:
+            raise RequestError("verify: is about one picture; leave it out where there are several", param="sira")
         if self.sira.verify == "rewrite" and (self.stops() or self.logprobs):
             name = "stop" if self.stops() else "logprobs"
             raise RequestError(
@@ -193,12 +192,12 @@ class ChatRequest(BaseModel):
         return "\n".join(message.texts() for message in self.messages if message.role in SYSTEM)
 
     def turns(self) -> list[Turn]:
-        """Return what user and assistant say about one picture.
+        """Return what user and assistant say about pictures.
 
         Raises:
-            RequestError: it is another kind of conversation.
+            RequestError: there is no picture where one may be, or the last turn is not the user's.
         """
-        self.picture()
+        self.pictures()
         said = [message for message in self.messages if message.role not in SYSTEM]
         if said[-1].role != "user":
             raise RequestError("messages: expected the user's as the last one, which is answered", param="messages")
@@ -210,47 +209,21 @@ class ChatRequest(BaseModel):
             raise RequestError("messages: one of the user has neither text nor picture", param="messages")
         return turns
 
-    def picture(self) -> str:
-        """Return where the picture is.
+    def pictures(self) -> list[str]:
+        """Return where the pictures are, in order: one for each turn that has one.
 
         Raises:
-            RequestError: there is not one, or the user did not send it.
+            RequestError: there is none, somebody else than the user sent one, or one message holds several.
         """
-        found = [(message.role, url) for message in self.messages for url in message.pictures()]
-        if len(found) != 1 or found[0][0] != "user":
-            raise RequestError(
-                f"messages: expected one part of type image_url, in one message of the user; got {len(found)}. SIRA is "
-                "about what a picture supports: a request without one has no answer, and several at once are not "
-                "supported",
-                param="messages",
-            )
-        return found[0][1]
-
-
-def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> bytes:
-    """Return the bytes of a picture that comes in a request.
-
-    Args:
-        url: `data:image/...;base64,...`.
-        most_bytes: larger pictures are refused.
-        allow_urls: download it, if it is at a public address of the web.
-
-    Raises:
-        RequestError: it is elsewhere, damaged, or too large.
-        PictureError: it cannot be downloaded.
-    """
-    if allow_urls and is_web(url):
-        return WebPicture(url, url).read()
-    head, comma, coded = url.partition(",")
-    if not url.startswith("data:") or not comma or not head.endswith(";base64"):
-        raise RequestError(
-            f"image_url: expected data:image/...;base64,...; got {url[:40]!r}. This server opens no files, and "
-            "fetches pictures only with `allow_urls=`",
-            param="messages",
-        )
-    if len(coded) * 3 // 4 > most_bytes + 2:
-        raise RequestError(f"image_url: larger than {most_bytes:,} bytes", 413, param="messages", code="too_large")
-    try:
-        return base64.b64decode(coded, validate=True)
-    except binascii.Error as error:
-        raise RequestError(f"image_url: is no base64: {error}", param="messages") from None
+        found = [(message.role, message.pictures()) for message in self.messages]
+        wrong = ""
+        if not any(urls for _, urls in found):
+            wrong = "got none. SIRA is about what a picture supports: a request without one has no answer"
+        elif others := [role for role, urls in found if urls and role != "user"]:
+            wrong = f"got one in a message of role {others[0]}"
+        elif (most := max(len(urls) for _, urls in found)) > 1:
+            wrong = f"got {most} in one message; send each in a message of its own"
+        if wrong:
+            expected = "messages: expected a part of type image_url in a message of the user, at most one in each"
+            raise RequestError(f"{expected}; {wrong}", param="messages")
+        return [url for _, urls in found for url in urls]

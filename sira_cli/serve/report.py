@@ -66,7 +66,7 @@ def traced(lvlm: Lvlm, job: Job) -> Reply:
             raise RequestError("the client has gone", 499, code="gone")
         lines.append(line)
 
-    picture = OpenedPicture("", job.image, job.image_sha256)
+    picture = OpenedPicture("", job.pictures.image, job.pictures.sha256)
     request = OpenedRequest(job.task, picture, "the picture", job.prompt)
     end = trace_generated(lvlm, request, TraceOptions(verify=job.verify), write)
     job.trace = lines
@@ -77,5 +77,5 @@ def traced(lvlm: Lvlm, job: Job) -> Reply:
 def report_of(jobs: Sequence[Job], title: str | None = None) -> str:
     """Return the page of jobs that have been traced."""
     traces = [trace for job in jobs for trace in traces_of(as_json(line).encode() + b"\n" for line in job.trace or ())]
-    pictures = {job.image_sha256: OpenedPicture("", job.image, job.image_sha256) for job in jobs}
+    pictures = {job.pictures.sha256: OpenedPicture("", job.pictures.image, job.pictures.sha256) for job in jobs}
     return render(traces, title, pictures)

@@ -103,6 +103,31 @@ def test_tiles_of_several_pictures_are_told_apart_by_their_tokens():
     assert not torch.allclose(noise[3], noise[0])
 
 
+@pytest.mark.parametrize(
+    ("shape", "more"),
+    [
+        ((3, 3, 8, 8), {}),
+        ((3, 2, 3, 8, 8), {}),  # a row per picture
+        ((2, 4, 3, 8, 8), {}),  # a row per prompt
+        ((6, 3, 8, 8), {}),  # tiles, two of each picture
+        ((6, 3 * 64), {"image_grid_thw": torch.tensor([[1, 1, 2]] * 3)}),
+    ],
+    ids=["pictures", "tiles of pictures", "tiles of prompts", "tiles", "patches"],
+)
+def test_the_pictures_of_a_prompt_draw_from_its_seed_in_order(shape, more):
+    """Two pictures in the first prompt, one in the second."""
+    pixels = torch.rand(shape)
+    mixed = noised({"pixel_values": pixels, **more}, torch.tensor([32, 16]), 1, 500, (5, 6), [2, 1])
+    share = diffusion_share(500)
+    noise = (mixed - math.sqrt(share) * pixels) / math.sqrt(1 - share)
+    first = len(pixels) // 2 if shape[0] == 2 else len(pixels) // 3 * 2
+    for seed, found in ((5, noise[:first].flatten()), (6, noise[first:].flatten())):
+        size = shape[1:] if len(shape) == 4 else shape[2:] if len(shape) == 5 else (2, *shape[1:])
+        generator = torch.Generator().manual_seed(seed)
+        drawn = [torch.randn(size, generator=generator).flatten() for _ in range(len(found) // math.prod(size))]
+        torch.testing.assert_close(found, torch.cat(drawn), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
 def test_the_branch_of_vcd_differs_in_its_pixels_only(checkpoint, request, photos):
     lvlm = load(request.getfixturevalue(checkpoint), method="vcd", dtype="float32")

@@ -18,17 +18,21 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
 TURNS = (("user", "What is there?"), ("assistant", "There is a dog."), ("user", "And on the left?"))
 
 
-def conversation(seen_in: int = 0) -> Conversation:
-    return Conversation(tuple(Turn(role, text, number == seen_in) for number, (role, text) in enumerate(TURNS)))
+def conversation(*seen_in: int) -> Conversation:
+    """About a picture in each of these turns; none given: in the first."""
+    return Conversation(
+        tuple(Turn(role, text, number in (seen_in or (0,))) for number, (role, text) in enumerate(TURNS))
+    )
 
 
-def their_messages(image: Image.Image, seen_in: int = 0) -> list[dict]:
+def their_messages(images: list[Image.Image], seen_in: tuple[int, ...]) -> list[dict]:
     """What transformers' documentation shows."""
+    unseen = iter(images)
     return [
         {
             "role": role,
             "content": [
-                *([{"type": "image", "image": image}] if number == seen_in else []),
+                *([{"type": "image", "image": next(unseen)}] if number in seen_in else []),
                 {"type": "text", "text": text},
             ],
         }
@@ -36,7 +40,13 @@ def their_messages(image: Image.Image, seen_in: int = 0) -> list[dict]:
     ]
 
 
-@pytest.mark.parametrize("seen_in", [0, 2])
+def pictures() -> list[Image.Image]:
+    """Two, of different sizes."""
+    first, second = (Image.open(path).convert("RGB") for path in EXAMPLES[:2])
+    return [first, second.crop((0, 0, second.width // 2, second.height))]
+
+
+@pytest.mark.parametrize("seen_in", [(0,), (2,), (0, 2)], ids=["first", "last", "both"])
 @pytest.mark.parametrize(
     "write",
     [checkpoints.write_qwen, checkpoints_other.write_gemma3, checkpoints_other.write_idefics3],
@@ -44,13 +54,17 @@ def their_messages(image: Image.Image, seen_in: int = 0) -> list[dict]:
 )
 def test_tokens_and_greedy_texts_are_those_of_transformers(tmp_path, write, seen_in):
     folder = write(tmp_path / "checkpoint")
-    lvlm, image = load(folder, method="greedy", max_new_tokens=6), Image.open(EXAMPLES[0]).convert("RGB")
+    lvlm, images = load(folder, method="greedy", max_new_tokens=6), pictures()[: len(seen_in)]
     processor = AutoProcessor.from_pretrained(folder) if "qwen" not in write.__name__ else lvlm.processor
     theirs = processor.apply_chat_template(
-        their_messages(image, seen_in), add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        their_messages(images, seen_in),
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
     )
-    lvlm.check_prompt(conversation(seen_in))
-    ours = lvlm.prepare([image], [conversation(seen_in)])
+    lvlm.check_prompt(conversation(*seen_in))
+    ours = lvlm.prepare([images], [conversation(*seen_in)])
     assert ours["input_ids"].tolist() == theirs["input_ids"].tolist()
     assert torch.equal(ours["pixel_values"], theirs["pixel_values"])
     plain = AutoModelForImageTextToText.from_pretrained(folder)
@@ -59,12 +73,19 @@ def test_tokens_and_greedy_texts_are_those_of_transformers(tmp_path, write, seen
     assert list(answer.tokens) == output[0, theirs["input_ids"].shape[1] :].tolist()
 
 
-def test_one_turn_and_several_share_a_batch(tmp_path):
-    lvlm = load(checkpoints.write_qwen(tmp_path / "checkpoint"), max_new_tokens=6)
-    images = [Image.open(path).convert("RGB") for path in EXAMPLES[:3]]
-    prompts = ["What is there?", conversation(), conversation(2)]
-    together = lvlm.answer(lvlm.prepare(images, prompts))
-    alone = [lvlm.answer(lvlm.prepare([image], [prompt]))[0] for image, prompt in zip(images, prompts, strict=True)]
+@pytest.mark.parametrize("method", ["sira", "vcd"])
+@pytest.mark.parametrize(
+    "write",
+    [checkpoints.write_qwen, checkpoints_other.write_gemma3, checkpoints_other.write_idefics3],
+    ids=lambda write: write.__name__,
+)
+def test_one_turn_and_several_share_a_batch(tmp_path, write, method):
+    lvlm = load(write(tmp_path / "checkpoint"), method=method, max_new_tokens=6)
+    one, other = pictures()
+    shown = [one, other, [one], [one, other], [other, one]]
+    prompts = ["What is there?", conversation(), conversation(2), conversation(0, 2), conversation(0, 2)]
+    together = lvlm.answer(lvlm.prepare(shown, prompts))
+    alone = [lvlm.answer(lvlm.prepare([each], [prompt]))[0] for each, prompt in zip(shown, prompts, strict=True)]
     assert [answer.tokens for answer in together] == [answer.tokens for answer in alone]
     assert len({answer.tokens for answer in alone}) > 1
 
@@ -80,9 +101,9 @@ def test_one_turn_and_several_share_a_batch(tmp_path):
 )
 def test_a_chat_format_without_room_for_turns_is_refused(tmp_path, write):
     lvlm = load(write(tmp_path / "checkpoint"))
-    with pytest.raises(SettingsError, match="one message of the user with the picture"):
+    with pytest.raises(SettingsError, match="one message of the user with one picture"):
         lvlm.check_prompt(conversation())
-    with pytest.raises(SettingsError, match="one message of the user with the picture"):
+    with pytest.raises(SettingsError, match="one message of the user with one picture"):
         lvlm.prepare([Image.open(EXAMPLES[0]).convert("RGB")], [conversation()])
 
 

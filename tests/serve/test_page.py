@@ -15,6 +15,7 @@ from sira_cli.analysis.page.page import policy_sources, render
 from sira_cli.analysis.trace.read import BadTraceError, read_traces, traces_of
 from sira_cli.methods import METHODS
 from sira_cli.models.end_tokens import EndTokens
+from sira_cli.pictures.opening import decode_picture
 from sira_cli.pictures.picture import OpenedPicture
 from sira_cli.serve import page
 from sira_cli.serve.app import Limits
@@ -189,6 +190,15 @@ def test_a_report_that_nobody_waits_for_frees_the_decoder(lvlm, monkeypatch):
             httpx.post(f"{address}/report", json=BOTH, timeout=1.0)
         short = {"messages": said(), "max_tokens": 2}
         assert httpx.post(f"{address}/v1/chat/completions", json=short, timeout=60).status_code == 200
+
+
+def test_the_picture_of_several_traces_is_decoded_once(address, monkeypatch):
+    decoded = []
+    monkeypatch.setattr(
+        "sira_cli.serve.pictures.decode_picture", lambda *each: decoded.append(each) or decode_picture(*each)
+    )
+    assert reported(address, BOTH | {"max_tokens": 2}).status_code == 200
+    assert len(decoded) == 1
 
 
 def test_traces_need_no_file():

@@ -290,7 +290,22 @@ def test_large_requests_and_pictures(lvlm):
         assert (large.status_code, large.json()["error"]["code"]) == (413, "too_large")
         many_pixels = httpx.post(url, json={"messages": said()})
         assert many_pixels.status_code == 413
+        assert "the picture has" in many_pixels.text
         assert "pixels; this server takes 1,000" in many_pixels.json()["error"]["message"]
+
+
+def test_limits_are_for_all_pictures_of_a_conversation(lvlm):
+    """One picture is within them, two are too large, and three too many."""
+    square = Image.new("RGB", (32, 32), "red")
+    answered = {"role": "assistant", "content": "A red one."}
+    turns = [*said(picture=square), answered, *said("And now?", square), answered, *said("Now?", square)]
+    with running(lvlm, limits=Limits(pixels=1500, pictures=2)) as address:
+        url = f"{address}/v1/chat/completions"
+        one, two, three = (httpx.post(url, json={"messages": turns[:end], "max_tokens": 2}) for end in (1, 3, 5))
+    assert one.status_code == 200
+    assert (two.status_code, three.status_code) == (413, 413)
+    assert "the pictures have 2,048 pixels; this server takes 1,500" in two.text
+    assert "3 pictures; this server takes 2 in one conversation" in three.text
 
 
 def test_a_body_that_never_ends(lvlm):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import openai
 import pytest
@@ -19,14 +20,15 @@ AGAIN = [*FOLLOWING, {"role": "assistant", "content": [{"type": "text", "text": 
 AGAIN += [{"role": "user", "content": [{"type": "text", "text": "Is there a tree?"}]}]
 
 
-def reference(lvlm, messages: list[dict], picture=PICTURES[0], method: str = "greedy") -> str:
+def reference(lvlm, messages: list[dict], *pictures: Path, method: str = "greedy") -> str:
     """What plain `generate` says behind the prompt that transformers makes of the messages."""
-    processor, image = AutoProcessor.from_pretrained(BUNDLED_FOLDER), Image.open(picture).convert("RGB")
+    processor = AutoProcessor.from_pretrained(BUNDLED_FOLDER)
+    images = iter([Image.open(picture).convert("RGB") for picture in pictures or PICTURES[:1]])
     chat = []
     for message in messages:
         parts = message["content"]
         parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
-        parts = [{"type": "image", "image": image} if part["type"] == "image_url" else part for part in parts]
+        parts = [{"type": "image", "image": next(images)} if part["type"] == "image_url" else part for part in parts]
         chat.append({"role": message["role"], "content": parts})
     inputs = processor.apply_chat_template(
         chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
@@ -52,6 +54,39 @@ def test_the_picture_may_come_later(client, lvlm):
     assert ask(client, messages, {"method": "greedy"}).choices[0].message.content == expected
 
 
+@pytest.mark.parametrize("method", ["greedy", "sira"])
+def test_each_turn_may_have_a_picture(client, lvlm, method):
+    """The stream that does not see sees none of them; conversations with one, two and three pictures share batches."""
+    asked = [
+        [*said(picture=PICTURES[0]), FOLLOWING[0], *said("What is new?", PICTURES[1])],
+        [*said(picture=PICTURES[1]), FOLLOWING[0], *said("What is new?", PICTURES[0])],
+        [
+            *said(picture=PICTURES[0]),
+            FOLLOWING[0],
+            *said("And here?", PICTURES[1]),
+            *AGAIN[2:3],
+            *said("?", PICTURES[2]),
+        ],
+        [*said(picture=PICTURES[0]), FOLLOWING[0], {"role": "user", "content": "What is new?"}],
+    ]
+    shown = [PICTURES[:2], PICTURES[1::-1], PICTURES[:3], PICTURES[:1]]
+    expected = [reference(lvlm, each, *seen, method=method) for each, seen in zip(asked, shown, strict=True)]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(lambda messages: ask(client, messages, {"method": method}), asked))
+    assert [answer.choices[0].message.content for answer in answers] == expected
+    assert len(set(expected)) == len(expected)
+    tokens = [answer.sira["image_tokens"] for answer in answers]
+    assert tokens == [2 * tokens[3], 2 * tokens[3], 3 * tokens[3], tokens[3]]
+
+
+def test_words_seeds_and_other_methods_know_all_pictures(client):
+    one, other = ([*said(picture=first), FOLLOWING[0], *said("And here?", PICTURES[2])] for first in PICTURES[:2])
+    for sira in ({"method": "vcd"}, {"method": "icd"}, {"words": True}):
+        assert ask(client, one, sira, max_tokens=8).choices[0].message.content
+    drawn = [ask(client, each, temperature=1.0, max_tokens=12).choices[0].message.content for each in (one, other, one)]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
 def test_one_turn_and_several_at_once(client, lvlm):
     asked = [
         (picture, following, method)
@@ -66,7 +101,7 @@ def test_one_turn_and_several_at_once(client, lvlm):
 
     with ThreadPoolExecutor(len(asked)) as pool:
         texts = list(pool.map(one, asked))
-    assert texts == [reference(lvlm, [*said(picture=row[0]), *row[1]], row[0], row[2]) for row in asked]
+    assert texts == [reference(lvlm, [*said(picture=row[0]), *row[1]], row[0], method=row[2]) for row in asked]
 
 
 def test_the_question_is_worded_and_the_caption_asked_for_as_by_the_commands(client, lvlm):
@@ -94,16 +129,26 @@ def test_other_methods_and_a_second_look_take_turns(client, sira):
     ("messages", "words"),
     [
         ([*said(), FOLLOWING[0]], "expected the user's as the last one"),
-        ([*said(), FOLLOWING[0], *said()], "several at once are not"),
+        ([{"role": "user", "content": [*said()[0]["content"], said()[0]["content"][0]]}], "got 2 in one message"),
         ([*said(), FOLLOWING[0], {"role": "user", "content": ""}], "neither text nor picture"),
         ([*said(), {"role": "assistant", "content": "<image>"}, FOLLOWING[1]], "placeholder"),
-        ([{"role": "assistant", "content": said()[0]["content"]}, FOLLOWING[1]], "in one message of the user"),
-        ([FOLLOWING[1], *FOLLOWING], "got 0"),
+        (
+            [{"role": "assistant", "content": said()[0]["content"]}, FOLLOWING[1]],
+            "got one in a message of role assistant",
+        ),
+        ([FOLLOWING[1], *FOLLOWING], "got none"),
+        ([{"role": "system", "content": "Be brief."}], "got none"),
     ],
 )
 def test_conversations_that_have_no_answer(client, messages, words):
     with pytest.raises(openai.BadRequestError, match=words):
         ask(client, messages)
+
+
+def test_a_second_look_is_about_one_picture(client):
+    for verify in ("flag", "rewrite", "free"):
+        with pytest.raises(openai.BadRequestError, match="verify: is about one picture"):
+            ask(client, [*said(), FOLLOWING[0], *said()], {"verify": verify})
 
 
 def test_a_template_without_the_assistant_is_refused(client, lvlm, monkeypatch):
