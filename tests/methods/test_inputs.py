@@ -106,7 +106,7 @@ def test_tiles_of_several_pictures_are_told_apart_by_their_tokens():
 @pytest.mark.parametrize(
     ("shape", "more"),
     [
-        ((3, 3, 8, 8), {}),
+        ((3, 3, 8, 8), {"image_sizes": torch.tensor([[8, 8]] * 3)}),
         ((3, 2, 3, 8, 8), {}),  # a row per picture
         ((2, 4, 3, 8, 8), {}),  # a row per prompt
         ((6, 3, 8, 8), {}),  # tiles, two of each picture
@@ -116,8 +116,8 @@ def test_tiles_of_several_pictures_are_told_apart_by_their_tokens():
 )
 def test_the_pictures_of_a_prompt_draw_from_its_seed_in_order(shape, more):
     """Two pictures in the first prompt, one in the second."""
-    pixels = torch.rand(shape)
-    mixed = noised({"pixel_values": pixels, **more}, torch.tensor([32, 16]), 1, 500, (5, 6), [2, 1])
+    pixels, tokens = torch.rand(shape), [30, 18] if "image_sizes" in more else [32, 16]  # tiles have as many each
+    mixed = noised({"pixel_values": pixels, **more}, torch.tensor(tokens), 1, 500, (5, 6), [2, 1])
     share = diffusion_share(500)
     noise = (mixed - math.sqrt(share) * pixels) / math.sqrt(1 - share)
     first = len(pixels) // 2 if shape[0] == 2 else len(pixels) // 3 * 2
