@@ -54,6 +54,9 @@ def serve(
     max_pictures: Annotated[
         int, typer.Option(metavar="N", min=1, help="Most pictures in one conversation; more get 413.")
     ] = 8,
+    max_prompt: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Longest prompt in tokens, with its pictures; longer ones get 413.")
+    ] = 32768,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="Longest time until an answer ends; then 504.")
     ] = 300.0,
@@ -83,7 +86,7 @@ def serve(
             lvlm,
             batch_size=batch_size,
             most_waiting=max_waiting,
-            limits=Limits(max_tokens, max_megapixels * 10**6, max_mb * 2**20, timeout, max_pictures),
+            limits=Limits(max_tokens, max_megapixels * 10**6, max_mb * 2**20, timeout, max_pictures, max_prompt),
             api_key=api_key,
             hosts=None if api_key else list(LOOPBACK),
             allow_urls=allow_urls,

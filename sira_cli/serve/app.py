@@ -25,7 +25,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
-from sira_cli.serve.jobs import Job, Piece, Reply, prompt_of, settings_of
+from sira_cli.serve.jobs import Job, Piece, Reply, check_length, prompt_of, settings_of
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
@@ -70,6 +70,8 @@ class Server:
         self._metrics = Metrics()
         self._decoder: Decoder | None = None
         self._names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
+        context = getattr(lvlm.model.config.get_text_config(), "max_position_embeddings", None)
+        self._longest_prompt = min(self._limits.prompt, context or self._limits.prompt)
         self._created = int(time.time())
         self.app = FastAPI(
             title="sira", version=__version__, lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None
@@ -223,6 +225,7 @@ class Server:
         try:
             preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
             prompt = prompt_of(chat, preset.prompts)
+            check_length(prompt, preset.prompts.system, self._longest_prompt, self._lvlm.vocabulary)
             self._lvlm.check_prompt(prompt)
             received = received or receive(chat.pictures(), self._limits, allow_urls=self._allow_urls)
         except (SettingsError, PictureError) as error:
@@ -230,6 +233,7 @@ class Server:
         return Job(
             pictures=received,
             prompt=prompt,
+            longest_prompt=self._longest_prompt,
             preset=preset,
             method=method,
             stops=chat.stops(),

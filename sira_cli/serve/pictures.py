@@ -25,6 +25,7 @@ class Limits:
         data: bytes of a body.
         seconds: from the request to the end of its answer.
         pictures: in one conversation.
+        prompt: tokens of a prompt, those of its pictures included.
     """
 
     tokens: int = 1024
@@ -32,6 +33,7 @@ class Limits:
     data: int = 2**25
     seconds: float = 300.0
     pictures: int = 8
+    prompt: int = 2**15
 
 
 @dataclass(frozen=True)

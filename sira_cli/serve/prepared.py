@@ -21,7 +21,7 @@ from sira_cli.models.sampling import derived_seed
 from sira_cli.models.second_look import SecondLook
 from sira_cli.models.starts import Start
 from sira_cli.models.verifying import VerifiedAnswers
-from sira_cli.serve.jobs import Done, Job, Logprob, Reply, Row
+from sira_cli.serve.jobs import Done, Job, Logprob, Reply, Row, too_long
 from sira_cli.serve.report import traced
 
 # Of the record, what a reply shows beside the text.
@@ -66,14 +66,19 @@ class Prepared:
 
         Raises:
             PictureError: the image processor refuses a picture.
+            RequestError: a prompt is too long.
         """
         hashes = [job.pictures.sha256 for job in jobs]
         try:
-            return self.lvlm.prepare([job.pictures.images for job in jobs], [job.prompt for job in jobs], hashes)
+            inputs = self.lvlm.prepare([job.pictures.images for job in jobs], [job.prompt for job in jobs], hashes)
         except SiraError:
             raise
         except Exception as error:
             raise refused("the picture", error) from error
+        for job, length in zip(jobs, self.lvlm.lengths(inputs)[1], strict=True):
+            if length > job.longest_prompt:
+                raise too_long(f"{length:,} tokens", job.longest_prompt)
+        return inputs
 
     def seeds(self, jobs: Sequence[Job]) -> list[int]:
         """Return the seed of each job's text."""

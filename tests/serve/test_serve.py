@@ -308,6 +308,26 @@ def test_limits_are_for_all_pictures_of_a_conversation(lvlm):
     assert "3 pictures; this server takes 2 in one conversation" in three.text
 
 
+def test_prompts_that_are_too_long(lvlm):
+    """Their text, or text and pictures together; what is as long as it may be is answered. Reports, too."""
+    rest = {"max_tokens": 2, "sira": {"method": "greedy"}}
+    usual = lvlm.prepare([Image.open(PICTURES[0])], [PROMPT])["input_ids"].shape[1]
+    for most, status in ((usual, 200), (usual - 1, 413)):
+        with running(lvlm, limits=Limits(prompt=most)) as address:
+            answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": said(), **rest}, timeout=60)
+        assert answer.status_code == status
+    error = answer.json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert f"a prompt of {usual} tokens; this server takes {usual - 1} tokens" in error["message"]
+    with running(lvlm) as address:  # as many as the model's config has positions
+        for words, found in ((1_100, "a prompt of 1,10"), (400_000, "a prompt of 800,0")):
+            for path in ("v1/chat/completions", "report"):
+                answer = httpx.post(f"{address}/{path}", json={"messages": said("a " * words), **rest}, timeout=60)
+                assert answer.status_code == 413
+                assert found in answer.text
+                assert "this server takes 1,024 tokens" in answer.text
+
+
 def test_a_body_that_never_ends(lvlm):
     with running(lvlm, limits=Limits(seconds=0.5)) as address:
         host, port = address.removeprefix("http://").split(":")
