@@ -9,7 +9,6 @@ And a page at `/` that asks it (`serve/page`), with `/settings` and `/report`.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -32,6 +31,7 @@ from sira_cli.serve.page.settings import page_settings
 from sira_cli.serve.pictures import Limits, Received, receive
 from sira_cli.serve.protocol import ChatRequest, RequestError
 from sira_cli.serve.report import ReportRequest, report_of
+from sira_cli.web.http import bearer_key, is_key, read_body, says_json
 
 RETRY_AFTER = "2"  # seconds, for clients that come when too many wait
 
@@ -125,8 +125,7 @@ class Server:
             )
 
     def _check_key(self, request: Request) -> None:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if self._api_key is not None and not hmac.compare_digest(given, self._api_key.encode()):
+        if self._api_key is not None and not is_key(bearer_key(request.headers), self._api_key):
             raise RequestError("wrong or missing API key", 401, code="invalid_api_key")
 
     async def _settings(self, request: Request) -> Response:
@@ -163,13 +162,15 @@ class Server:
             RequestError: it may not, or its body is too large or too slow.
         """
         self._check_key(request)
-        # Pages of other sites cannot send JSON without asking first, which nobody allows them.
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        if not says_json(request.headers):
             raise RequestError("expected a body of type application/json", 415, code="unsupported_media_type")
         try:
-            return await asyncio.wait_for(self._body(request), self._limits.seconds)
+            data = await asyncio.wait_for(read_body(request.stream(), self._limits.data), self._limits.seconds)
         except TimeoutError:
             raise RequestError("the request's body did not end in time", 408, code="timeout") from None
+        if data is None:
+            raise RequestError(f"the request has more than {self._limits.data:,} bytes", 413, code="too_large")
+        return data
 
     async def _begin(
         self,
@@ -205,16 +206,6 @@ class Server:
         self._decoder.submit(job)
         until = began + self._limits.seconds
         return job, Answering(request, job, pieces, until, chat, self._names[0], self._metrics)
-
-    async def _body(self, request: Request) -> bytes:
-        """Read a request's body, up to the limit."""
-        parts, size = [], 0
-        async for part in request.stream():
-            size += len(part)
-            if size > self._limits.data:
-                raise RequestError(f"the request has more than {self._limits.data:,} bytes", 413, code="too_large")
-            parts.append(part)
-        return b"".join(parts)
 
     def _job(self, chat: ChatRequest, tell: Any, trace: bool, received: Received | None) -> Job:
         """Make a job of a request, or of the trace of its text; its pictures may have been received before.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,18 +21,13 @@ from sira_cli.view.edits import DECISIONS, MOST, Edits, StaleEditError
 from sira_cli.view.export import exported
 from sira_cli.view.thumbnails import LARGE, SMALL, Thumbnails
 from sira_cli.web import base_style
+from sira_cli.web.http import SAFE_HEADERS, bearer_key, is_key, page_policy, read_body, says_json
 
 PAGE = Path(__file__).with_name("page")
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 LARGEST_BODY = 2**20  # bytes
 MOST_COMPARED = 200  # items in one request
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+HEADERS = {"Content-Security-Policy": page_policy({"img-src": "'self' data:"}), **SAFE_HEADERS}
 Body = TypeVar("Body", bound=BaseModel)
 FORBIDDEN = "Open the address that sira view printed: it holds the key to this page.\n"
 
@@ -120,7 +114,7 @@ class Viewer:
         if request.url.path == "/" and self._is_token(given):
             response: Response = RedirectResponse("./", 303)
             response.set_cookie(cookie, self._token, httponly=True, samesite="lax")
-        elif not self._is_token(request.cookies.get(cookie, "")) and not self._is_token(_bearer(request)):
+        elif not self._is_token(request.cookies.get(cookie, "")) and not self._is_token(bearer_key(request.headers)):
             response = PlainTextResponse(FORBIDDEN, 403)
         elif request.method != "GET" and request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
             response = PlainTextResponse("Changes are made from the page only.\n", 403)
@@ -131,7 +125,7 @@ class Viewer:
         return response
 
     def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+        return is_key(given, self._token)
 
     async def _page(self) -> Response:
         return Response(self._files["index.html"], media_type=TYPES[".html"])
@@ -210,23 +204,17 @@ class Viewer:
         return JSONResponse({"error": str(error)}, 422 if isinstance(error, SettingsError) else 500)
 
 
-def _bearer(request: Request) -> str:
-    return request.headers.get("authorization", "").removeprefix("Bearer ")
-
-
 async def _read(request: Request, kind: type[Body]) -> Body:
     """Return a request's body.
 
     Raises:
         HTTPException: it is too large, or not what is expected.
     """
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    if not says_json(request.headers):
         raise HTTPException(415, "expected a body of type application/json")
-    data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > LARGEST_BODY:
-            raise HTTPException(413, f"the body has more than {LARGEST_BODY:,} bytes")
+    data = await read_body(request.stream(), LARGEST_BODY)
+    if data is None:
+        raise HTTPException(413, f"the body has more than {LARGEST_BODY:,} bytes")
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:

@@ -76,6 +76,7 @@ def test_every_answer_allows_the_page_its_own_things_only(serve, records, client
         assert "http" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
 
 
 def test_names_that_are_not_the_servers_are_refused(serve, records):

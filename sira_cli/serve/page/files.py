@@ -8,6 +8,7 @@ from fastapi import FastAPI, Response
 
 from sira_cli.analysis.page.page import policy_sources
 from sira_cli.web import base_style, marks_style
+from sira_cli.web.http import SAFE_HEADERS, page_policy
 
 _HERE = Path(__file__).parent
 SCRIPTS = ("script.js", "column.js", "marks.js", "server.js")
@@ -29,26 +30,19 @@ def policy() -> str:
     The report's style and script are in it, as a report is opened as a `blob:`, which this policy holds for, too.
     """
     report = policy_sources()
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src 'self' {report['script-src']}",
-            f"style-src 'self' {report['style-src']}",
-            "img-src data: blob:",
-            "connect-src 'self'",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
-        )
+    return page_policy(
+        {
+            "script-src": f"'self' {report['script-src']}",
+            "style-src": f"'self' {report['style-src']}",
+            "img-src": "data: blob:",
+            "require-trusted-types-for": "'script'",
+        }
     )
 
 
 def _add(app: FastAPI, path: str, content: str, media_type: str, headers: dict[str, str] | None = None) -> None:
-    safe = {**UNKEPT, "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin"}
-
     async def served() -> Response:
-        return Response(content, media_type=media_type, headers={**safe, **(headers or {})})
+        return Response(content, media_type=media_type, headers={**UNKEPT, **SAFE_HEADERS, **(headers or {})})
 
     app.add_api_route(path, served, methods=["GET"], response_model=None)
 

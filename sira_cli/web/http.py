@@ -1,0 +1,74 @@
+"""What the servers of `sira serve` and `sira view` ask of requests, and the headers that keep their pages apart.
+
+Nothing here needs a web framework: headers are a mapping, and a body is its parts.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncIterable, Mapping
+
+# Of every file of a page: it is what it says, other sites cannot embed it, and they are not told where one came from.
+SAFE_HEADERS = {
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    "img-src": "'self'",
+    "connect-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+}
+
+
+def page_policy(changes: Mapping[str, str]) -> str:
+    """Return a page's content security policy: nothing but what its own server has.
+
+    Args:
+        changes: sources by directive, instead of that; further directives come after the others.
+    """
+    return "; ".join(f"{directive} {sources}" for directive, sources in {**_POLICY, **changes}.items())
+
+
+def bearer_key(headers: Mapping[str, str]) -> str:
+    """Return the key that a request brings as `Authorization: Bearer KEY`, "" without one.
+
+    Args:
+        headers: of the request, by names in lower case.
+    """
+    return headers.get("authorization", "").removeprefix("Bearer ")
+
+
+def is_key(given: str, key: str) -> bool:
+    """Tell whether a key is the right one, in a time that does not depend on where the two differ."""
+    return hmac.compare_digest(given.encode(), key.encode())
+
+
+def says_json(headers: Mapping[str, str]) -> bool:
+    """Tell whether a request calls its body JSON, which pages of other sites cannot send unless a server allows it.
+
+    Args:
+        headers: of the request, by names in lower case.
+    """
+    return headers.get("content-type", "").partition(";")[0].strip() == "application/json"
+
+
+async def read_body(parts: AsyncIterable[bytes], most: int) -> bytes | None:
+    """Return a request's body, or None as soon as it has more than `most` bytes.
+
+    Args:
+        parts: of the body, as they come; no more of them are read than are needed.
+        most: bytes that it may have.
+    """
+    read, size = [], 0
+    async for part in parts:
+        size += len(part)
+        if size > most:
+            return None
+        read.append(part)
+    return b"".join(read)
