@@ -110,9 +110,11 @@ def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
     assert modules == {"sira_cli"}  # no tools, no tests
     calibrations = [str(path.relative_to(ROOT / "sira_cli")) for path in SHIPPED.glob("*/*.safetensors")]
     assert calibrations
-    page = [f"view/page/{path.name}" for path in (ROOT / "sira_cli/view/page").iterdir()]
-    assert "view/page/index.html" in page
-    for name in ("py.typed", "eval/paper.yaml", "language/chair.txt", "web/base.css", *page, *calibrations):
+    pages = ("analysis/page", "serve/page", "view/page", "web")
+    files = [path for page in pages for path in (ROOT / "sira_cli" / page).iterdir() if path.is_file()]
+    page = [str(path.relative_to(ROOT / "sira_cli")) for path in files]
+    assert {"analysis/page/script.js", "serve/page/page.html", "view/page/index.html", "web/element.js"} <= {*page}
+    for name in ("py.typed", "eval/paper.yaml", "language/chair.txt", *page, *calibrations):
         assert (tmp_path / "sira_cli" / name).read_bytes() == (ROOT / "sira_cli" / name).read_bytes()
     (licences,) = tmp_path.glob("sira_cli-*.dist-info/licenses")
     assert (licences / "sira_cli/language/chair.LICENSE").is_file()

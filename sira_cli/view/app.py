@@ -20,7 +20,7 @@ from sira_cli.view.compared import Compared
 from sira_cli.view.edits import DECISIONS, MOST, Edits, StaleEditError
 from sira_cli.view.export import exported
 from sira_cli.view.thumbnails import LARGE, SMALL, Thumbnails
-from sira_cli.web import base_style
+from sira_cli.web import base_style, element_module
 from sira_cli.web.http import SAFE_HEADERS, bearer_key, is_key, page_policy, read_body, says_json
 
 PAGE = Path(__file__).with_name("page")
@@ -86,7 +86,7 @@ class Viewer:
         self._answers = Answers(captions, edits, compared)
         self._pictures = Thumbnails(captions.items)
         self._files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
-        self._files["base.css"] = base_style().encode()
+        self._files |= {"base.css": base_style().encode(), "element.js": element_module().encode()}
         self.app = FastAPI(title="sira view", docs_url=None, redoc_url=None, openapi_url=None)
         self.app.middleware("http")(self._guard)
         if hosts is not None:

@@ -9,9 +9,23 @@ _HERE = Path(__file__).parent
 
 def base_style() -> str:
     """Return the CSS of colours, light and dark, and plain elements."""
-    return (_HERE / "base.css").read_text(encoding="utf-8")
+    return _read("base.css")
 
 
 def marks_style() -> str:
     """Return the CSS of marked words: by grounding, by Δ, not supported; and of the legend that explains them."""
-    return (_HERE / "marks.css").read_text(encoding="utf-8")
+    return _read("marks.css")
+
+
+def element_script() -> str:
+    """Return the JavaScript function `element`, to stand at the end of a page's own script."""
+    return _read("element.js")
+
+
+def element_module() -> str:
+    """Return the JavaScript module that exports the function `element`."""
+    return f"{element_script()}\nexport {{ element }};\n"
+
+
+def _read(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")

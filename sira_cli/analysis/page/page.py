@@ -18,7 +18,7 @@ from sira_cli.analysis.page.cards import cards_of
 from sira_cli.analysis.page.chart import HEIGHT, Scale
 from sira_cli.analysis.trace.read import Trace
 from sira_cli.pictures.picture import OpenedPicture
-from sira_cli.web import base_style, marks_style
+from sira_cli.web import base_style, element_script, marks_style
 
 _HERE = Path(__file__).parent
 _ESCAPED = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"})
@@ -71,7 +71,7 @@ def _style() -> str:
 
 
 def _script() -> str:
-    return (_HERE / "script.js").read_text(encoding="utf-8")
+    return (_HERE / "script.js").read_text(encoding="utf-8") + element_script()
 
 
 def to_script(value: Any) -> Markup:

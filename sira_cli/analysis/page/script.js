@@ -1,6 +1,6 @@
 "use strict";
 // Each trace of the page is a world of its own: a strip of tokens, a chart, a panel of the selected token.
-// Whatever a trace says gets in by textContent only.
+// Whatever a trace says gets in as text only: by textContent, and by `element`, which stands at the end.
 
 document.documentElement.classList.add("script");
 const VIEWS = ["Full", "CF", "Contrast"];
@@ -209,12 +209,6 @@ function heading(text, view) {
 function named(text) {
   const spaces = text.length - text.trimStart().length;
   return [element("span", { className: "space" }, "␣".repeat(spaces)), text.slice(spaces)];
-}
-
-function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
 }
 
 function plain(value) {

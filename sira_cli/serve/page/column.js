@@ -1,6 +1,7 @@
 // A column of the page: a method with its settings, and the text that it writes.
 
-import { bare, doubt, element, mark, marked, saysSomething } from "./marks.js";
+import { element } from "./element.js";
+import { bare, doubt, mark, marked, saysSomething } from "./marks.js";
 import { Refusal, events, send } from "./server.js";
 
 const SIGNS = { k: "K", alpha: "α", beta: "β" };

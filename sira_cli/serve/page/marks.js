@@ -1,6 +1,8 @@
 // Words by their grounding, and things that are not supported, marked in a text. Text gets in as text only.
 // What is to be doubted is decided as in the report; `rules` are the settings' `doubt`.
 
+import { element } from "./element.js";
+
 const EDGES = /^[^\p{L}\p{N}]+|[^\p{L}\p{N}]+$/gu;
 
 export function bare(word) {
@@ -47,10 +49,4 @@ export function marked(text, words, unsupported, rules) {
 
 export function mark(text, classes, title = "") {
   return element("span", { className: `tok ${classes}`, title }, text);
-}
-
-export function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
 }

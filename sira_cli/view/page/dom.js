@@ -1,13 +1,6 @@
-// Elements. Whatever a caption or a name says gets in as text only.
+// What both views are made of: buttons, counts, texts with marks.
 
-export function element(tag, properties = {}, ...children) {
-  const { data, aria, ...rest } = properties;
-  const made = Object.assign(document.createElement(tag), rest);
-  for (const [name, value] of Object.entries(data ?? {})) made.dataset[name] = value;
-  for (const [name, value] of Object.entries(aria ?? {})) made.setAttribute(`aria-${name}`, value);
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
-}
+import { element } from "./element.js";
 
 export function button(text, action, key, className = "button") {
   const made = element("button", { type: "button", className, data: { do: action } }, text);

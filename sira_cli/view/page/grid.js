@@ -1,6 +1,7 @@
 // The gallery: of thousands of cards those are in the document that can be seen, and a few rows around them.
 
-import { compared, element, marked } from "./dom.js";
+import { compared, marked } from "./dom.js";
+import { element } from "./element.js";
 import { differences, store } from "./store.js";
 
 const AROUND = 2; // rows above and below

@@ -1,6 +1,7 @@
 // What keys and buttons do, and which of the two views is shown.
 
-import { button, counted, element, say } from "./dom.js";
+import { button, counted, say } from "./dom.js";
+import { element } from "./element.js";
 import * as grid from "./grid.js";
 import * as picture from "./picture.js";
 import { change, choose, FILTERS, load, SORTS, store } from "./store.js";

@@ -1,6 +1,7 @@
 // One picture, large, with its text: to look, to edit, to decide.
 
-import { button, compared, element, marked, say } from "./dom.js";
+import { button, compared, marked, say } from "./dom.js";
+import { element } from "./element.js";
 import { absent } from "./grid.js";
 import { change, store, whole } from "./store.js";
 
