@@ -8,6 +8,7 @@ import itertools
 import os
 import sys
 import tarfile
+from collections.abc import Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may look for a hub; those of the hub client start their own
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -25,6 +26,7 @@ from skimage import data
 
 from sira_cli.cli import main
 from tests.support import tiny
+from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
 from tests.support.checkpoints import write_llava, write_qwen
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -113,6 +115,24 @@ def sira(monkeypatch, capsys, home):
         return code, output.out, output.err
 
     return run
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    """A real browser."""
+    if CHROMIUM is None or DRIVER is None:
+        pytest.skip(MISSING)
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(window: Browser) -> Iterator[Browser]:
+    """The window as a new one would be. No page may say anything to its console."""
+    window.devtools("Emulation.clearDeviceMetricsOverride")
+    window.devtools("Emulation.setEmulatedMedia", media="", features=[])
+    yield window
+    assert window.log("browser") == []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

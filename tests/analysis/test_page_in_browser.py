@@ -12,27 +12,11 @@ import pytest
 
 from sira_cli.analysis.page.page import render
 from sira_cli.analysis.trace.read import read_traces
-from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
+from tests.support.browser import Browser, accessible
 from tests.support.traces import CAPTION, END, failed, looked_at, make_trace, write_traces
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
 MINUS = "\N{MINUS SIGN}"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def window():
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def browser(window) -> Browser:
-    """The window as a new one would be."""
-    window.devtools("Emulation.clearDeviceMetricsOverride")
-    window.devtools("Emulation.setEmulatedMedia", media="", features=[])
-    yield window
-    assert window.log("browser") == []  # no error on any page
 
 
 @pytest.fixture
@@ -56,13 +40,12 @@ def where(browser: Browser, trace: int = 1) -> str:
     return browser.text(f"#trace-{trace} .where")
 
 
-def accessible(browser: Browser) -> list[tuple[str, str | None]]:
+def all_accessible(browser: Browser) -> list[tuple[str, str | None]]:
     """Role and name of all that a screen reader is told, once the footer is there: without scripts the
     driver cannot tell when a page is loaded, and the tree grows as it is parsed."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        tree = browser.devtools("Accessibility.getFullAXTree")["nodes"]
-        found = [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]]
+        found = accessible(browser)
         if any(role == "contentinfo" for role, _ in found):
             return found
     raise AssertionError("no footer within a minute")
@@ -186,7 +169,7 @@ def test_what_is_not_supported_can_be_seen_and_heard(show, browser, photos):
     assert where(browser) == "Token 11 of 13"
     assert "Support 0.12, not supported" in browser.text(".numbers")
     assert status(browser).endswith("Support 0.12: not supported.")
-    names = [name for role, name in accessible(browser) if role == "option"]
+    names = [name for role, name in all_accessible(browser) if role == "option"]
     assert any(name.replace(" ", "") == "[dog]" for name in names)
     assert not any("cat" in name and "[" in name for name in names)
 
@@ -314,7 +297,7 @@ def test_a_long_text_does_not_pile_up_elements(show, browser):
 
 def test_what_a_screen_reader_is_told(show, browser):
     show(make_trace(text="A cat sleeps."))
-    found = accessible(browser)
+    found = all_accessible(browser)
     assert ("listbox", "Caption") in found
     assert [name for role, name in found if role == "option"] == ["A", "cat", "sleeps", ".", END]
     for view in ("Full", "CF", "Contrast"):
@@ -328,7 +311,7 @@ def test_without_scripts_all_but_the_panel_is_there(show, browser, photos):
     browser.devtools("Emulation.setScriptExecutionDisabled", value=True)
     try:
         show(make_trace(photos["chelsea"], text="A cat."))
-        found = accessible(browser)
+        found = all_accessible(browser)
     finally:
         browser.devtools("Emulation.setScriptExecutionDisabled", value=False)
     assert ("image", "chelsea.jpg") in found

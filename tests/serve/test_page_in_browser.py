@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,30 +13,14 @@ from sira_cli.models.end_tokens import EndTokens
 from sira_cli.serve.app import Limits
 from tests.serve.conftest import running
 from tests.serve.test_serve import PICTURES, ask, said
-from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
+from tests.support.browser import Browser, accessible, contrasts, wait
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 PICTURE = PICTURES[0]
 FINISHED = """
     return [...document.querySelectorAll('.status')].every(one => /^\\d+ tokens|^Stopped/.test(one.textContent))
     && document.querySelector('#stop').ariaDisabled === 'true'"""
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def browser(window) -> Iterator[Browser]:
-    """The window as a new one would be. No page says anything to the console, or asks anybody but its server."""
-    window.devtools("Emulation.clearDeviceMetricsOverride")
-    window.devtools("Emulation.setEmulatedMedia", media="", features=[])
-    yield window
-    assert window.log("browser") == []
 
 
 @pytest.fixture
@@ -52,13 +34,6 @@ def page(browser, address) -> Browser:
 def opened(browser: Browser, address: str) -> None:
     browser.open(address)
     wait(browser, "return !document.querySelector('main').hidden")
-
-
-def wait(browser: Browser, condition: str, *arguments: object) -> None:
-    deadline = time.monotonic() + 60
-    while not browser.run(condition, *arguments):
-        assert time.monotonic() < deadline, f"not within a minute: {condition}"
-        time.sleep(0.02)
 
 
 def run(browser: Browser) -> list[str]:
@@ -83,12 +58,6 @@ def choose(browser: Browser, column: int, method: str, **values: object) -> None
             if (value !== undefined) field.querySelector('input, select').value = value;
         }"""
     browser.run(script, column, method, values)
-
-
-def accessible(browser: Browser) -> list[tuple[str, str | None]]:
-    """Role and name of all that a screen reader is told."""
-    tree = browser.devtools("Accessibility.getFullAXTree")["nodes"]
-    return [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]]
 
 
 def answering(browser: Browser, status: int, body: str | list[dict[str, Any]]) -> None:
@@ -286,27 +255,6 @@ def test_a_text_is_heard_as_it_grows_and_only_once(page):
     assert page.run(live) == ["A café 🐈", "off"]  # with its marks
 
 
-CONTRASTS = """
-    const parse = (colour) => (colour.match(/[\\d.]+/g) ?? []).map(Number);
-    const light = (rgb) => rgb.slice(0, 3).map(x => x / 255)
-        .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
-        .reduce((sum, x, at) => sum + x * [0.2126, 0.7152, 0.0722][at], 0);
-    const behind = (element) => {
-        for (; element; element = element.parentElement) {
-            const [red, green, blue, opacity = 1] = parse(getComputedStyle(element).backgroundColor);
-            if (opacity > 0) return [red, green, blue];
-        }
-    };
-    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
-    while (walker.nextNode()) {
-        const element = walker.currentNode.parentElement;
-        if (!walker.currentNode.data.trim() || !element.checkVisibility() || element.closest('.unseen')) continue;
-        const [one, other] = [parse(getComputedStyle(element).color), behind(element)].map(light).sort();
-        found.push([walker.currentNode.data.trim(), (other + 0.05) / (one + 0.05)]);
-    }
-    return found;"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_can_be_read(page, scheme):
     """WCAG AA, 4.5:1, also of words in every degree of doubt that no support is found for."""
@@ -332,7 +280,7 @@ def test_all_text_can_be_read(page, scheme):
     page.run("document.querySelector('#report').click()")
     wait(page, "return document.querySelector('#report-status').textContent.startsWith('64')")
     page.run("document.querySelector('#missing').hidden = false; document.querySelector('#missing').textContent = 'x'")
-    found = page.run(CONTRASTS)
+    found = contrasts(page)
     assert {"Run", "Stop", "Enter", "wo", "rd4", "0.10", "x", "Make the full report"} <= {text for text, _ in found}
     assert [(text, ratio) for text, ratio in found if ratio < 4.5] == []
     white = page.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -422,7 +370,7 @@ def test_a_stream_that_breaks_off_keeps_its_text(page):
         begin = "".join(f"data: {json.dumps(event)}\n\n" for event in stream("A cat")[:2])
         page.run("window.fetch = async () => new Response(arguments[0])", begin + rest)
         page.click("#run")
-        wait(page, "return document.querySelector('.column .failure').textContent.startsWith(arguments[0])", words)
+        wait(page, f"return document.querySelector('.column .failure').textContent.startsWith('{words}')")
         assert texts(page) == ["A cat", "A cat"]
 
 

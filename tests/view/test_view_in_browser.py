@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
+from tests.support.browser import Browser, accessible, contrasts, wait
 from tests.view.conftest import COLOURS, HOSTILE, TOKEN, looked_at, record, running, write
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
 MANY = 10_000
 CARDS = "return document.querySelectorAll('.card').length"
 COUNT = "return document.querySelector('#count').textContent"
@@ -20,46 +18,13 @@ COUNT = "return document.querySelector('#count').textContent"
 INSIDE = """
     [...document.querySelectorAll('.card')].map((card) => [card.getBoundingClientRect(), Number(card.dataset.place)])
     .filter(([box]) => box.bottom > 300 && box.top < innerHeight).map(([, place]) => place)"""
-# Of every text that can be seen: the contrast of its colour with what is behind it, by WCAG 2.
-CONTRASTS = """
-    const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-    const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-    const parse = (colour) => {
-        canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-        return [...canvas.getImageData(0, 0, 1, 1).data];
-    };
-    const light = (rgb) => 0.2126 * channel(rgb[0]) + 0.7152 * channel(rgb[1]) + 0.0722 * channel(rgb[2]);
-    const behind = (element) => {
-        for (; element; element = element.parentElement) {
-            const colour = parse(getComputedStyle(element).backgroundColor);
-            if (colour[3] === 255) return colour;
-        }
-        return parse(getComputedStyle(document.body).backgroundColor);
-    };
-    const found = [];
-    for (const element of document.body.querySelectorAll("*")) {
-        const says = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-        if (!says || !element.checkVisibility() || element.closest(".unseen, :disabled, option")) continue;
-        const both = [light(parse(getComputedStyle(element).color)), light(behind(element))];
-        const contrast = (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
-        found.push([contrast, element.className + ": " + element.textContent]);
-    }
-    return found;"""
-
-
-@pytest.fixture(scope="module")
-def window():
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture
-def browser(window) -> Browser:
-    """The window as a new one would be."""
-    window.devtools("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
-    window.devtools("Emulation.setEmulatedMedia", media="", features=[])
-    yield window
-    assert window.log("browser") == []  # no error on any page
+def browser(browser) -> Browser:
+    """With a window of a known size."""
+    browser.devtools("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
+    return browser
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +40,6 @@ def many(tmp_path_factory) -> str:
         rows.append(row | {"file_name": f"pictures/{number % 3}.png", "id": f"n{number}"})
     with running(write(folder / "captions.jsonl", rows)) as address:
         yield address
-
-
-def wait(browser: Browser, script: str, expected: object = True) -> None:
-    """Wait until a script returns what is expected."""
-    deadline = time.monotonic() + 30
-    while (found := browser.run(script)) != expected:
-        assert time.monotonic() < deadline, f"{script}: {found!r}, expected {expected!r}"
-        time.sleep(0.02)
 
 
 def open_page(browser: Browser, address: str, cards: bool = True) -> None:
@@ -108,11 +65,6 @@ def texts(browser: Browser) -> list[str]:
 def edits(source: Path) -> list[dict]:
     log = source.with_name(f"{source.stem}.edits.jsonl")
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-
-
-def accessible(browser: Browser) -> list[tuple[str, str | None]]:
-    tree = browser.devtools("Accessibility.getFullAXTree")["nodes"]
-    return [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]]
 
 
 # --- thousands
@@ -419,6 +371,6 @@ def test_every_text_can_be_read_and_nothing_is_wider_than_a_telephone(browser, s
             else:
                 wait(browser, "return document.querySelector('#gallery').checkVisibility()")
             assert browser.run("return document.documentElement.scrollWidth") <= width, place
-            contrasts = browser.run(CONTRASTS)
-            assert len(contrasts) > 10
-            assert [row for row in contrasts if row[0] < 4.5] == []
+            found = contrasts(browser)
+            assert len(found) > 10
+            assert [(text, ratio) for text, ratio in found if ratio < 4.5] == []
