@@ -12,7 +12,7 @@ import pytest
 
 from sira_cli.analysis.page.page import render
 from sira_cli.analysis.trace.read import read_traces
-from tests.support.browser import Browser, accessible
+from tests.support.browser import Browser, accessible, contrasts
 from tests.support.traces import CAPTION, END, failed, looked_at, make_trace, write_traces
 
 MINUS = "\N{MINUS SIGN}"
@@ -261,6 +261,32 @@ def test_nothing_is_wider_than_the_page(show, browser, photos, media, scheme, wi
     assert browser.run("return document.documentElement.scrollWidth") <= width
     paper = browser.run("return getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(20, 24, 28)" if (media, scheme) == ("screen", "dark") else "rgb(255, 255, 255)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_can_be_read(show, browser, scheme):
+    """WCAG AA, 4.5:1: words in every degree of doubt and of Δ, supported and not, and parts of characters."""
+    deltas = {f"{name}{delta}": float(delta) for name in ("a", "b") for delta in range(-4, 5)}
+    trace = make_trace(text=f"{' '.join(deltas)} c🐈", deltas=deltas, tracked=("cat",))
+    for number, word in enumerate(trace[-1]["words"]):
+        word["grounding"] = 0.1 + 0.2 * (number % 5)
+    trace[-1]["words"][-1]["grounding"] = 0.1
+    trace = looked_at(trace, **{word: 0.1 for word in deltas if word[0] == "a"})
+    browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    show(trace, failed("x.jpg: no such file"))
+    browser.run("document.querySelectorAll('details').forEach(details => details.open = true)")
+    degrees = "return [...new Set([...document.querySelectorAll('.strip .tok')].flatMap(one => [...one.classList]))]"
+    expected = {*(f"g{degree}" for degree in range(5)), *(f"d{level}" for level in range(-4, 5)), "unsupported"}
+    assert expected <= {*browser.run(degrees)}
+    for colours in ("by-grounding", "by-delta"):
+        browser.run("document.querySelector(`[value=${arguments[0]}]`).click()", colours)
+        found = contrasts(browser)
+        assert {"a-4", "b4", "[", "]", "#", "␣", "⟨F0⟩", "<|im_end|>", "KL", "Failed.", "[not supported]"} <= {
+            *dict(found)
+        }
+        assert [(text, ratio) for text, ratio in found if ratio < 4.5] == [], colours
+    paper = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(20, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
 
 
 def test_hostile_text_stays_text(show, browser):

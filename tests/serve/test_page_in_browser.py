@@ -280,8 +280,19 @@ def test_all_text_can_be_read(page, scheme):
     page.run("document.querySelector('#report').click()")
     wait(page, "return document.querySelector('#report-status').textContent.startsWith('64')")
     page.run("document.querySelector('#missing').hidden = false; document.querySelector('#missing').textContent = 'x'")
+    page.run("document.querySelector('#prompt').value = ''")
     found = contrasts(page)
-    assert {"Run", "Stop", "Enter", "wo", "rd4", "0.10", "x", "Make the full report"} <= {text for text, _ in found}
+    assert {
+        "Please describe this image in detail.",
+        "Run",
+        "Stop",
+        "Enter",
+        "wo",
+        "rd4",
+        "0.10",
+        "x",
+        "Make the full report",
+    } <= {text for text, _ in found}
     assert [(text, ratio) for text, ratio in found if ratio < 4.5] == []
     white = page.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert white == (scheme == "light")
