@@ -51,6 +51,13 @@ def read_batch_size(text: str) -> int | str:
     return int(text)
 
 
+def batch_size_option(description: str) -> Any:
+    """Return the option --batch-size of a command; the type of its value is `BatchSize` of `runs/batch_size.py`."""
+    return typer.Option(
+        "-b", "--batch-size", metavar="N|auto", parser=read_batch_size, show_default=False, help=description
+    )
+
+
 Verbose = Annotated[
     int,
     typer.Option(
@@ -64,16 +71,10 @@ Verbose = Annotated[
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
-# The type of its value is `BatchSize` of `sira_cli.runs.batch_size`.
 BatchSizeOption = Annotated[
     Any,
-    typer.Option(
-        "-b",
-        "--batch-size",
-        metavar="N|auto",
-        parser=read_batch_size,
-        show_default=False,
-        help="Number of pictures decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1).",
+    batch_size_option(
+        "Number of pictures decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1)."
     ),
 ]
 

@@ -12,7 +12,7 @@ import typer
 
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import resumable, say, set_verbosity
-from sira_cli.cli.options import AsJson, ModelOptions, Quiet, Verbose, check_file, read_batch_size, with_options
+from sira_cli.cli.options import AsJson, ModelOptions, Quiet, Verbose, batch_size_option, check_file, with_options
 from sira_cli.cli.output import check_preset_file, save_plot, save_preset
 from sira_cli.cli.stages import show_stages
 from sira_cli.cli.sweep_table import print_report
@@ -88,14 +88,9 @@ def sweep(
     ] = None,
     batch_size: Annotated[
         Any,
-        typer.Option(
-            "-b",
-            "--batch-size",
-            metavar="N|auto",
-            parser=read_batch_size,
-            show_default=False,
-            help="Number of questions decoded together; auto: as many as fit into memory (default: auto on a GPU, "
-            "else 1; for scenes 32).",
+        batch_size_option(
+            "Number of questions decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1; "
+            "for scenes 32)."
         ),
     ] = None,
     model: ModelOptions,
