@@ -34,7 +34,7 @@ from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ahead import ahead
-from sira_cli.runs.batch_size import AUTO, BatchSize, check_batch_size, largest_batch, usual_batch_size
+from sira_cli.runs.batch_size import AUTO, FIRST, BatchSize, check_batch_size, largest_batch, usual_batch_size
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.item import Item
 from sira_cli.runs.kept import Kept
@@ -43,7 +43,6 @@ from sira_cli.runs.prompts import filled
 from sira_cli.runs.slots import GROUPS, Batch, PictureSlots
 
 READERS = 4
-FIRST = 32  # pictures, the largest of which decides an automatic batch size
 FLUSH = 64  # pictures that an earlier run has done are given out together
 DECODED = 2  # pictures whose samples wait for the next question about them
 WINDOW = 4  # batches, within which pictures are sorted by size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from sira_cli.errors import SettingsError
@@ -11,9 +12,11 @@ if TYPE_CHECKING:
     import torch
 
     from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.memory import PictureMemory
 
 BatchSize = int | Literal["auto"]
 AUTO: Literal["auto"] = "auto"
+FIRST = 32  # pictures, the largest of which decides an automatic batch size
 
 _log = logging.getLogger(__name__)
 
@@ -43,12 +46,30 @@ def largest_batch(lvlm: Lvlm, inputs: Any, task: str, groups: int = 0) -> int:
         task: `caption` or `ask`.
         groups: in how many groups pictures take places that are free; 0: batch after batch.
     """
-    from sira_cli.models.memory import free_memory, measure_picture, most_pictures
+    from sira_cli.models.memory import measure_picture
+
+    return most_that_fit(
+        lvlm.model.device,
+        lambda: measure_picture(lvlm, inputs, task, refilled=groups > 0),
+        "a prompt takes {prompt:.3f} GB and a text {text:.3f} GB at most, and {free:.1f} GB of memory may be taken",
+        groups,
+    )
+
+
+def most_that_fit(device: torch.device, measure: Callable[[], PictureMemory], says: str, groups: int = 0) -> int:
+    """Measure what one picture takes, and return how many fit into memory.
+
+    Args:
+        device: where the model is.
+        measure: runs the model on one picture.
+        says: what the log says beside the batch size, with places for `{prompt}`, `{text}` and `{free}` in GB.
+        groups: as for `largest_batch`.
+    """
+    from sira_cli.models.memory import free_memory, most_pictures
     from sira_cli.runs.memory import out_of_memory
 
-    device = lvlm.model.device
     try:
-        picture = measure_picture(lvlm, inputs, task, refilled=groups > 0)
+        picture = measure()
     except Exception as error:
         if not out_of_memory(error):
             raise
@@ -56,8 +77,6 @@ def largest_batch(lvlm: Lvlm, inputs: Any, task: str, groups: int = 0) -> int:
         return 1
     free = free_memory(device)
     size = picture.largest_batch(free, most_pictures(device), groups)
-    _log.info(
-        "batch size %d: a prompt takes %.3f GB and a text %.3f GB at most, and %.1f GB of memory may be taken",
-        *(size, picture.prefill / 1e9, picture.text / 1e9, free / 1e9),
-    )
+    numbers = says.format(prompt=picture.prefill / 1e9, text=picture.text / 1e9, free=free / 1e9)
+    _log.info("batch size %d: %s", size, numbers)
     return size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,14 +18,11 @@ from sira_cli.core.many_k import next_token
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.memory import free_memory, most_pictures, peak_memory
+from sira_cli.models.memory import PictureMemory, peak_memory
 from sira_cli.pictures.names import one_line
-from sira_cli.runs.memory import out_of_memory
+from sira_cli.runs.batch_size import FIRST, most_that_fit
 
 T = TypeVar("T")
-FIRST = 32  # pictures, the largest of which decides an automatic batch size
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,16 +92,13 @@ def largest_question_batch(lvlm: Lvlm, questions: QuestionSet, grid: Grid) -> in
     largest = max(opened, key=lambda image: image.width * image.height)
     inputs = lvlm.prepare([largest], [lvlm.preset.prompts.asking(questions.questions[0].text)])
     device = lvlm.model.device
-    try:
+
+    def measure() -> PictureMemory:
         with peak_memory(device) as peak:
             first_tokens(lvlm, grid, inputs)
-    except Exception as error:
-        if not out_of_memory(error):
-            raise
-        return 1
-    size = max(1, min(free_memory(device) // max(1, peak.bytes), most_pictures(device)))
-    _log.info("batch size %d: a question takes %.3f GB", size, peak.bytes / 1e9)
-    return size
+        return PictureMemory(peak.bytes, 0)  # no text follows the first token
+
+    return most_that_fit(device, measure, "a question takes {prompt:.3f} GB")
 
 
 def answer_unit(number: int) -> str:
