@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,8 +19,10 @@ from sira_cli.models.rewriting import Rewriter
 from sira_cli.models.second_look import SecondLook, Verify
 from sira_cli.models.sentences import without_sentences
 from sira_cli.pictures.captioned import CaptionedPicture
+from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch import BatchRun
 from sira_cli.runs.item import Item
+from sira_cli.runs.picture_task import PictureTask
 from sira_cli.runs.slots import Batch
 
 TASK = "check"
@@ -53,22 +55,22 @@ def prompt_of(verify: Verify, preset: Preset) -> str:
     return json.dumps(verify.settings(preset) | more, sort_keys=True)
 
 
-class CheckRun(BatchRun):
-    """Asks about the things that captions name; its pictures are `CaptionedPicture`s.
+class CheckTask(PictureTask):
+    """What is done with each caption: the things that it names are asked about.
 
     Records have the caption as `text`, and what it is without what is not supported as `fixed`: without the sentences
     that name it, or, where `verify` rewrites, decoded anew from there on.
     """
 
-    def __init__(self, lvlm: Lvlm, task: str, prompt: str, *, verify: Verify | None = None, **settings: Any) -> None:
-        """Prepare a run.
+    def __init__(self, lvlm: Lvlm, name: str, prompt: str, *, verify: Verify | None = None, **settings: Any) -> None:
+        """Prepare the task.
 
         Args:
             lvlm: the model; its decoder has a part only in what is decoded anew.
-            task: `check`.
+            name: `check`.
             prompt: from `prompt_of`.
             verify: how to look.
-            **settings: of `BatchRun`: batch_size, done.
+            **settings: of `PictureTask`: done.
 
         Raises:
             SettingsError: `verify` asks no questions, or the decoder cannot go on behind a part of a caption.
@@ -79,32 +81,28 @@ class CheckRun(BatchRun):
         preset = plain(lvlm.preset)
         lvlm = lvlm.under(method_of(verify, lvlm.decoder), preset)
         verify.check(lvlm.decoder, 1, words=False, choices=False, compiled=False)
-        super().__init__(lvlm, task, prompt, **settings)
+        super().__init__(lvlm, name, prompt, **settings)
         self._looked = self._how = verify.settings(preset)
         self._look = SecondLook(lvlm, verify.words)
         self._mender = Rewriter(lvlm, verify) if verify.rewrites else None
 
     def blank(self) -> Result:
-        """Return a result without a picture: what all results of this run have in common."""
+        """Return a result without a picture: what all results of this task have in common."""
         return self._checked(super().blank(), "")
 
     def _complete_prompt(self, item: Item) -> None:
         """Leave it: the model is asked about things, and never given the caption as a prompt."""
 
-    def _inputs(self, pictures: list[tuple[Item, Image.Image]]) -> Any:
+    def inputs(self, pictures: Sequence[tuple[Item, Image.Image]]) -> Any:
         """Return whether there is anything to ask about: questions are prepared when the things are known."""
         return True if pictures else None
 
-    def _largest_batch(self, inputs: Any) -> int:
-        """Return how many pictures are opened ahead: they are looked at one by one, whatever the memory."""
-        return TOGETHER
-
-    def _answers(self, batch: Batch) -> list[Answer]:
+    def _answers(self, batch: Batch, on_text: Callable[[Picture, str], None] | None) -> list[Answer]:
         return [self._answer(image, _text(item)) for image, item in zip(batch.images, batch.items, strict=True)]
 
     def _answer(self, image: Image.Image, text: str) -> Answer:
         """Return what is said of a caption, with the new one if captions are decoded anew and this one has to be."""
-        line, lvlm = self._how["min_support"], self._lvlm
+        line, lvlm = self._how["min_support"], self.lvlm
         check = self._look.check(image, text)
         answer = check.beside(Answer(text, "stop"), self._how)
         starts = [claim.spans[0][0] for claim in check.below(line)]
@@ -121,8 +119,9 @@ class CheckRun(BatchRun):
             warnings=(f"{STILL}: {left}",) if left else (),
         )
 
-    def _settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
-        super()._settle(item, answer, milliseconds)
+    def settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
+        """Give an item its record, with what is left of the caption."""
+        super().settle(item, answer, milliseconds)
         assert item.result is not None
         item.result = self._checked(item.result, _text(item))
 
@@ -147,6 +146,16 @@ class CheckRun(BatchRun):
             dropped=dropped,
             removed=None if self._mender is None else result.removed or [],
         )
+
+
+class CheckRun(BatchRun):
+    """Many captions, whose pictures are `CaptionedPicture`s; with `CheckTask`'s arguments and `batch_size`."""
+
+    task_type = CheckTask
+
+    def _largest_batch(self, inputs: Any) -> int:
+        """Return how many pictures are opened ahead: they are looked at one by one, whatever the memory."""
+        return TOGETHER
 
 
 def _remarks(text: str, objects: Sequence[dict[str, Any]], fixed: str) -> list[str]:

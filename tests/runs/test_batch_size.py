@@ -21,7 +21,7 @@ from sira_cli.analysis.sweep.run import Sweep
 from sira_cli.models import memory
 from sira_cli.models.presets import resolve
 from sira_cli.pictures.sources import located
-from sira_cli.runs import batch, ray_run
+from sira_cli.runs import batch, picture_task, ray_run
 from sira_cli.runs.batch import BatchRun
 from sira_cli.runs.batch_size import check_batch_size, largest_batch, usual_batch_size
 from sira_cli.runs.check_run import CheckRun
@@ -88,7 +88,9 @@ def test_the_choice_is_that_of_the_memory_that_one_picture_takes(demo, room, mon
 def test_the_largest_of_the_first_pictures_decides(demo, pictures, monkeypatch):
     seen = []
     monkeypatch.setattr(batch, "largest_batch", lambda lvlm, inputs, task, groups: seen.append(inputs) or 4)
-    monkeypatch.setattr(batch, "decode_picture", lambda name, data, decode=batch.decode_picture: decode(name, data))
+    monkeypatch.setattr(
+        picture_task, "decode_picture", lambda name, data, decode=picture_task.decode_picture: decode(name, data)
+    )
     sizes = []
     prepare = demo.prepare
     monkeypatch.setattr(
