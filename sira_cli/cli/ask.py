@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import (
     DecodingOptions,
     EngineOptions,
@@ -16,7 +17,6 @@ from sira_cli.cli.options import (
     Paths,
     SelectionOptions,
     TextOptions,
-    with_options,
 )
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.errors import SettingsError

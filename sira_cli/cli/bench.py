@@ -10,9 +10,10 @@ import typer
 from sira_cli.analysis.bench import shape_names
 from sira_cli.cli.choosing import ALL, able, choose_preset, load_model, method_names
 from sira_cli.cli.console import set_verbosity, waiting
+from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.option_values import TextLengths
-from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, Verbose, check_file, with_options
-from sira_cli.cli.output import save_report, table_console
+from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, Verbose
+from sira_cli.cli.output import check_file, save_report, table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.cli.throughput import measure_throughput
 from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import (
     ColumnsPrompt,
     DecodingOptions,
@@ -15,7 +16,6 @@ from sira_cli.cli.options import (
     Paths,
     SelectionOptions,
     TextOptions,
-    with_options,
 )
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.cli.verifying import VerifyOptions

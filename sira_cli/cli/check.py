@@ -14,6 +14,7 @@ from sira_cli.cli.checking import CheckTerminal
 from sira_cli.cli.choosing import choose, listed_paths
 from sira_cli.cli.console import resumable, set_verbosity
 from sira_cli.cli.engines import Engines, Job
+from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.option_values import Engine
 from sira_cli.cli.options import (
     DecodingOptions,
@@ -26,7 +27,6 @@ from sira_cli.cli.options import (
     RetryErrors,
     Verbose,
     WorkerOptions,
-    with_options,
 )
 from sira_cli.cli.verifying import MinSupport, Objects
 from sira_cli.errors import SettingsError

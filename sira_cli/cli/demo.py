@@ -13,8 +13,8 @@ import typer
 
 from sira_cli.cli.choosing import method_names
 from sira_cli.cli.console import note, resumable, set_verbosity, waiting
-from sira_cli.cli.options import Overwrite, Quiet, Verbose, check_file
-from sira_cli.cli.output import table_console
+from sira_cli.cli.options import Overwrite, Quiet, Verbose
+from sira_cli.cli.output import check_file, table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import find

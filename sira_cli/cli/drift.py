@@ -9,6 +9,7 @@ import typer
 
 from sira_cli.cli.choosing import choose_preset, chosen_pictures, load_model
 from sira_cli.cli.console import note, say, set_verbosity
+from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import (
     AsJson,
     Images,
@@ -18,7 +19,6 @@ from sira_cli.cli.options import (
     ReportFile,
     SelectionOptions,
     Verbose,
-    with_options,
 )
 from sira_cli.cli.output import check_report_files, save_plot, save_report, table_console
 from sira_cli.cli.progress import Progress

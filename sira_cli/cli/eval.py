@@ -15,7 +15,8 @@ from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.eval_options import EvalOptions, find_answers
 from sira_cli.cli.eval_run import evaluate
 from sira_cli.cli.help import Variadic
-from sira_cli.cli.options import DecodingOptions, ModelOptions, with_options
+from sira_cli.cli.option_groups import with_options
+from sira_cli.cli.options import DecodingOptions, ModelOptions
 from sira_cli.errors import DataError, SettingsError
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from sira_cli.cli.options import BatchSizeOption, DecodingOptions, ModelOptions, Quiet, RetryErrors, Verbose, check_file
+from sira_cli.cli.options import BatchSizeOption, DecodingOptions, ModelOptions, Quiet, RetryErrors, Verbose
+from sira_cli.cli.output import check_file
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -1,8 +1,12 @@
-"""What options with a few values may be."""
+"""What the values of options may be: a few names, what the shell completes, what is read."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+import typer
+
+from sira_cli.methods import METHODS
 
 
 class Dtype(StrEnum):
@@ -57,3 +61,24 @@ class TextLengths(StrEnum):
 
     OWN = "own"
     DRAWN = "drawn"
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Return the names of presets that begin so, for the shell."""
+    from sira_cli.models import presets
+
+    return [name for name in presets.available() if name.startswith(incomplete)]
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Return the names of methods that begin so, for the shell."""
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def read_batch_size(text: str) -> int | str:
+    """Read `auto`, or a number from 1 on."""
+    if text == "auto":
+        return text
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r}: expected a whole number from 1 on, or auto")
+    return int(text)

@@ -1,36 +1,29 @@
 """Options that several commands share: one spelling everywhere.
 
-A group is a dataclass of annotated fields. `with_options(Group)` gives a command the group's fields as
-options, under the group's title in the help, and hands it one object instead of twenty arguments.
+A group is a dataclass of annotated fields, for `with_options` (`cli/option_groups.py`).
 """
 
 from __future__ import annotations
 
-import copy
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar
 
 import typer
 
-from sira_cli.cli.option_values import ColorBy, Dtype, Engine, OnLoop, OutputFormat, Quantization
+from sira_cli.cli.option_values import (
+    ColorBy,
+    Dtype,
+    Engine,
+    OnLoop,
+    OutputFormat,
+    Quantization,
+    complete_method,
+    complete_preset,
+    read_batch_size,
+)
 from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
-
-
-def complete_preset(incomplete: str) -> list[str]:
-    """Return the names of presets that begin so, for the shell."""
-    from sira_cli.models import presets
-
-    return [name for name in presets.available() if name.startswith(incomplete)]
-
-
-def complete_method(incomplete: str) -> list[str]:
-    """Return the names of methods that begin so, for the shell."""
-    return [name for name in METHODS if name.startswith(incomplete)]
 
 
 def _other_settings() -> str:
@@ -40,15 +33,6 @@ def _other_settings() -> str:
         for name, method in METHODS.items()
     }
     return ", ".join(f"{setting} ({name})" for name, settings in named.items() for setting in settings)
-
-
-def read_batch_size(text: str) -> int | str:
-    """Read `auto`, or a number from 1 on."""
-    if text == "auto":
-        return text
-    if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"{text!r}: expected a whole number from 1 on, or auto")
-    return int(text)
 
 
 def batch_size_option(description: str) -> Any:
@@ -305,56 +289,3 @@ class EngineOptions(WorkerOptions):
         bool,
         typer.Option("--compile", help="Compile the decoding steps: a slow start, then faster (sira and greedy)."),
     ] = False
-
-
-def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
-    """Check that a file can be written, before a model is loaded.
-
-    Raises:
-        SettingsError: it is a folder, its folder is missing, or it exists and is not to be overwritten.
-    """
-    if file is not None and file.is_dir():
-        raise SettingsError(f"{option} {file}: is a folder, expected a file")
-    if file is not None and not file.parent.is_dir():
-        raise SettingsError(f"{option} {file}: the folder {file.parent} does not exist: make it first")
-    if file is not None and file.exists() and not overwrite:
-        raise SettingsError(f"{option} {file}: exists: give another, or --overwrite")
-
-
-def with_options(**groups: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the fields of each group as options; it receives one object per group, by these names."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        own = inspect.signature(command, eval_str=True)
-        parameters = [parameter for name, parameter in own.parameters.items() if name not in groups]
-        for group in groups.values():
-            hints = get_type_hints(group, include_extras=True)
-            parameters += [
-                inspect.Parameter(
-                    field.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=field.default,
-                    annotation=_titled(hints[field.name], group.title),
-                )
-                for field in fields(group)
-            ]
-
-        @functools.wraps(command)
-        def run(**values: Any) -> Any:
-            for name, group in groups.items():
-                values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-            return command(**values)
-
-        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return run
-
-    return decorate
-
-
-def _titled(hint: Any, title: str) -> Any:
-    """Return an annotated option under a title in the help; other commands may show the same option elsewhere."""
-    kind, option = get_args(hint)
-    option = copy.copy(option)
-    option.rich_help_panel = title
-    return Annotated[kind, option]

@@ -1,4 +1,4 @@
-"""What commands share that print tables and write figures."""
+"""What commands share that print tables and write files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sira_cli.cli.console import note, verbosity
-from sira_cli.cli.options import check_file
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -49,6 +48,20 @@ def save_report(report: Any, path: Path) -> None:
 
     with replacing(path) as file:
         file.write(report.to_json().encode() + b"\n")
+
+
+def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
+    """Check that a file can be written, before a model is loaded.
+
+    Raises:
+        SettingsError: it is a folder, its folder is missing, or it exists and is not to be overwritten.
+    """
+    if file is not None and file.is_dir():
+        raise SettingsError(f"{option} {file}: is a folder, expected a file")
+    if file is not None and not file.parent.is_dir():
+        raise SettingsError(f"{option} {file}: the folder {file.parent} does not exist: make it first")
+    if file is not None and file.exists() and not overwrite:
+        raise SettingsError(f"{option} {file}: exists: give another, or --overwrite")
 
 
 def check_report_files(output: Path | None, plot: Path | None, overwrite: bool) -> None:

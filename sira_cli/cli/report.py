@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from sira_cli.cli.console import note, set_verbosity
-from sira_cli.cli.options import Overwrite, Quiet, Verbose, check_file
+from sira_cli.cli.options import Overwrite, Quiet, Verbose
+from sira_cli.cli.output import check_file
 from sira_cli.errors import SettingsError
 
 EXAMPLES = """

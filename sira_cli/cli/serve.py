@@ -10,7 +10,8 @@ import typer
 from sira_cli.cli.choosing import choose, load_model
 from sira_cli.cli.console import note, set_verbosity, verbosity
 from sira_cli.cli.listening import LOOPBACK, listening
-from sira_cli.cli.options import DecodingOptions, ModelOptions, Quiet, Verbose, with_options
+from sira_cli.cli.option_groups import with_options
+from sira_cli.cli.options import DecodingOptions, ModelOptions, Quiet, Verbose
 from sira_cli.errors import SettingsError
 
 EXAMPLES = """

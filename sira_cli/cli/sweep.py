@@ -12,8 +12,9 @@ import typer
 
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import resumable, say, set_verbosity
-from sira_cli.cli.options import AsJson, ModelOptions, Quiet, Verbose, batch_size_option, check_file, with_options
-from sira_cli.cli.output import check_preset_file, save_plot, save_preset
+from sira_cli.cli.option_groups import with_options
+from sira_cli.cli.options import AsJson, ModelOptions, Quiet, Verbose, batch_size_option
+from sira_cli.cli.output import check_file, check_preset_file, save_plot, save_preset
 from sira_cli.cli.stages import show_stages
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.errors import SettingsError

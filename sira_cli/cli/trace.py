@@ -11,6 +11,7 @@ import typer
 
 from sira_cli.cli.choosing import choose, chosen_pictures, load_model, note_idle
 from sira_cli.cli.console import say, set_verbosity, verbosity
+from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.option_values import ColorBy
 from sira_cli.cli.options import (
     Colors,
@@ -22,9 +23,8 @@ from sira_cli.cli.options import (
     Question,
     SelectionOptions,
     Verbose,
-    check_file,
-    with_options,
 )
+from sira_cli.cli.output import check_file
 from sira_cli.cli.verifying import VerifyMode, VerifyOptions, verdict
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require

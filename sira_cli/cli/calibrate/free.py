@@ -14,17 +14,9 @@ from sira_cli.cli.calibrate.saving import Output, check_place
 from sira_cli.cli.calibrate.support import print_report
 from sira_cli.cli.choosing import choose_preset, chosen_pictures, load_model, method_names
 from sira_cli.cli.console import note, set_verbosity
-from sira_cli.cli.options import (
-    Images,
-    ModelOptions,
-    Overwrite,
-    Quiet,
-    SelectionOptions,
-    Verbose,
-    check_file,
-    with_options,
-)
-from sira_cli.cli.output import table_console
+from sira_cli.cli.option_groups import with_options
+from sira_cli.cli.options import Images, ModelOptions, Overwrite, Quiet, SelectionOptions, Verbose
+from sira_cli.cli.output import check_file, table_console
 from sira_cli.errors import PictureError, SettingsError
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import typer
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import note, say, set_verbosity
-from sira_cli.cli.options import ModelOptions, Overwrite, Quiet, Verbose, with_options
+from sira_cli.cli.option_groups import with_options
+from sira_cli.cli.options import ModelOptions, Overwrite, Quiet, Verbose
 from sira_cli.cli.stages import show_stages
 from sira_cli.errors import SettingsError
 

@@ -10,17 +10,8 @@ import typer
 from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, measured, some_pictures
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import set_verbosity
-from sira_cli.cli.options import (
-    AsJson,
-    Images,
-    ModelOptions,
-    Overwrite,
-    Quiet,
-    ReportFile,
-    SelectionOptions,
-    Verbose,
-    with_options,
-)
+from sira_cli.cli.option_groups import with_options
+from sira_cli.cli.options import AsJson, Images, ModelOptions, Overwrite, Quiet, ReportFile, SelectionOptions, Verbose
 from sira_cli.cli.output import (
     check_preset_file,
     check_report_files,

@@ -10,7 +10,8 @@ from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, meas
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import note, set_verbosity
-from sira_cli.cli.options import Images, ModelOptions, Overwrite, Quiet, SelectionOptions, Verbose, with_options
+from sira_cli.cli.option_groups import with_options
+from sira_cli.cli.options import Images, ModelOptions, Overwrite, Quiet, SelectionOptions, Verbose
 from sira_cli.cli.output import table_console
 from sira_cli.errors import PictureError
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.console import note
-from sira_cli.cli.options import check_file
-from sira_cli.cli.output import check_preset_file, save_preset
+from sira_cli.cli.output import check_file, check_preset_file, save_preset
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import typer
 from sira_cli.cli.calibrate.labels import Annotations, FalseAlarms, Labels, labelling
 from sira_cli.cli.choosing import choose_preset, load_model
 from sira_cli.cli.console import note, set_verbosity
-from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose, check_file, with_options
-from sira_cli.cli.output import check_preset_file, save_preset, save_report, table_console
+from sira_cli.cli.option_groups import with_options
+from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
+from sira_cli.cli.output import check_file, check_preset_file, save_preset, save_report, table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
 
