@@ -33,7 +33,7 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.check.captions import Captions
-    from sira_cli.models.second_look import Verify
+    from sira_cli.models.verify import Verify
 
 EXAMPLES = """
 sira check photos/
@@ -111,7 +111,7 @@ class LookOptions:
         if self.rounds is not None and self.fix != Fix.REWRITE:
             raise SettingsError("--rounds is for --fix rewrite")
         from sira_cli.language.noun_phrases import find_words
-        from sira_cli.models.second_look import ROUNDS, Verify
+        from sira_cli.models.verify import ROUNDS, Verify
 
         words = None if self.objects is None else find_words(self.objects)
         mode = "rewrite" if self.fix == Fix.REWRITE else "flag"

@@ -260,7 +260,7 @@ def _verify(methods: dict[str, Any], seed: int, count: int, output: Path | None,
     from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import TEST_SEEDS
     from sira_cli.demo.verified import VerifiedReport, caption_seconds, measure_verified
-    from sira_cli.models.second_look import Verify
+    from sira_cli.models.verify import Verify
 
     look = Verify(mode="rewrite")
     scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]

@@ -13,7 +13,7 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.models.records import Answer, Result
-    from sira_cli.models.second_look import Verify
+    from sira_cli.models.verify import Verify
 
 UNSUPPORTED = "bold red"
 
@@ -84,7 +84,7 @@ class VerifyOptions:
         if self.rounds is not None and self.verify != VerifyMode.REWRITE:
             raise SettingsError("--rounds is about texts that are decoded again: give --verify rewrite")
         from sira_cli.language.noun_phrases import find_words
-        from sira_cli.models.second_look import ROUNDS, Verify
+        from sira_cli.models.verify import ROUNDS, Verify
 
         words = None if self.objects is None else find_words(self.objects)
         return Verify(self.min_support, words, self.verify.value, self.rounds or ROUNDS)

@@ -9,7 +9,8 @@ from sira_cli.analysis.calibration.support import Caption, Labelled, Source, Sup
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.second_look import SecondLook, Verify
+from sira_cli.models.second_look import SecondLook
+from sira_cli.models.verify import Verify
 
 BATCH = 25
 T = TypeVar("T")

@@ -24,7 +24,8 @@ from sira_cli.eval.stats.auroc import auroc_interval
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.models.free_support import FreeSupport, ThingNumbers
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.second_look import SecondLook, Verify
+from sira_cli.models.second_look import SecondLook
+from sira_cli.models.verify import Verify
 
 SCORES = ("support", "free", "probability", "grounding", "position")
 THIRDS = ("first third", "middle third", "last third")

@@ -21,7 +21,7 @@ from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.stats.tally import Tally
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import hash_of
-from sira_cli.models.second_look import Verify
+from sira_cli.models.verify import Verify
 from sira_cli.models.verifying import VerifiedAnswers
 
 FILE = FOLDER / "verified.json"

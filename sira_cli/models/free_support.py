@@ -30,7 +30,8 @@ from sira_cli.methods.calibrated import Calibration, digest
 from sira_cli.models import calibrations
 from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.records import Answer
-from sira_cli.models.second_look import Check, Claim, Verify
+from sira_cli.models.second_look import Check, Claim
+from sira_cli.models.verify import Verify
 from sira_cli.models.vocabulary import Vocabulary
 
 KIND = "support"  # of the calibration

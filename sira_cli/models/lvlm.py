@@ -18,7 +18,8 @@ from sira_cli.models.keys import Keys
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
-from sira_cli.models.second_look import Check, SecondLook, Verify
+from sira_cli.models.second_look import Check, SecondLook
+from sira_cli.models.verify import Verify
 from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture

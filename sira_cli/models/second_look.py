@@ -18,108 +18,19 @@ from PIL import Image
 from torch import Tensor
 
 from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
-from sira_cli.errors import SettingsError, UnsupportedModelError
+from sira_cli.errors import UnsupportedModelError
 from sira_cli.language import things
 from sira_cli.language.things import Thing, Words
-from sira_cli.methods import require
-from sira_cli.methods.base import Ability, Method
 from sira_cli.models.decoding import DecodingModel
-from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer
 from sira_cli.models.starts import Trail
+from sira_cli.models.verify import ROUNDS as ROUNDS  # both are known from here, too
+from sira_cli.models.verify import Verify as Verify
 
 YES = ("Yes", "yes", "YES")
 NO = ("No", "no", "NO", "Not", "not")
-MODES = ("flag", "rewrite", "free")
-ROUNDS = 3
 BATCH = 8  # whole prompts decoded together, where the prefix cannot be shared
 _PROBE = 64  # side of the picture that questions are worded with, in pixels
-
-
-@dataclass(frozen=True)
-class Verify:
-    """A second look at every text of a run.
-
-    Attributes:
-        min_support: things below it are not supported; None: the preset's, or with `free` that of the weights.
-        words: the things to recognise; None: the list that comes along.
-        mode: `flag` says what is not supported, `rewrite` also decodes texts again without it, `free` says it from what
-            decoding has at hand (`models.free_support`), without a question.
-        rounds: how often a text is decoded again at most.
-
-    Raises:
-        SettingsError: there is no such mode, or `rounds` is below 1.
-    """
-
-    min_support: float | None = None
-    words: Words | None = None
-    mode: str = "flag"
-    rounds: int = ROUNDS
-
-    def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise SettingsError(f"`verify=` {self.mode!r}: expected {', '.join(MODES)}")
-        if self.rounds < 1:
-            raise SettingsError(f"`rounds=` must be 1 or more; got {self.rounds}")
-
-    @classmethod
-    def of(cls, given: str | Verify | None) -> Verify | None:
-        """Return the second look of a mode, or a given one."""
-        return cls(mode=given) if isinstance(given, str) else given
-
-    @property
-    def rewrites(self) -> bool:
-        """Whether texts are decoded again."""
-        return self.mode == "rewrite"
-
-    @property
-    def free(self) -> bool:
-        """Whether no question is asked."""
-        return self.mode == "free"
-
-    def line(self, preset: Preset) -> float:
-        """Return the support below which a thing is not supported."""
-        return preset.verify.min_support if self.min_support is None else self.min_support
-
-    def check(self, method: Method, num_beams: int, *, words: bool, choices: bool, compiled: bool) -> None:
-        """Check that it goes with how texts are made.
-
-        Raises:
-            SettingsError: it does not.
-        """
-        if choices:
-            raise SettingsError("`verify=` looks at texts, and `choices=` writes none: leave out one of them")
-        if self.free:
-            self._check_free(method, num_beams, compiled)
-        if not self.rewrites:
-            return
-        instead = "leave it out, or take `verify=` flag"
-        if method.own_search:
-            raise SettingsError(f"`verify=` rewrite goes on behind single tokens, and method {method.name} does not")
-        if num_beams > 1:
-            raise SettingsError(f"`verify=` rewrite follows one text per picture, not `num_beams=`: {instead}")
-        if words:
-            raise SettingsError(
-                f"`words=` scores a text as it was decoded, and `verify=` rewrite changes it: {instead}"
-            )
-        if compiled:
-            raise SettingsError(f"`verify=` rewrite cannot go back in compiled steps (`compile=`): {instead}")
-
-    def _check_free(self, method: Method, num_beams: int, compiled: bool) -> None:
-        instead = "leave it out, or take `verify=` flag"
-        require(method, Ability.TRACES, "`verify=` free", "take one of these, or `verify=` flag")
-        if num_beams > 1:
-            raise SettingsError(f"`verify=` free follows one text per picture, not `num_beams=`: {instead}")
-        if compiled:
-            raise SettingsError(f"`verify=` free cannot look into compiled steps (`compile=`): {instead}")
-
-    def settings(self, preset: Preset) -> dict[str, Any]:
-        """Return how the look is done, as records hold it; theirs add what `free` takes from a calibration."""
-        settings: dict[str, Any] = {"mode": self.mode, "words": (self.words or things.shipped()).name}
-        if self.free:
-            return settings | ({} if self.min_support is None else {"min_support": self.min_support})
-        settings |= {"question": preset.prompts.verify, "min_support": self.line(preset)}
-        return settings | ({"rounds": self.rounds} if self.rewrites else {})
 
 
 @dataclass(frozen=True)

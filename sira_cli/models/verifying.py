@@ -11,8 +11,9 @@ from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.free_support import FreeSupport
 from sira_cli.models.records import Answer
 from sira_cli.models.rewriting import Rewriter
-from sira_cli.models.second_look import SecondLook, Verify
+from sira_cli.models.second_look import SecondLook
 from sira_cli.models.starts import Trail
+from sira_cli.models.verify import Verify
 
 
 class VerifiedAnswers:

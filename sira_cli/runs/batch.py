@@ -23,7 +23,7 @@ import torch
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import Result
-from sira_cli.models.second_look import Verify
+from sira_cli.models.verify import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ahead import ahead
 from sira_cli.runs.batch_size import AUTO, FIRST, BatchSize, check_batch_size, largest_batch, usual_batch_size

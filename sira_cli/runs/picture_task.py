@@ -21,7 +21,7 @@ from sira_cli.models.encoded import EncodedPictures
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
-from sira_cli.models.second_look import Verify
+from sira_cli.models.verify import Verify
 from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.picture import Picture

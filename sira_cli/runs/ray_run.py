@@ -28,7 +28,7 @@ from sira_cli.errors import SettingsError, SiraError
 from sira_cli.models.loading import load
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Result
-from sira_cli.models.second_look import Verify
+from sira_cli.models.verify import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch import WINDOW
 from sira_cli.runs.batch_size import AUTO, BatchSize

@@ -17,6 +17,7 @@ from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.preset import check_text
 from sira_cli.models.records import Result
+from sira_cli.models.verify import Verify
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch_size import BatchSize
@@ -29,7 +30,6 @@ from sira_cli.runs.targets import Targets, settings_of
 
 if TYPE_CHECKING:
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.second_look import Verify
 
 
 class Engine(Protocol):
@@ -235,8 +235,6 @@ def run_pictures(
         SiraError: the run cannot go on.
     """
     prompts = lvlm.preset.prompts
-    from sira_cli.models.second_look import Verify  # with torch, which a run without a model does not wait for
-
     look = Verify.of(verify)
     if questions is not None:
         task, text = "ask", prompts.ask

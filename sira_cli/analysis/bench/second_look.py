@@ -9,7 +9,7 @@ from PIL import Image
 
 from sira_cli.analysis.bench.figures import LookCost, Spread
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.second_look import Verify
+from sira_cli.models.verify import Verify
 
 ASKING = ("flag", "rewrite")
 

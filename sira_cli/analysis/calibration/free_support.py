@@ -23,7 +23,7 @@ from sira_cli.language import things
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.models.free_support import KIND, ThingNumbers, Weights, streams_of
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.second_look import Verify
+from sira_cli.models.verify import Verify
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import OpenedPicture, Picture
 
