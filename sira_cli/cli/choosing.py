@@ -303,7 +303,7 @@ def listed_paths(paths: Sequence[str], selection: PathOptions) -> list[str]:
         SettingsError: the list cannot be read, or names nothing.
     """
     from sira_cli.pictures.find import read_list
-    from sira_cli.pictures.picture import STDIN
+    from sira_cli.pictures.single import STDIN
 
     listed: list[str] = []
     if selection.files_from == STDIN:

@@ -15,7 +15,7 @@ from sira_cli.files import relative
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.names import as_text
-from sira_cli.pictures.picture import FilePicture
+from sira_cli.pictures.single import FilePicture
 from sira_cli.runs.batch import BatchRun
 from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Halved, PictureEvent, Skipped

@@ -15,7 +15,8 @@ from sira_cli.pictures import stores
 from sira_cli.pictures.containers import Container, expand_ranges
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
-from sira_cli.pictures.picture import STDIN, Picture, StdinPicture
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.single import STDIN, StdinPicture
 from sira_cli.pictures.sources import located
 from sira_cli.pictures.tables import Table, is_table
 from sira_cli.pictures.web import is_web

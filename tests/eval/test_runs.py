@@ -13,7 +13,7 @@ import pytest
 from sira_cli import methods
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.pictures.picture import FilePicture
+from sira_cli.pictures.single import FilePicture
 from tests.support.eval.helpers import SPLITS, rows, values
 
 

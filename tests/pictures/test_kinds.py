@@ -13,7 +13,8 @@ from PIL import Image
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.find import find_pictures
-from sira_cli.pictures.picture import FilePicture, Picture, StdinPicture, StorePicture
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.single import FilePicture, StdinPicture, StorePicture
 from sira_cli.pictures.sources import MemoryPicture, as_picture
 
 

@@ -13,7 +13,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.find import Shard, find_pictures, read_list
 from sira_cli.pictures.names import one_line
-from sira_cli.pictures.picture import FilePicture
+from sira_cli.pictures.single import FilePicture
 from sira_cli.pictures.stores import public
 
 

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from sira_cli import DataError, load, run_pictures
 from sira_cli.pictures.find import Shard
-from sira_cli.pictures.picture import FilePicture
+from sira_cli.pictures.single import FilePicture
 from sira_cli.runs import picture_task
 from sira_cli.runs.events import Finished
 from sira_cli.runs.questions import question_pictures

@@ -21,7 +21,8 @@ from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.find import Shard, find_pictures, is_container
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
-from sira_cli.pictures.picture import STDIN, Picture
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.single import STDIN
 from sira_cli.pictures.sources import recorded
 from sira_cli.runs.sidecars import Sidecars
 
