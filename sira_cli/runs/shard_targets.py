@@ -25,7 +25,8 @@ from sira_cli.pictures.names import as_text, from_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.tables import is_table
 from sira_cli.pictures.webdataset import key_and_extension
-from sira_cli.runs.ledger import Ledger, check_same
+from sira_cli.runs.continued_file import check_same
+from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.shard_files import write_jsonl, write_parquet, write_tar
 from sira_cli.runs.tables import check_format
 from sira_cli.runs.targets import Targets, flat

@@ -28,7 +28,7 @@ from filelock import lock_descriptor
 from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.files import replacing, writing
 from sira_cli.pictures.names import is_utf8
-from sira_cli.runs.ledger import append_whole
+from sira_cli.runs.continued_file import append_whole
 from sira_cli.runs.lines import as_line
 from sira_cli.runs.sidecars import Sidecars
 from sira_cli.view.items import Item

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import DataError
-from sira_cli.runs.ledger import append_whole, check_same, open_locked
+from sira_cli.runs.continued_file import append_whole, check_same, open_locked
 
 if TYPE_CHECKING:
     from sira_cli.analysis.sweep.questions import QuestionSet
