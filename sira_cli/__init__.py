@@ -20,7 +20,8 @@ from sira_cli._version import __version__
 
 if TYPE_CHECKING:
     from sira_cli.core.config import SiraConfig
-    from sira_cli.core.fork import Fork, Step
+    from sira_cli.core.fork import Fork
+    from sira_cli.core.forward_pass import Step
     from sira_cli.core.image_tokens import Between, ImageTokens
     from sira_cli.errors import (
         AttachError,
@@ -60,7 +61,7 @@ _HOMES = {
     "SettingsError": "errors",
     "SiraConfig": "core.config",
     "SiraError": "errors",
-    "Step": "core.fork",
+    "Step": "core.forward_pass",
     "UnsupportedModelError": "errors",
     "UntestedModelWarning": "errors",
     "attach": "methods.attaching",

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.fork import Step, attach
+from sira_cli.core.fork import attach
+from sira_cli.core.forward_pass import Step
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.sources import located

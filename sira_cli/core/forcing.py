@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.fork import Fork, Step, attached
+from sira_cli.core.fork import Fork, attached
+from sira_cli.core.forward_pass import Step
 from sira_cli.core.rules import contrast
 from sira_cli.errors import UnsupportedModelError
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sira_cli.analysis.doubt import STEPS, doubt
-from sira_cli.core.fork import Step
+from sira_cli.core.forward_pass import Step
 from sira_cli.demo.language import mentions
 from sira_cli.demo.questions import hallucinated
 from sira_cli.demo.scene_report import markdown

@@ -16,6 +16,7 @@ from sira_cli.methods import find, require
 from sira_cli.methods.base import Ability, Method, TwoPasses
 
 if TYPE_CHECKING:
+    from sira_cli.core.forward_pass import OnStep
     from sira_cli.methods.prompts import Prompt, Shown
 
 
@@ -27,7 +28,7 @@ def attach(
     method: str | Method = "sira",
     inputs: Mapping[str, Tensor] | None = None,
     seed: int = 0,
-    on_step: fork.OnStep | None = None,
+    on_step: OnStep | None = None,
     **settings: Any,
 ) -> Iterator[Any]:
     """Decode `model` with a method inside this context: every `model.generate(...)` picks by its rule.

@@ -15,7 +15,7 @@ from sira_cli.methods.settings import FORK_SETTINGS, Setting, setting_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sira_cli.core.fork import OnStep
+    from sira_cli.core.forward_pass import OnStep
     from sira_cli.methods.prompts import Prompt, Shown
 
 

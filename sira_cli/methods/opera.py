@@ -14,7 +14,7 @@ from sira_cli.methods.settings import setting
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sira_cli.core.fork import OnStep
+    from sira_cli.core.forward_pass import OnStep
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from torch.nn import functional as F
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
-from sira_cli.core.fork import Fork, OnStep, Pass, attached
+from sira_cli.core.fork import Fork, attached
+from sira_cli.core.forward_pass import OnStep, Pass
 from sira_cli.core.hooks import Removable
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.core.masks import text_rows

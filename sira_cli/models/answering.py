@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sira_cli.core.fork import Step
+from sira_cli.core.forward_pass import Step
 from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.loops import RETRIED, RETRY_NGRAM, find_loop, first_copy
 from sira_cli.models.records import Answer, FinishReason

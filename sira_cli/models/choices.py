@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sira_cli.core.forcing import score
-from sira_cli.core.fork import VIEWS
+from sira_cli.core.forward_pass import VIEWS
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability

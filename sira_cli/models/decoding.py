@@ -12,7 +12,8 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.fork import Fork, Step
+from sira_cli.core.fork import Fork
+from sira_cli.core.forward_pass import Step
 from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sira_cli.core.fork import Step
+from sira_cli.core.forward_pass import Step
 from sira_cli.core.rules import contrast
 from sira_cli.errors import DataError, NotCalibratedError, SettingsError
 from sira_cli.language import things

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from sira_cli.core.fork import Step
+from sira_cli.core.forward_pass import Step
 from sira_cli.core.rules import contrast
 from sira_cli.models.vocabulary import Vocabulary
 

@@ -23,7 +23,8 @@ from torch.nn import functional as F
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
-from sira_cli.core.fork import Step, attach
+from sira_cli.core.fork import attach
+from sira_cli.core.forward_pass import Step
 from sira_cli.core.rules import kl_divergence
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.methods import require

@@ -15,7 +15,7 @@ from sira_cli.analysis.trace.logits import LogitsFile
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
 from sira_cli.analysis.trace.rows import StepRows
 from sira_cli.core.forcing import score
-from sira_cli.core.fork import VIEWS, Step
+from sira_cli.core.forward_pass import VIEWS, Step
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sira_cli.core.fork import VIEWS, Step
+from sira_cli.core.forward_pass import VIEWS, Step
 from sira_cli.core.rules import kl_divergence
 from sira_cli.models.vocabulary import Vocabulary
 

@@ -1,0 +1,68 @@
+"""One forward pass of a model under a fork: what the hooks share while it runs, and the logits that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from sira_cli.core.streams import AnyStreams, Streams
+
+VIEWS = ("full", "cf", "contrast")  # the logits of a Step
+
+
+@dataclass(frozen=True)
+class Step:
+    """The logits of one decoding step, float32 `[B, V]` each (B counts beams and returned sequences).
+
+    `contrast` = (1 + alpha) full - alpha cf (paper, Eq. 4), before the plausibility cut-off if one is set.
+    """
+
+    full: Tensor
+    cf: Tensor
+    contrast: Tensor
+
+
+OnStep = Callable[[Step], None]
+
+
+@dataclass
+class Pass:
+    """One forward pass of the model under way.
+
+    Attributes:
+        q: number of rows of the full stream.
+        cf_rows: `[B, T]` which of them go on as the CF stream; None in a decoding step, where its one row does.
+        live: `[B, T]` False at fillers; None in a decoding step.
+        cache: the key/value cache of the request, from layer b on; None: there is none.
+        streams: all rows of the request so far, from layer b on.
+        packed: tensors as the model gave them (cosines and sines of positions, masks), and what was made of them.
+    """
+
+    q: int
+    cf_rows: Tensor | None
+    live: Tensor | None
+    cache: Cache | None = None
+    streams: AnyStreams = field(init=False)
+    packed: list[tuple[Tensor | None, Any]] = field(default_factory=list)
+
+    def newest(self) -> Tensor:
+        """Return the positions of this pass's rows of the CF stream, `[B, T]`."""
+        return self.streams.newest() if self.cf_rows is None else self.cf_rows
+
+    def prompt_streams(self) -> Streams:
+        """Return the streams of a new prompt."""
+        assert self.cf_rows is not None
+        fillers = self.live is not None and not bool(self.live.all())
+        return Streams(self.cf_rows, self.live if fillers else None, self.q)
+
+    def once(self, source: Tensor | None, pack: Callable[[], Any]) -> Any:
+        """Return what `pack` makes of `source`. Layers share masks and embeddings, so each is packed once."""
+        for known, packed in self.packed:
+            if known is source:
+                return packed
+        self.packed.append((source, pack()))
+        return self.packed[-1][1]
