@@ -115,7 +115,7 @@ def _printed(show: Callable[[Any], None], report: Any) -> str:
 
 def bench_output(name: str) -> str:
     """Return what `sira bench -o docs/bench/NAME.json` printed."""
-    return _printed(bench.print_report, _bench(name))
+    return _printed(bench.print_report, bench_report(name))
 
 
 def throughput_output(name: str) -> str:
@@ -126,8 +126,8 @@ def throughput_output(name: str) -> str:
 
 def targets_table() -> str:
     """Return what SIRA should cost at most on a CPU, and what it did cost in the records of the 3B shape."""
-    greedy, sira, vcd = _bench("cpu-qwen2.5-vl-3b").rows
-    _, batched = _bench("cpu-qwen2.5-vl-3b-batch-8").rows
+    greedy, sira, vcd = bench_report("cpu-qwen2.5-vl-3b").rows
+    _, batched = bench_report("cpu-qwen2.5-vl-3b-batch-8").rows
     assert sira.step is not None
     assert batched.step is not None
     figures = [
@@ -148,7 +148,8 @@ def _ratio(figure: Measure) -> str:
     return f"{figure.ratio.median:.3f} ({figure.ratio.low:.2f}..{figure.ratio.high:.2f})"
 
 
-def _bench(name: str) -> BenchReport:
+def bench_report(name: str) -> BenchReport:
+    """Return what `sira bench -o docs/bench/NAME.json` measured."""
     return BenchReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
 
 
