@@ -53,13 +53,41 @@ def batches(location: str, columns: tuple[str, ...], first: int = 0, rows: int =
             number += batch.num_rows
         return
     file = _parquet(location)
-    group = 0
-    while group < file.num_row_groups and number + file.metadata.row_group(group).num_rows <= first:
-        number += file.metadata.row_group(group).num_rows
-        group += 1
-    for batch in file.iter_batches(rows, row_groups=range(group, file.num_row_groups), columns=list(columns)):
-        yield number, batch
-        number += batch.num_rows
+    for group in range(file.num_row_groups):
+        size = file.metadata.row_group(group).num_rows
+        if number + size > first:
+            # Group by group: a batch across two of them is lost with either.
+            at = number
+            for batch in file.iter_batches(rows, row_groups=[group], columns=list(columns)):
+                yield at, batch
+                at += batch.num_rows
+        number += size
+
+
+def all_batches(location: str, rows: int) -> Iterator[Any]:
+    """Yield all record batches. In the place of rows of a damaged file that cannot be read stand empty ones.
+
+    Raises:
+        OSError, ValueError, SettingsError: as `schema`; of a file in a store, also where rows cannot be read, because
+            the store may answer later.
+    """
+    if not _is_parquet(location):
+        yield from _arrow(location)[1]
+        return
+    import pyarrow
+
+    file = _parquet(location)
+    for group in range(file.num_row_groups):
+        left = file.metadata.row_group(group).num_rows
+        try:
+            for batch in file.iter_batches(rows, row_groups=[group]):
+                left -= batch.num_rows
+                yield batch
+        except (OSError, ValueError):
+            if stores.is_uri(location):
+                raise
+            empty = [pyarrow.nulls(left, field.type) for field in file.schema_arrow]
+            yield pyarrow.record_batch(empty, schema=file.schema_arrow)
 
 
 class Cursor:

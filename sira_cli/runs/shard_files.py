@@ -6,11 +6,13 @@ import io
 import json
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sira_cli.files import replacing
 from sira_cli.pictures import rows
+from sira_cli.pictures.names import as_text
 from sira_cli.pictures.tables import is_table
 from sira_cli.pictures.webdataset import key_and_extension, opened_tar
 from sira_cli.runs.lines import as_line
@@ -56,7 +58,7 @@ def write_parquet(records: Mapping[str, dict[str, Any]], source: str, keys: Iter
 
 
 def write_tar(records: Mapping[str, dict[str, Any]], source: str, extension: str, path: Path) -> None:
-    """Write a copy of a shard in which each key has its text as a member more.
+    """Write a copy of a shard in which each key has its text as a member more; of a damaged one, of what is whole.
 
     Args:
         records: by key.
@@ -67,26 +69,38 @@ def write_tar(records: Mapping[str, dict[str, Any]], source: str, extension: str
     Raises:
         SiraError: it cannot be written.
     """
-    with replacing(path) as file, opened_tar(source) as old, tarfile.open(fileobj=file, mode="w") as new:
-        current = ""
-        while (member := old.next()) is not None:
-            old.members = []  # type: ignore[attr-defined] # it would keep all of them
+    with replacing(path) as file, tarfile.open(fileobj=file, mode="w") as new:
+        texts = {
+            record["file_name"].partition("/")[2]: record["text"].encode()
+            for record in records.values()
+            if record["status"] == "ok"
+        }
+        current, text = "", None
+        for member, data in _members(source):
             key, ending = key_and_extension(member.name) or ("", "")
-            if not member.isreg() or ending == extension:
+            if ending == extension:
                 continue
             if key != current:
-                _add_text(new, records, current, extension)
-                current = key
-            new.addfile(member, old.extractfile(member))
-            new.members = []  # type: ignore[attr-defined]
-        _add_text(new, records, current, extension)
+                _add_text(new, f"{current}.{extension}", text)
+                current, text = key, None
+            text = texts.pop(as_text(member.name), text)
+            new.addfile(member, io.BytesIO(data))
+            new.members = []  # type: ignore[attr-defined] # it would keep all of them
+        _add_text(new, f"{current}.{extension}", text)
 
 
-def _add_text(tar: tarfile.TarFile, records: Mapping[str, dict[str, Any]], key: str, extension: str) -> None:
-    record = records.get(key)
-    if record is not None and record["status"] == "ok":
-        text = record["text"].encode()
-        member = tarfile.TarInfo(f"{key}.{extension}")
+def _members(source: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Yield the files in a shard, up to the first that is damaged."""
+    with suppress(tarfile.TarError, EOFError), opened_tar(source) as archive:
+        while (member := archive.next()) is not None:
+            archive.members = []  # type: ignore[attr-defined] # it would keep all of them
+            if (content := archive.extractfile(member) if member.isreg() else None) is not None:
+                yield member, content.read()
+
+
+def _add_text(tar: tarfile.TarFile, name: str, text: bytes | None) -> None:
+    if text is not None:
+        member = tarfile.TarInfo(name)
         member.size = len(text)
         tar.addfile(member, io.BytesIO(text))
 
@@ -104,15 +118,18 @@ def _widen(records: Mapping[str, dict[str, Any]], source: str, keys: Iterator[st
     schema = rows.schema(source)
     rare = [name for name in _RARE if any(name in record for record in records.values())]
     new = [*_COLUMNS, *rare]
-    names = {name: f"sira_{name}" if name in schema.names else name for name in new}
     wider = schema
-    for name in names.values():
+    for name in new:
+        while name in wider.names:
+            name = f"sira_{name}"
         wider = wider.append(pyarrow.field(name, pyarrow.string()))
+    first = 0
     with replacing(path) as file, parquet.ParquetWriter(file, wider) as writer:
-        for first, batch in rows.batches(source, tuple(schema.names), rows=_ROWS):
+        for batch in rows.all_batches(source, _ROWS):
             found = [records.get(next(keys, str(first + row))) for row in range(batch.num_rows)]
             added = [pyarrow.array([_cell(record, name) for record in found], pyarrow.string()) for name in new]
             writer.write_batch(pyarrow.record_batch([*batch.columns, *added], schema=wider))
+            first += batch.num_rows
 
 
 def _cell(record: dict[str, Any] | None, name: str) -> str | None:

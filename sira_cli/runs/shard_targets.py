@@ -1,7 +1,7 @@
 """One output per file of a data set: records while a run is on its way, the file in its final form when all are there.
 
 out/.sira/cc3m-00000.jsonl         records, appended as they come
-out/.sira/cc3m-00000.tar.done      the file beside is complete
+out/.sira/cc3m-00000.tar.done      the file beside is one of these; if this one is empty, it is complete
 out/cc3m-00000.tar                 there as a whole, or not at all
 """
 
@@ -32,6 +32,7 @@ from sira_cli.runs.tables import check_format
 from sira_cli.runs.targets import Targets, flat
 
 ENDINGS = {"jsonl": ".jsonl", "parquet": ".parquet", "webdataset": ".tar"}
+_NOT_YET = b"not yet\n"
 _OPEN = 32  # files of records that are open without having been written to
 
 
@@ -81,6 +82,10 @@ class ShardTargets(Targets):
             SettingsError: a setting cannot be followed, or two files of the data set have the same name.
             SiraError: the folder cannot be made.
         """
+        if output_format not in (None, *ENDINGS):
+            raise SettingsError(
+                f"`output_format=` {output_format}: of a data set in a folder expected {', '.join(ENDINGS)}"
+            )
         super().__init__(pictures, task=task, overwrite=overwrite, retry_errors=retry_errors, **texts)
         self._out, self._format = output, output_format or "jsonl"
         self._overwrite, self._same_prompt = overwrite, same_prompt
@@ -112,6 +117,10 @@ class ShardTargets(Targets):
         for shard in self._shards.values():
             if self._final(shard).resolve() == Path(shard.source).resolve():
                 raise SettingsError(f"`output=` {output}: {self._final(shard)} would be replaced: give another folder")
+            if self._final(shard).exists() and not (self._mark(shard).exists() or overwrite):
+                raise SettingsError(
+                    f"{self._final(shard)}: is not of such a run: give another `output=`, or `overwrite=` to replace it"
+                )
         check_format(Path("x" + ENDINGS[self._format]))
         make_folder(self._out / ".sira")
 
@@ -191,7 +200,7 @@ class ShardTargets(Targets):
             shard, ledger = self._shard(name), self._ledger(name)
             if not shard.written:
                 ledger.check((self._like or result).configuration())
-                self._mark(shard).unlink(missing_ok=True)
+                self._outdate(shard)
                 ledger.begin()
                 shard.written = True
             ledger.append(result.to_record())
@@ -218,18 +227,25 @@ class ShardTargets(Targets):
         shard.left -= 1
         if shard.left:
             return
-        if shard.written or not (self._mark(shard).exists() and self._final(shard).exists()):
+        if shard.written or not self._is_complete(shard):
             ledger = self._ledger(next(iter(shard.keys)))
             if not shard.written:
+                self._outdate(shard)
                 ledger.begin()
             ledger.finish(shard.keys, repeated=True)
-            self._write_final(shard, {_key(shard, record["file_name"]): record for record in ledger.records()})
+            records = {_key(shard, record["file_name"]): record for record in ledger.records()}
+            if "" not in shard.keys.values():
+                records.pop("", None)  # from a run in which the file as a whole could not be read
+            self._write_final(shard, records)
             write_whole(self._mark(shard), b"")
         shard.written = False
         self._close(shard)
 
     def _write_final(self, shard: _Shard, records: dict[str, dict[str, Any]]) -> None:
         final = self._final(shard)
+        copied = self._format == "webdataset" or (self._format == "parquet" and is_table(shard.source))
+        if copied and not any(shard.keys.values()):
+            return  # of the file as a whole nothing can be read
         if self._format == "jsonl":
             write_jsonl(records, final)
         elif self._format == "parquet":
@@ -239,6 +255,17 @@ class ShardTargets(Targets):
 
     def _final(self, shard: _Shard) -> Path:
         return self._out / (shard.stem + ENDINGS[self._format])
+
+    def _is_complete(self, shard: _Shard) -> bool:
+        mark = self._mark(shard)
+        return mark.exists() and not mark.stat().st_size and self._final(shard).exists()
+
+    def _outdate(self, shard: _Shard) -> None:
+        """Mark that the outputs of all formats are no longer complete, before there are more records than they have."""
+        for ending in ENDINGS.values():
+            mark = self._out / ".sira" / f"{shard.stem}{ending}.done"
+            if mark.exists() or mark == self._mark(shard):
+                write_whole(mark, _NOT_YET)
 
     def _mark(self, shard: _Shard) -> Path:
         return self._out / ".sira" / f"{self._final(shard).name}.done"

@@ -212,3 +212,84 @@ def test_the_command(sira, folder):
     assert [json.loads(line)["file_name"] for line in out.splitlines()] == [
         f"cc-{n // 3:03}.tar/{n:06}.png" for n in range(6)
     ]
+
+
+def keys(shard: str) -> list[str]:
+    return [json.loads(line)["__key__"] for line in Path(f"out/{shard}.jsonl").read_text().splitlines()]
+
+
+def test_a_damaged_shard_ends_no_run(lvlm, folder):
+    """What is whole is copied; what can be read nowhere has no output, until it is there again."""
+    whole = Path("shards/cc-001.tar").read_bytes()
+    with tarfile.open("shards/cc-001.tar") as archive:
+        end = archive.getmember("000004.png").offset_data + 5
+    Path("shards/cc-001.tar").write_bytes(whole[:end])
+    Path("shards/cc-002.tar").write_text("<html>" * 1000)
+    paths = "shards/cc-{000..003}.tar"
+    for _ in range(2):
+        run(lvlm, paths, output_format="webdataset")
+        assert list(files("out")) == ["cc-000.tar", "cc-001.tar"]
+        with tarfile.open("out/cc-001.tar") as new:
+            assert new.getnames() == [
+                *("000003.json", "000003.png", "000003.txt", "000003.caption.txt", "000004.json"),
+            ]
+    run(lvlm, paths)
+    assert keys("cc-000") == ["000000", "000001", "000002"]
+    assert [keys("cc-001"), keys("cc-002"), keys("cc-003")] == [["000003", "000004", ""], [""], [""]]
+    Path("shards/cc-001.tar").write_bytes(whole)
+    run(lvlm, "shards/cc-001.tar", retry_errors=True)
+    assert keys("cc-001") == ["000003", "000004", "000005"]
+
+
+def test_a_damaged_table_ends_no_run(lvlm, folder):
+    """Of its other row groups everything stays; the damaged one is empty but for what went wrong."""
+    rows = {"id": list("abc"), "image": [path.read_bytes() for path in EXAMPLES[:3]]}
+    parquet.write_table(pyarrow.table(rows), "rot.parquet", row_group_size=1, compression="gzip", use_dictionary=False)
+    chunk = parquet.read_metadata("rot.parquet").row_group(1).column(1)
+    data = bytearray(Path("rot.parquet").read_bytes())
+    middle = chunk.data_page_offset + chunk.total_compressed_size // 2
+    data[middle : middle + 500] = bytes(500)
+    Path("rot.parquet").write_bytes(data)
+    Path("bad.parquet").write_text("no table")
+    run(lvlm, ["bad.parquet", "rot.parquet"], output_format="parquet")
+    assert list(files("out")) == ["rot.parquet"]
+    table = parquet.read_table("out/rot.parquet")
+    assert table["id"].to_pylist() == ["a", None, "c"]
+    assert table["status"].to_pylist() == ["ok", "error", "ok"]
+    assert table["image"].to_pylist() == [rows["image"][0], None, rows["image"][2]]
+
+
+def test_members_that_stand_apart(lvlm, folder):
+    """A text goes behind its picture, once; names may be no text."""
+    picture = EXAMPLES[0].read_bytes()
+    members = [("a.png", picture), ("b.txt", b"1"), ("a.txt", b"2"), ("b.png", picture), ("\udcff.png", picture)]
+    write_tar(Path("apart.tar"), members)
+    run(lvlm, "apart.tar", output_format="webdataset")
+    with tarfile.open("out/apart.tar") as new:
+        assert new.getnames() == [
+            *("a.png", "a.caption.txt", "b.txt", "a.txt", "b.png", "b.caption.txt", "\udcff.png", "\udcff.caption.txt")
+        ]
+
+
+def test_files_that_others_wrote_stay(lvlm, folder):
+    Path("out").mkdir()
+    Path("out/cc-000.jsonl").write_text("mine")
+    with pytest.raises(SettingsError, match=r"^out/cc-000\.jsonl: is not of such a run: give another `output=`, or"):
+        run(lvlm)
+    assert Path("out/cc-000.jsonl").read_text() == "mine"
+    run(lvlm, limit=1, overwrite=True)
+    run(lvlm, "shards/cc-000.tar", output_format="webdataset")
+    run(lvlm, "shards/cc-000.tar")  # now with what the other format has added
+    assert keys("cc-000") == ["000000", "000001", "000002"]
+    with pytest.raises(SettingsError, match="of a data set in a folder expected jsonl, parquet, webdataset"):
+        run(lvlm, output_format="llava")
+
+
+def test_columns_of_an_earlier_run_stay(folder):
+    record = {"status": "ok", "text": "new", "error": "", "finish_reason": "stop"}
+    parquet.write_table(pyarrow.table({"image": [b"x"], "text": ["old"], "sira_text": ["older"]}), "t.parquet")
+    write_parquet({"0": record}, "t.parquet", ["0"], Path("new.parquet"))
+    assert parquet.read_table("new.parquet").to_pylist() == [
+        {"image": b"x", "text": "old", "sira_text": "older", "sira_sira_text": "new"}
+        | {name: value for name, value in record.items() if name != "text"}
+    ]
