@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from abc import ABC, abstractmethod
@@ -52,6 +53,11 @@ class ContainedPicture(Picture):
     member: str
 
     @property
+    def identity(self) -> str:
+        """The path without detours, and the name inside."""
+        return f"{_identity(self.container)}/{self.member}"
+
+    @property
     def container_name(self) -> str:
         """The name of the file that holds it, without its folder."""
         return as_text(PurePath(self.container).name)
@@ -98,9 +104,18 @@ class BrokenPicture(ContainedPicture):
 
     fault: str
 
+    def is_missing(self) -> bool:
+        """Return whether the file that would hold it is not there."""
+        return located(self.container).is_missing()
+
     def read(self) -> bytes:
         """Raise what is wrong."""
         raise PictureError(f"{self.shown}: {self.fault}")
+
+
+@functools.lru_cache(maxsize=1024)  # many pictures share few files
+def _identity(container: str) -> str:
+    return located(container).identity
 
 
 def expand_ranges(path: str) -> Iterator[str]:

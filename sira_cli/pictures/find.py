@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import stores
-from sira_cli.pictures.containers import Container, expand_ranges
+from sira_cli.pictures.containers import BrokenPicture, Container, expand_ranges
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
@@ -21,6 +21,8 @@ from sira_cli.pictures.sources import located
 from sira_cli.pictures.tables import Table, is_table
 from sira_cli.pictures.web import is_web
 from sira_cli.pictures.webdataset import ENDING, TarShard
+
+_COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,10 @@ def _places(
             for location, relative in _expand(each, recursive):
                 if location == STDIN:
                     yield StdinPicture()
-                elif is_container(location) and (stores.is_uri(location) or os.path.lexists(location)):
-                    if is_table(location):
+                elif is_container(location):
+                    if not stores.is_uri(location) and not os.path.lexists(location):
+                        yield BrokenPicture(location, relative, location, "", "no such file")
+                    elif is_table(location):
                         yield Table(location, relative, image_column, id_column, allow_private)
                     else:
                         yield TarShard(location, relative, image_column)
@@ -190,16 +194,22 @@ def _expand(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
 
 
 def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the pictures of a folder; if there are none, the files that hold many."""
-    containers, any_picture = [], False
+    """Yield the pictures of a folder; if there are none, the files that hold many.
+
+    Not all such files hold pictures of their own: img2dataset writes a table about each shard beside it, and a data set
+    that was loaded from its folder keeps there what it has computed.
+    """
+    containers, any_picture = {}, False
     for location, relative in files:
         if is_container(relative):
-            containers.append((location, relative))
+            containers[relative] = location
         else:
             any_picture = True
             yield location, relative
-    if not any_picture:
-        yield from containers
+    for relative, location in containers.items() if not any_picture else ():
+        about_shard = is_table(relative) and str(Path(relative).with_suffix(ENDING)) in containers
+        if not about_shard and not _COMPUTED.fullmatch(Path(relative).name):
+            yield location, relative
 
 
 def _matches(pattern: str) -> list[str]:

@@ -18,6 +18,7 @@ from sira_cli.pictures.picture import Picture, columns_of
 ENDING = ".tar"
 PICTURES = ("jpg", "jpeg", "png", "webp")
 TEXTS = ("txt", "json", "cls")  # what prompts can be filled from
+_SHOWN = 8  # extensions in a message
 _READ_AHEAD = 2**20  # bytes, of a shard in a store
 
 # As the webdataset package has it: the key ends at the first full stop of the file's name.
@@ -90,8 +91,20 @@ class _Sample:
     """The members of one key, as they come."""
 
     key: str
-    pictures: dict[str, tuple[str, Member]] = field(default_factory=dict)  # by extension: name, place
+    pictures: list[tuple[str, Member]] = field(default_factory=list)  # name, place
+    other: list[str] = field(default_factory=list)  # extensions of further pictures, such as `depth.png`
     texts: list[Member] = field(default_factory=list)
+
+
+def _which(sample: _Sample) -> str:
+    """Say that it is not clear which member is the picture."""
+    extensions = sorted(place.extension for _, place in sample.pictures) or sorted(sample.other)
+    number = f"{len(extensions)} pictures" if len(extensions) > 1 else "a picture"
+    shown = ", ".join(extensions[:_SHOWN]) + ", ..." * (len(extensions) > _SHOWN)
+    expected = "expected one" if sample.pictures else f"expected one of {', '.join(PICTURES)}"
+    if sample.pictures and len({*extensions}) == 1:
+        return f"has {number} ({shown}), {expected}"
+    return f"has {number} ({shown}), {expected}: choose with `image_column=`, such as {extensions[0]}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +124,7 @@ class TarShard(Container):
         try:
             for sample in self._samples():
                 last = sample.key
-                if not sample.pictures:
+                if not (sample.pictures or (sample.other and self.image is None)):
                     continue
                 if sample.key in keys:
                     yield self._broken(sample.key, "the key stands twice in the shard, and its pictures apart")
@@ -129,14 +142,9 @@ class TarShard(Container):
                 yield self._broken("", f"cannot be read{where}: {reason}")
 
     def _picture(self, sample: _Sample) -> Picture:
-        if len(sample.pictures) > 1:
-            extensions = sorted(sample.pictures)
-            return self._broken(
-                sample.key,
-                f"has {len(extensions)} pictures ({', '.join(extensions)}), expected one: choose with `image_column=`, "
-                f"such as {extensions[0]}",
-            )
-        ((name, place),) = sample.pictures.values()
+        if len(sample.pictures) != 1:
+            return self._broken(sample.key, _which(sample))
+        ((name, place),) = sample.pictures
         return MemberPicture(
             f"{self.location}/{name}", f"{self.relative}/{name}", self.location, name, place, tuple(sample.texts)
         )
@@ -159,7 +167,9 @@ class TarShard(Container):
                     sample = _Sample(key)
                 place = Member(extension, offset, size)
                 if self._is_picture(extension):
-                    sample.pictures[extension] = (name, place)
+                    sample.pictures.append((name, place))
+                elif extension.rpartition(".")[2] in PICTURES:
+                    sample.other.append(extension)
                 elif extension.rpartition(".")[2] in TEXTS:
                     sample.texts.append(place)
         except (tarfile.TarError, OSError, EOFError):

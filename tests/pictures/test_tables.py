@@ -78,6 +78,8 @@ def test_what_datasets_saved(folder, tmp_path):
     assert [picture.open().image.tobytes() for picture in pictures] == [
         row["image"].convert("RGB").tobytes() for row in stored
     ]
+    stored.filter(lambda row: row["id"] > "x", cache_file_name="saved/cache-0123456789abcdef_00000_of_00002.arrow")
+    assert find_pictures(["saved"], id_column="id") == pictures
     made.to_parquet("hub.parquet")
     assert [picture.read() for picture in find_pictures(["hub.parquet"])] == PICTURES
 

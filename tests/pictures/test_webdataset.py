@@ -155,6 +155,31 @@ def test_a_key_with_two_pictures(folder, monkeypatch):
     assert [picture.read() for picture in find_pictures(["two.tar"], image_column=".depth.png")] == [b"y"]
     write_tar(folder / "apart.tar", [("a.jpg", picture), ("b.png", picture), ("a.png", picture)])
     assert errors(folder / "apart.tar") == ["apart.tar/a: the key stands twice in the shard, and its pictures apart"]
+    write_tar(folder / "same.tar", [("a.jpg", picture), ("a.JPG", picture)])
+    assert errors(folder / "same.tar") == ["same.tar/a: has 2 pictures (jpg, jpg), expected one"]
+    write_tar(folder / "dots.tar", [("a.jpg", picture), ("img.1.jpg", picture), ("img.2.jpg", picture)])
+    (message,) = errors(folder / "dots.tar")
+    assert message.startswith(
+        "dots.tar/img: has 2 pictures (1.jpg, 2.jpg), expected one of jpg, jpeg, png, webp: choose"
+    )
+
+
+def test_tables_about_shards_are_no_pictures(folder):
+    """Img2dataset writes one beside each shard."""
+    (folder / "cc-00000.parquet").write_bytes(b"urls")
+    assert len(names("shards")) == 6
+
+
+def test_every_picture_once(folder):
+    assert names("shards", "./shards/", "./shards/cc-00000.tar") == names("shards")
+
+
+def test_a_shard_that_is_not_there_is_an_error_of_its_own(folder):
+    *found, missing = find_pictures(["shards/cc-{00000..00003}.tar"])
+    assert len(found) == 6
+    assert missing.is_missing()
+    with pytest.raises(PictureError, match=r"^shards/cc-00003\.tar: no such file$"):
+        missing.read()
 
 
 def test_a_shard_without_pictures(folder):
