@@ -21,7 +21,10 @@ def is_uri(path: str) -> bool:
 
 def public(uri: str) -> str:
     """Return a URI without credentials and options: for records and messages."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # such as `http://[x`: it will be an error of its own
+        return re.sub(r"//[^/]*@", "//", re.split("[?#]", uri)[0])
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 

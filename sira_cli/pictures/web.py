@@ -55,7 +55,10 @@ class WebPicture(Picture):
 
     def name_in(self, folder: Path | None) -> str:
         """Return the URL without a password, wherever the record is."""
-        parts = urlsplit(self.location)
+        try:
+            parts = urlsplit(self.location)
+        except ValueError:  # it is no URL
+            return as_text(re.sub(r"//[^/]*@", "//", self.location))
         return as_text(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))
 
     def text_file(self, extension: str) -> Path:

@@ -142,6 +142,13 @@ def test_a_server_that_is_not_there():
             find_pictures([f"http://127.0.0.1:{port}/a.png"], allow_private=True)[0].read()
 
 
+def test_what_is_no_url():
+    (picture,) = find_pictures(["http://user:secret@[x/a.png?b"])
+    assert picture.name_in(None) == "http://[x/a.png?b"
+    with pytest.raises(PictureError, match=r"^http://\[x/a\.png: failed_to_download: is no URL: "):
+        picture.read()
+
+
 def test_limits(server, monkeypatch):
     monkeypatch.setattr(web, "LARGEST", 2**20)
     assert fails(server, "endless").endswith("failed_to_download: is larger than 1 MiB")
