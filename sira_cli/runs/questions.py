@@ -16,7 +16,7 @@ from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
 from sira_cli.runs.kept import Kept
-from sira_cli.runs.rows import read_rows, read_table, some
+from sira_cli.runs.rows import brief, read_rows, read_table, some
 
 _IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("text", "question")
 KEPT = 8  # pictures whose bytes wait for the next question
@@ -119,8 +119,8 @@ def question_pictures(
         name, question = _text(where, row, _IMAGES), _text(where, row, _QUESTIONS)
         if shard is not None and not shard.holds(name):
             continue
-        ids = [row[column] for column in _IDS if row.get(column) not in (None, "")]
-        number = ids[0] if ids and isinstance(ids[0], int | str) else f"{name}: {question}"
+        number = _id(where, row)
+        number = f"{name}: {question}" if number is None else number
         path = f"{base}/{name}" if stores.is_uri(base) else str(Path(base, name))
         picture = located(name if stores.is_uri(name) else path, name, allow_private=allow_private)
         each = QuestionPicture(picture.location, name, picture, question, asking(question), number, reads)
@@ -185,6 +185,20 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for row in batch.to_pylist():
             yield f"{file}: row {number}", row
             number += 1
+
+
+def _id(where: str, row: dict[str, Any]) -> str | int | None:
+    """Return a question's id; of a table with empty cells, numbers may have become 1.0, 2.0 and NaN."""
+    for name in _IDS:
+        value = row.get(name)
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        if value in (None, "") or value != value:
+            continue
+        if not isinstance(value, int | str):
+            raise DataError(f"{where}: {name} is {brief(value)}: expected a text or a whole number")
+        return value
+    return None
 
 
 def _text(where: str, row: dict[str, Any], names: tuple[str, ...]) -> str:

@@ -137,6 +137,13 @@ def test_plain_questions_of_every_kind_of_file(sira, folder):
         assert [row["id"] for row in csv.DictReader(file)] == [each.id for each in found[0][:2]]
 
 
+def test_ids_from_a_table_with_empty_cells(folder):
+    """As pandas writes them: numbers have become floats."""
+    ids = pyarrow.array([7.0, None, float("nan")])
+    parquet.write_table(pyarrow.table({"id": ids, "image": ["a"] * 3, "question": ["?", "!", "."]}), "ids.parquet")
+    assert [each.question_id for each in question_pictures(Path("ids.parquet"), str)] == [7, "a: !", "a: ."]
+
+
 def test_parts_keep_the_questions_about_a_picture_together(folder):
     parts = [
         [each.location for each in question_pictures(Path("q.jsonl"), str, images="photos", shard=Shard(part, 2))]
@@ -154,6 +161,7 @@ def test_parts_keep_the_questions_about_a_picture_together(folder):
         ("[1]", "row 1: expected a JSON object, got 1"),
         ("{?", "line 1 is not JSON"),
         ("", "holds no questions"),
+        ('{"id": [1], "image": "a", "text": "?"}', "line 1: id is [1]: expected a text or a whole number"),
         ('{"id": 1, "image": "a", "text": "?"}\n' * 2, "line 2: the question '1' stands twice: give each"),
     ],
 )
