@@ -15,6 +15,7 @@ from sira_cli.files import make_folder, replacing
 from sira_cli.methods.base import Method
 from sira_cli.models.preset import ONLY_IF_SET, Preset
 from sira_cli.models.records import Result
+from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.questions import write_llava
@@ -93,6 +94,8 @@ class Targets:
         elif output.suffix.lower() != ".jsonl":
             check_format(output)
             self._table, output = output, output.with_suffix(".jsonl")
+        if self._table is not None:
+            _check_replaceable(self._table, pictures, may_exist=overwrite or output.exists())
         if not output.parent.is_dir():
             raise SettingsError(f"`output=` {output}: the folder {output.parent} does not exist: make it first")
         failures = output.with_name(METADATA_FAILURES) if output.name == METADATA else None
@@ -250,6 +253,22 @@ class Targets:
             return
         with replacing(self.report) as file:
             file.write(json.dumps(report, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def _check_replaceable(table: Path, pictures: Sequence[Picture], *, may_exist: bool) -> None:
+    """Check that a table, which is written anew, replaces neither what a run reads nor what others wrote.
+
+    Raises:
+        SettingsError: it does.
+    """
+    if not table.exists():
+        return
+    own = table.resolve()
+    for container in {picture.container for picture in pictures if isinstance(picture, ContainedPicture)}:
+        if Path(container).resolve() == own:
+            raise SettingsError(f"`output=` {table}: the data set would be replaced: give another file, or a folder")
+    if not may_exist:
+        raise SettingsError(f"{table}: is not of such a run: give another `output=`, or `overwrite=` to replace it")
 
 
 def settings_of(task: str, prompt: str, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:

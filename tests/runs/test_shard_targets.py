@@ -293,3 +293,18 @@ def test_columns_of_an_earlier_run_stay(folder):
         {"image": b"x", "text": "old", "sira_text": "older", "sira_sira_text": "new"}
         | {name: value for name, value in record.items() if name != "text"}
     ]
+
+
+def test_a_table_replaces_neither_its_source_nor_what_others_wrote(lvlm, folder):
+    parquet.write_table(pyarrow.table({"image": [EXAMPLES[0].read_bytes()]}), "t.parquet")
+    before = files(".")
+    for overwrite in (False, True):
+        with pytest.raises(SettingsError, match=r"`output=` t\.parquet: the data set would be replaced: give another"):
+            run(lvlm, str(folder / "t.parquet"), output="t.parquet", overwrite=overwrite)
+    Path("notes.csv").write_text("mine")
+    with pytest.raises(SettingsError, match=r"^notes\.csv: is not of such a run: give another `output=`"):
+        run(lvlm, "t.parquet", output="notes.csv")
+    assert files(".") == before | {"notes.csv": b"mine"}
+    run(lvlm, "t.parquet", output="notes.csv", overwrite=True)
+    run(lvlm, "t.parquet", output="notes.csv")
+    assert Path("notes.csv").read_text().startswith("schema,key,file_name")
