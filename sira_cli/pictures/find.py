@@ -20,7 +20,7 @@ from sira_cli.pictures.single import STDIN, StdinPicture
 from sira_cli.pictures.sources import located
 from sira_cli.pictures.tables import Table, is_table
 from sira_cli.pictures.web import is_web
-from sira_cli.pictures.webdataset import ENDING, TarShard
+from sira_cli.pictures.webdataset import COMPRESSED, ENDING, TarShard
 
 _COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
 
@@ -171,7 +171,7 @@ def _places(
 
 def is_container(name: str) -> bool:
     """Return whether a file of this name holds many pictures."""
-    return name.lower().endswith(ENDING) or is_table(name)
+    return name.lower().endswith((ENDING, *COMPRESSED)) or is_table(name)
 
 
 def _expand(path: str, recursive: bool) -> Iterator[tuple[str, str]]:

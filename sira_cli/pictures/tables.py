@@ -180,10 +180,11 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _is_plain(kind: Any) -> bool:
+    """Return whether a type is bytes or text, perhaps as references to a dictionary."""
     from pyarrow import types
 
-    checks = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
-    return any(check(kind) for check in checks)
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return str(kind).removeprefix("large_").removesuffix("_view") in ("binary", "string")
 
 
 def _beside(table: str, path: str) -> str:

@@ -16,6 +16,7 @@ from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.picture import Picture, columns_of
 
 ENDING = ".tar"
+COMPRESSED = (".tar.gz", ".tgz")  # which are refused
 PICTURES = ("jpg", "jpeg", "png", "webp")
 TEXTS = ("txt", "json", "cls")  # what prompts can be filled from
 _SHOWN = 8  # extensions in a message

@@ -58,6 +58,13 @@ def test_each_row_is_a_picture(folder, kind, store):
     assert [picture.read() for picture in reversed(pictures)] == PICTURES[::-1]
 
 
+@pytest.mark.parametrize("kind", [pyarrow.string_view(), pyarrow.dictionary(pyarrow.int32(), pyarrow.large_string())])
+def test_texts_of_other_types(folder, kind):
+    """As polars and pandas write them."""
+    feather.write_feather(pyarrow.table({"image": pyarrow.array(KINDS["paths"], kind)}), "file.arrow")
+    assert [picture.read() for picture in find_pictures(["file.arrow"])] == PICTURES
+
+
 def test_both_formats_of_arrow(folder):
     feather.write_feather(table("struct"), "file.arrow")
     with pyarrow.OSFile("stream.arrow", "wb") as file, pyarrow.ipc.new_stream(file, table("bytes").schema) as stream:

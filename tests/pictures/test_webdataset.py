@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import tarfile
 from pathlib import Path
@@ -141,6 +142,8 @@ def test_what_is_no_tar_file(folder, monkeypatch):
     (message,) = errors(folder / "page.tar")
     assert message.startswith("page.tar: is no tar file: ")
     assert message.endswith("compressed ones are not read: unpack them with gunzip")
+    (folder / "cc.tar.gz").write_bytes(gzip.compress((folder / "cc-00000.tar").read_bytes()))
+    assert errors(folder / "cc.tar.gz")[0].endswith("compressed ones are not read: unpack them with gunzip")
     assert [picture.is_missing() for picture in find_pictures(["none.tar"])] == [True]
 
 
