@@ -27,10 +27,10 @@ _POLICY = {
 
 
 def page_policy(changes: Mapping[str, str]) -> str:
-    """Return a page's content security policy: nothing but what its own server has.
+    """Return a page's content security policy: scripts, styles, pictures and answers of its own server, nothing else.
 
     Args:
-        changes: sources by directive, instead of that; further directives come after the others.
+        changes: other sources, by directive; directives that are new come last.
     """
     return "; ".join(f"{directive} {sources}" for directive, sources in {**_POLICY, **changes}.items())
 

@@ -328,10 +328,12 @@ def test_what_a_screen_reader_is_told(browser, serve, folder):
     opened(browser, "pictures/0.png")
     found = {*accessible(browser)}
     expected = {("image", "Picture pictures/0.png"), ("heading", "pictures/0.png"), ("navigation", "Captions")}
+    expected |= {("region", "Caption")}
     expected |= {("button", name) for name in ("Edit", "Accept", "Reject", "Undo", "All captions", "Previous", "Next")}
     assert expected <= found
     assert {("columnheader", "Support"), ("rowheader", "cat"), ("rowheader", "dog")} <= found
     assert {("cell", "0.20 low"), ("cell", "0.90")} <= found
+    assert "null" not in browser.text("#picture")  # what is not there is left out
     browser.press("e")
     assert ("textbox", "Caption") in accessible(browser)
     browser.press("Escape", "?")
