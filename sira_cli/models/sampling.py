@@ -20,6 +20,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+_COLDEST = 1e-6  # below it, float32 has no room for the quotient; the best token is the only one long before
+
 
 def derived_seed(seed: int, *of: str) -> int:
     """Return a seed of 63 bits that is another for each `of`, such as a picture's hash and a prompt."""
@@ -57,7 +59,7 @@ def sampler(seeds: Sequence[int], temperature: float, top_p: float, drawn: int =
 
     `drawn` tokens of each were sampled before.
     """
-    processors = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+    processors = LogitsProcessorList([TemperatureLogitsWarper(max(temperature, _COLDEST))])
     if top_p < 1:
         processors.append(TopPLogitsWarper(top_p))
     processors.append(RowSampler(seeds, drawn))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from sira_cli.errors import PictureError, SettingsError, SiraError
 from sira_cli.serve.jobs import Job, Logprob, Piece, Reply
@@ -169,5 +170,7 @@ def as_request_error(error: Exception) -> RequestError:
         return RequestError(str(error))
     if isinstance(error, SiraError):
         return RequestError(str(error), 422, code="unprocessable")
+    if isinstance(error, ClientDisconnect):
+        return RequestError("the client has gone", 499, code="gone")
     _log.error("a request failed: %s", type(error).__name__, exc_info=error)
     return RequestError("the server failed; its log says why", 500, code="internal_error")

@@ -18,13 +18,15 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 
 from sira_cli._version import __version__
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
-from sira_cli.serve.jobs import Job, Piece, Reply, check_length, prompt_of, settings_of
+from sira_cli.serve.jobs import Job, Piece, Reply, prompt_of, settings_of
+from sira_cli.serve.lengths import check_length
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
@@ -88,6 +90,7 @@ class Server:
         self.app.add_api_route("/metrics", self._counted, methods=["GET"], response_model=None)
         self.app.add_exception_handler(RequestError, self._refused)
         self.app.add_exception_handler(HTTPException, self._not_found)
+        self.app.add_exception_handler(ClientDisconnect, self._broken)  # by itself, or the framework logs it
         self.app.add_exception_handler(Exception, self._broken)
 
     @asynccontextmanager
@@ -214,9 +217,9 @@ class Server:
             RequestError: something in it is wrong.
         """
         try:
+            check_length(chat, self._lvlm.vocabulary, self._longest_prompt)
             preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
             prompt = prompt_of(chat, preset.prompts)
-            check_length(prompt, preset.prompts.system, self._longest_prompt, self._lvlm.vocabulary)
             self._lvlm.check_prompt(prompt)
             received = received or receive(chat.pictures(), self._limits, allow_urls=self._allow_urls)
         except (SettingsError, PictureError) as error:
@@ -247,7 +250,10 @@ class Server:
     async def _not_found(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         message = f"{request.method} {request.url.path}: {error.detail}"
-        return await self._refused(request, RequestError(message, error.status_code, code="not_found"))
+        code = "method_not_allowed" if error.status_code == 405 else "not_found"
+        answer = await self._refused(request, RequestError(message, error.status_code, code=code))
+        answer.headers.update(error.headers or {})  # of 405: the methods that are allowed
+        return answer
 
     async def _broken(self, request: Request, error: Exception) -> Response:
         return await self._refused(request, as_request_error(error))

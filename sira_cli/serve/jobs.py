@@ -13,7 +13,7 @@ from transformers import StoppingCriteria
 from sira_cli.analysis.trace.targets import Line
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
-from sira_cli.methods.prompts import Conversation, Prompt, turns_of
+from sira_cli.methods.prompts import Conversation, Prompt
 from sira_cli.models.decoding import refills
 from sira_cli.models.preset import Preset, Prompts
 from sira_cli.models.records import Answer, hash_of
@@ -21,8 +21,6 @@ from sira_cli.models.second_look import Verify
 from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import ChatRequest, RequestError
-
-MOST_PER_TOKEN = 16  # characters; no text has that many on average
 
 Logprob = dict[str, Any]  # token, logprob, bytes; top_logprobs
 
@@ -157,30 +155,6 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
     if request.sira.task == "ask":
         turns[-1] = replace(turns[-1], text=prompts.asking(turns[-1].text))
     return turns[0].text if len(turns) == 1 else Conversation(tuple(turns))
-
-
-def check_length(prompt: Prompt, system: str, most: int, vocabulary: Vocabulary) -> None:
-    """Check, before anything else is done with a prompt, that its text alone is not too long.
-
-    Args:
-        prompt, system: what is said to the model.
-        most: tokens that it may have.
-        vocabulary: the model's.
-
-    Raises:
-        RequestError: it is.
-    """
-    text = "\n".join([system, *(turn.text for turn in turns_of(prompt))])
-    if len(text) > MOST_PER_TOKEN * most:
-        raise too_long(f"{len(text):,} characters", most)
-    if (tokens := len(vocabulary.encode(text))) > most:
-        raise too_long(f"{tokens:,} tokens", most)
-
-
-def too_long(length: str, most: int) -> RequestError:
-    """Return what a client is told whose prompt is too long."""
-    message = f"messages: a prompt of {length}; this server takes {most:,} tokens, those of pictures included"
-    return RequestError(message, 413, param="messages", code="context_length_exceeded")
 
 
 class Row:

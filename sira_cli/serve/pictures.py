@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ def receive(urls: Sequence[str], limits: Limits, *, allow_urls: bool = False) ->
     if len(urls) > limits.pictures:
         raise _too_large(f"{len(urls)} pictures; this server takes {limits.pictures} in one conversation")
     names = ["the picture"] if len(urls) == 1 else [f"picture {number}" for number in range(1, len(urls) + 1)]
-    found = [_data(url, limits.data, allow_urls=allow_urls) for url in urls]
+    found = [picture_data(url, limits.data, allow_urls=allow_urls) for url in urls]
     sizes = [picture_size(name, data) for name, data in zip(names, found, strict=True)]
     pixels = sum(width * height for width, height in sizes)
     if pixels > limits.pixels:
@@ -85,8 +84,13 @@ def _too_large(message: str) -> RequestError:
     return RequestError(message, 413, param="messages", code="too_large")
 
 
-def _data(url: str, most_bytes: int, *, allow_urls: bool = False) -> bytes:
-    """Return the bytes of a picture, up to a limit.
+def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> bytes:
+    """Return the bytes of a picture that comes in a request.
+
+    Args:
+        url: `data:image/...;base64,...`.
+        most_bytes: larger pictures are refused.
+        allow_urls: download it, if it is at a public address of the web.
 
     Raises:
         RequestError: it is elsewhere, damaged, or too large.
@@ -95,7 +99,8 @@ def _data(url: str, most_bytes: int, *, allow_urls: bool = False) -> bytes:
     if allow_urls and is_web(url):
         return WebPicture(url, url).read()
     head, comma, coded = url.partition(",")
-    if not url.startswith("data:") or not comma or not head.endswith(";base64"):
+    head, coded = head.strip().lower(), "".join(coded.split())  # MIME, and the command base64, break lines
+    if not head.startswith("data:") or not comma or not head.endswith(";base64"):
         raise RequestError(
             f"image_url: expected data:image/...;base64,...; got {url[:40]!r}. This server opens no files, and "
             "fetches pictures only with `allow_urls=`",
@@ -104,6 +109,6 @@ def _data(url: str, most_bytes: int, *, allow_urls: bool = False) -> bytes:
     if len(coded) * 3 // 4 > most_bytes + 2:
         raise _too_large(f"image_url: larger than {most_bytes:,} bytes")
     try:
-        return base64.b64decode(coded, validate=True)
-    except binascii.Error as error:
+        return base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)
+    except ValueError as error:
         raise RequestError(f"image_url: is no base64: {error}", param="messages") from None

@@ -21,7 +21,8 @@ from sira_cli.models.sampling import derived_seed
 from sira_cli.models.second_look import SecondLook
 from sira_cli.models.starts import Start
 from sira_cli.models.verifying import VerifiedAnswers
-from sira_cli.serve.jobs import Done, Job, Logprob, Reply, Row, too_long
+from sira_cli.serve.jobs import Done, Job, Logprob, Reply, Row
+from sira_cli.serve.lengths import too_long
 from sira_cli.serve.report import traced
 
 # Of the record, what a reply shows beside the text.
@@ -77,7 +78,7 @@ class Prepared:
             raise refused("the picture", error) from error
         for job, length in zip(jobs, self.lvlm.lengths(inputs)[1], strict=True):
             if length > job.longest_prompt:
-                raise too_long(f"{length:,} tokens", job.longest_prompt)
+                raise too_long(f"has {length:,} tokens", job.longest_prompt)
         return inputs
 
     def seeds(self, jobs: Sequence[Job]) -> list[int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sira_cli.errors import SiraError
 from sira_cli.methods.prompts import Turn
@@ -13,6 +13,9 @@ from sira_cli.models.second_look import ROUNDS, Verify
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
 SYSTEM = ("system", "developer")
+# In OpenAI's ranges, which are wider than the preset's: -1 is a seed like any other, and 0 leaves the best token only.
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(lambda seed: seed % 2**63)]
+Share = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda share: share or 1e-9)]
 
 
 class RequestError(SiraError):
@@ -34,6 +37,17 @@ class RequestError(SiraError):
         """Return it as OpenAI's clients expect it."""
         kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+class _Options(BaseModel):
+    """A part of a request in which null stands for a key that is left out: many clients send all that they know."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None or name not in cls.model_fields}
 
 
 class ImageUrl(BaseModel):
@@ -70,7 +84,7 @@ class Message(BaseModel):
         return [url if isinstance(url, str) else url.url for url in urls if url is not None]
 
 
-class SiraOptions(BaseModel):
+class SiraOptions(_Options):
     """What `extra_body={"sira": {...}}` may hold: the method, its settings, and scores beside the text.
 
     Every other key is a setting of the method: k, alpha, noise_step, ...
@@ -111,13 +125,13 @@ class SiraOptions(BaseModel):
             )
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(_Options):
     """What a stream ends with."""
 
     include_usage: bool = False
 
 
-class ChatRequest(BaseModel):
+class ChatRequest(_Options):
     """A request. What is not here and would change the text is refused in `check`; the rest is ignored."""
 
     model_config = ConfigDict(extra="allow")
@@ -127,8 +141,8 @@ class ChatRequest(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    top_p: Share | None = None
+    seed: Seed | None = None
     stop: str | list[str] | None = None
     n: int = 1
     stream: bool = False
@@ -147,7 +161,8 @@ class ChatRequest(BaseModel):
         try:
             request = cls.model_validate_json(data)
         except ValidationError as error:
-            first = error.errors()[0]
+            # What may be a text or a list says both; the one that looked further in is about what was sent.
+            first = max(error.errors(), key=lambda each: len(each["loc"]))
             place = ".".join(str(part) for part in first["loc"])
             message = f"{place}: {first['msg']}" if place else f"the body is no JSON object: {first['msg']}"
             raise RequestError(message, param=place or None) from None

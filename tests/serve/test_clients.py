@@ -1,0 +1,126 @@
+"""What programs send that was written for other servers, or in haste."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import socket
+import time
+
+import httpx
+import pytest
+import torch
+
+from sira_cli.models.sampling import sampler
+from sira_cli.serve.lengths import check_length
+from sira_cli.serve.pictures import picture_data
+from sira_cli.serve.protocol import ChatRequest, RequestError
+from tests.serve.helpers import PICTURES, PROMPT, data_of, said
+
+OPTIONAL = (
+    *("model", "max_completion_tokens", "temperature", "top_p", "seed", "stop", "n", "stream", "stream_options"),
+    *("logprobs", "top_logprobs", "sira", "tools", "tool_choice", "response_format", "logit_bias", "user", "store"),
+)
+
+
+def post(address, **body):
+    return httpx.post(f"{address}/v1/chat/completions", json={"messages": said(), "max_tokens": 4} | body, timeout=60)
+
+
+def text_of(answer):
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+def test_null_is_a_key_that_is_left_out(address):
+    plain = text_of(post(address))
+    assert text_of(post(address, **dict.fromkeys(OPTIONAL))) == plain
+    options = dict.fromkeys(("method", "task", "words", "verify", "min_support", "rounds"))
+    assert text_of(post(address, sira=options)) == plain
+    usage = post(address, stream=True, stream_options={"include_usage": None})
+    assert usage.status_code == 200
+    assert "usage" not in usage.text
+
+
+def test_seeds_and_shares_in_openai_s_ranges(address):
+    plain = text_of(post(address))
+    assert text_of(post(address, temperature=2, top_p=0, seed=3)) == plain  # of all tokens, the best one is left
+    seeds = [ChatRequest(messages=said(), seed=seed).seed for seed in (-1, -2, 0, 5)]
+    assert len({*seeds}) == 4
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert seeds[2:] == [0, 5]
+    assert text_of(post(address, temperature=2, seed=-1)) == text_of(post(address, temperature=2, seed=-1))
+
+
+def test_a_temperature_of_almost_nothing_takes_the_best_token():
+    scores = torch.tensor([[1.0, 2.0, 1.9], [-40.0, -60.0, -50.0]])
+    for temperature in (1e-300, 1e-40, 1e-9):
+        assert sampler([0, 1], temperature, 1.0)(torch.zeros(2, 1), scores).argmax(-1).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda data: "data:image/png;base64," + base64.encodebytes(data).decode(),
+        lambda data: "data:image/png;base64,\r\n " + base64.b64encode(data).decode().replace("A", "A\r\n"),
+        lambda data: "DATA:Image/PNG;BASE64," + base64.b64encode(data).decode(),
+        lambda data: "data:;base64," + base64.b64encode(data).decode().rstrip("="),
+    ],
+)
+def test_base64_as_programs_write_it(form):
+    for data in (data_of(PICTURES[0]), b"1", b"12", b"123"):
+        assert picture_data(form(data), 10**6) == data
+
+
+@pytest.mark.parametrize("coded", ["\xe9", "AAAAA", "AA=A", "_-_-"])
+def test_what_is_no_base64(coded):
+    with pytest.raises(RequestError, match="is no base64") as refused:
+        picture_data(f"data:image/png;base64,{coded}", 10**6)
+    assert refused.value.status == 400
+
+
+def test_a_text_longer_than_the_context_is_refused_before_it_is_decoded(address, lvlm):
+    longest = lvlm.model.config.get_text_config().max_position_embeddings
+    word = "umbrella "
+    for change in (
+        {"messages": said(word * 2 * longest)},
+        {"messages": said(system=word * 2 * longest)},
+        {"sira": {"method": "icd", "role": word * 2 * longest}},
+        {"messages": [*said(), {"role": "assistant", "content": "?" * 10**6}, {"role": "user", "content": PROMPT}]},
+    ):
+        answer = post(address, **change)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "context_length_exceeded")
+    fits = next(text for count in range(longest, 0, -8) if len(lvlm.vocabulary.encode(text := word * count)) <= longest)
+    check_length(ChatRequest(messages=said(fits)), lvlm.vocabulary, longest)
+
+
+def test_who_goes_before_the_body_ends_is_no_failure_of_the_server(address, caplog):
+    def count(status):
+        lines = httpx.get(f"{address}/metrics").text.splitlines()
+        return sum(
+            float(line.split()[-1]) for line in lines if line.startswith(f'sira_requests_total{{status="{status}"')
+        )
+
+    gone, failed = count(499), count(500)
+    host, port = address.removeprefix("http://").split(":")
+    with caplog.at_level(logging.ERROR), socket.create_connection((host, int(port))) as connection:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+        connection.close()
+        for _ in range(1_000):
+            if count(499) + count(500) > gone + failed:
+                break
+            time.sleep(0.02)
+    assert (count(499), count(500)) == (gone + 1, failed)
+    assert not caplog.records
+
+
+def test_a_wrong_method_is_told_the_right_one(address):
+    answer = httpx.get(f"{address}/v1/chat/completions")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
+def test_an_unknown_part_is_named(address):
+    content = [{"type": "input_image", "image_url": "data:,"}]
+    error = post(address, messages=[{"role": "user", "content": content}]).json()["error"]
+    assert "'text' or 'image_url'" in error["message"]
