@@ -55,7 +55,7 @@ def says_json(headers: Mapping[str, str]) -> bool:
     Args:
         headers: of the request, by names in lower case.
     """
-    return headers.get("content-type", "").partition(";")[0].strip() == "application/json"
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 async def read_body(parts: AsyncIterable[bytes], most: int) -> bytes | None:

@@ -48,6 +48,7 @@ def test_of_a_body_that_never_ends_no_more_is_read_than_it_may_have():
     [
         ("application/json", True),
         (" application/json ; charset=utf-8", True),
+        ("Application/JSON", True),
         ("application/jsonl", False),
         ("text/plain; application/json", False),
         ("", False),
