@@ -2,12 +2,14 @@
 
 out/.sira/cc3m-00000.jsonl         records, appended as they come
 out/.sira/cc3m-00000.tar.done      the file beside is one of these; if this one is empty, it is complete
+out/.sira/cc3m-00000.source        the path of the data set's file
 out/cc3m-00000.tar                 there as a whole, or not at all
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -106,7 +108,7 @@ class ShardTargets(Targets):
                 if stems.setdefault(stem, picture.container) != picture.container:
                     raise SettingsError(
                         f"`output=` {output}: {stems[stem]} and {picture.container} would both be {stem}: "
-                        "give two folders"
+                        "caption them in two runs, with two folders"
                     )
                 if self._format == "webdataset" and is_table(name):
                     raise SettingsError(f"`output_format=` webdataset: {name} is a table, expected .tar files")
@@ -117,10 +119,8 @@ class ShardTargets(Targets):
         for shard in self._shards.values():
             if self._final(shard).resolve() == Path(shard.source).resolve():
                 raise SettingsError(f"`output=` {output}: {self._final(shard)} would be replaced: give another folder")
-            if self._final(shard).exists() and not (self._mark(shard).exists() or overwrite):
-                raise SettingsError(
-                    f"{self._final(shard)}: is not of such a run: give another `output=`, or `overwrite=` to replace it"
-                )
+            if not overwrite:
+                self._check_origin(shard)
         check_format(Path("x" + ENDINGS[self._format]))
         make_folder(self._out / ".sira")
 
@@ -256,12 +256,33 @@ class ShardTargets(Targets):
     def _final(self, shard: _Shard) -> Path:
         return self._out / (shard.stem + ENDINGS[self._format])
 
+    def _check_origin(self, shard: _Shard) -> None:
+        """Check that an output that is there was made of this file: not by others, nor of a file of the same name.
+
+        Raises:
+            SettingsError: it was not.
+        """
+        final, way_out = self._final(shard), "give another `output=`, or `overwrite=` to replace it"
+        if final.exists() and not self._mark(shard).exists():
+            raise SettingsError(f"{final}: is not of such a run: {way_out}")
+        try:
+            before, now = Path(os.fsdecode(self._origin(shard).read_bytes())), Path(shard.source)
+            is_other = not before.samefile(now) and before.stat().st_size != now.stat().st_size
+        except (OSError, ValueError):  # nothing was written yet, or the file has moved, or is in a store
+            return
+        if is_other:
+            raise SettingsError(f"{final}: is of {before}, another file of the same name: {way_out}")
+
+    def _origin(self, shard: _Shard) -> Path:
+        return self._out / ".sira" / f"{shard.stem}.source"
+
     def _is_complete(self, shard: _Shard) -> bool:
         mark = self._mark(shard)
         return mark.exists() and not mark.stat().st_size and self._final(shard).exists()
 
     def _outdate(self, shard: _Shard) -> None:
         """Mark that the outputs of all formats are no longer complete, before there are more records than they have."""
+        write_whole(self._origin(shard), os.fsencode(Path(shard.source).absolute()))
         for ending in ENDINGS.values():
             mark = self._out / ".sira" / f"{shard.stem}{ending}.done"
             if mark.exists() or mark == self._mark(shard):

@@ -308,3 +308,22 @@ def test_a_table_replaces_neither_its_source_nor_what_others_wrote(lvlm, folder)
     run(lvlm, "t.parquet", output="notes.csv", overwrite=True)
     run(lvlm, "t.parquet", output="notes.csv")
     assert Path("notes.csv").read_text().startswith("schema,key,file_name")
+
+
+def test_a_file_of_the_same_name_does_not_replace_the_output_of_another(lvlm, folder):
+    """As the parts of a data set that `save_to_disk` has written."""
+    Path("test").mkdir()
+    shard = write_tar(Path("test/cc-000.tar"), drawn(1, 5))
+    run(lvlm, "shards/cc-000.tar")
+    before = files("out")
+    with pytest.raises(
+        SettingsError, match=rf"^out/cc-000\.jsonl: is of {folder}/shards/cc-000\.tar, another file of the"
+    ):
+        run(lvlm, str(shard))
+    assert files("out") == before
+    shard.write_bytes(Path("shards/cc-000.tar").read_bytes())  # a copy is as good
+    assert {type(event).__name__ for event in run(lvlm, str(shard))[1:]} == {"Skipped"}
+    Path("shards/cc-000.tar").unlink()  # and one that has moved may have grown
+    write_tar(shard, drawn(4))
+    run(lvlm, str(shard))
+    assert keys("cc-000") == [f"{number:06}" for number in range(4)]
