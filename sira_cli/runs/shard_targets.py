@@ -1,24 +1,16 @@
-"""One output per file of a data set: records while a run is on its way, the file in its final form when all are there.
-
-out/.sira/cc3m-00000.jsonl         records, appended as they come
-out/.sira/cc3m-00000.tar.done      the file beside is one of these; if this one is empty, it is complete
-out/.sira/cc3m-00000.source        the path of the data set's file
-out/cc3m-00000.tar                 there as a whole, or not at all
-"""
+"""Where a run over a data set writes, one output per file: records on the way, the final form when all are there."""
 
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.files import make_folder, write_whole
+from sira_cli.files import make_folder
 from sira_cli.methods.base import Method
 from sira_cli.models.preset import ONLY_IF_SET
 from sira_cli.models.records import Result
@@ -26,34 +18,13 @@ from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.names import as_text, from_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.tables import is_table
-from sira_cli.pictures.webdataset import key_and_extension
 from sira_cli.runs.continued_file import check_same
 from sira_cli.runs.ledger import Ledger
-from sira_cli.runs.shard_files import write_jsonl, write_parquet, write_tar
+from sira_cli.runs.shard_output import ENDINGS, ShardOutput
 from sira_cli.runs.tables import check_format
 from sira_cli.runs.targets import Targets, flat
 
-ENDINGS = {"jsonl": ".jsonl", "parquet": ".parquet", "webdataset": ".tar"}
-_NOT_YET = b"not yet\n"
 _OPEN = 32  # files of records that are open without having been written to
-
-
-@dataclass
-class _Shard:
-    """A file of the data set.
-
-    Attributes:
-        source: its path or URI.
-        keys: of its pictures by their names in records, in order.
-        left: how many of them have nothing yet in this run.
-    """
-
-    source: str
-    stem: str
-    keys: dict[str, str] = field(default_factory=dict)
-    left: int = 0
-    ledger: Ledger | None = None
-    written: bool = False
 
 
 class ShardTargets(Targets):
@@ -94,7 +65,7 @@ class ShardTargets(Targets):
         self._lock = threading.RLock()  # the threads that read pictures ask what is done
         self._method: Method | None = None
         self._like: Result | None = None
-        self._shards: dict[str, _Shard] = {}  # by the file's name
+        self._shards: dict[str, ShardOutput] = {}  # by the file's name
         stems: dict[str, str] = {}
         for picture in pictures:
             if not isinstance(picture, ContainedPicture):
@@ -112,15 +83,12 @@ class ShardTargets(Targets):
                     )
                 if self._format == "webdataset" and is_table(name):
                     raise SettingsError(f"`output_format=` webdataset: {name} is a table, expected .tar files")
-                self._shards[name] = _Shard(picture.container, stem)
+                self._shards[name] = ShardOutput(self._out, self._format, picture.container, stem)
             shard = self._shards[name]
             shard.keys[self.name(picture)] = picture.member_key
             shard.left += 1
         for shard in self._shards.values():
-            if self._final(shard).resolve() == Path(shard.source).resolve():
-                raise SettingsError(f"`output=` {output}: {self._final(shard)} would be replaced: give another folder")
-            if not overwrite:
-                self._check_origin(shard)
+            shard.check(overwrite=overwrite)
         check_format(Path("x" + ENDINGS[self._format]))
         make_folder(self._out / ".sira")
 
@@ -128,7 +96,7 @@ class ShardTargets(Targets):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for shard in self._shards.values():
-            self._close(shard)
+            shard.close()
 
     @property
     def any(self) -> bool:
@@ -200,7 +168,7 @@ class ShardTargets(Targets):
             shard, ledger = self._shard(name), self._ledger(name)
             if not shard.written:
                 ledger.check((self._like or result).configuration())
-                self._outdate(shard)
+                shard.outdate()
                 ledger.begin()
                 shard.written = True
             ledger.append(result.to_record())
@@ -223,75 +191,21 @@ class ShardTargets(Targets):
     def finish(self, pictures: Sequence[Picture]) -> None:
         """Do nothing: each file was written when its last picture was done."""
 
-    def _count(self, shard: _Shard) -> None:
+    def _count(self, shard: ShardOutput) -> None:
         shard.left -= 1
         if shard.left:
             return
-        if shard.written or not self._is_complete(shard):
+        if shard.written or not shard.is_complete:
             ledger = self._ledger(next(iter(shard.keys)))
             if not shard.written:
-                self._outdate(shard)
+                shard.outdate()
                 ledger.begin()
             ledger.finish(shard.keys, repeated=True)
-            records = {_key(shard, record["file_name"]): record for record in ledger.records()}
-            if "" not in shard.keys.values():
-                records.pop("", None)  # from a run in which the file as a whole could not be read
-            self._write_final(shard, records)
-            write_whole(self._mark(shard), b"")
+            shard.write(ledger, self._task)
         shard.written = False
-        self._close(shard)
+        shard.close()
 
-    def _write_final(self, shard: _Shard, records: dict[str, dict[str, Any]]) -> None:
-        final = self._final(shard)
-        copied = self._format == "webdataset" or (self._format == "parquet" and is_table(shard.source))
-        if copied and not any(shard.keys.values()):
-            return  # of the file as a whole nothing can be read
-        if self._format == "jsonl":
-            write_jsonl(records, final)
-        elif self._format == "parquet":
-            write_parquet(records, shard.source, shard.keys.values(), final)
-        else:
-            write_tar(records, shard.source, {"caption": "caption.txt"}.get(self._task, "answer.txt"), final)
-
-    def _final(self, shard: _Shard) -> Path:
-        return self._out / (shard.stem + ENDINGS[self._format])
-
-    def _check_origin(self, shard: _Shard) -> None:
-        """Check that an output that is there was made of this file: not by others, nor of a file of the same name.
-
-        Raises:
-            SettingsError: it was not.
-        """
-        final, way_out = self._final(shard), "give another `output=`, or `overwrite=` to replace it"
-        if final.exists() and not self._mark(shard).exists():
-            raise SettingsError(f"{final}: is not of such a run: {way_out}")
-        try:
-            before, now = Path(os.fsdecode(self._origin(shard).read_bytes())), Path(shard.source)
-            is_other = not before.samefile(now) and before.stat().st_size != now.stat().st_size
-        except (OSError, ValueError):  # nothing was written yet, or the file has moved, or is in a store
-            return
-        if is_other:
-            raise SettingsError(f"{final}: is of {before}, another file of the same name: {way_out}")
-
-    def _origin(self, shard: _Shard) -> Path:
-        return self._out / ".sira" / f"{shard.stem}.source"
-
-    def _is_complete(self, shard: _Shard) -> bool:
-        mark = self._mark(shard)
-        return mark.exists() and not mark.stat().st_size and self._final(shard).exists()
-
-    def _outdate(self, shard: _Shard) -> None:
-        """Mark that the outputs of all formats are no longer complete, before there are more records than they have."""
-        write_whole(self._origin(shard), os.fsencode(Path(shard.source).absolute()))
-        for ending in ENDINGS.values():
-            mark = self._out / ".sira" / f"{shard.stem}{ending}.done"
-            if mark.exists() or mark == self._mark(shard):
-                write_whole(mark, _NOT_YET)
-
-    def _mark(self, shard: _Shard) -> Path:
-        return self._out / ".sira" / f"{self._final(shard).name}.done"
-
-    def _shard(self, name: str) -> _Shard:
+    def _shard(self, name: str) -> ShardOutput:
         return self._shards[name.partition("/")[0]]
 
     def _ledger(self, name: str) -> Ledger:
@@ -300,28 +214,12 @@ class ShardTargets(Targets):
         if shard.ledger is None:
             idle = [other for other in self._shards.values() if other.ledger is not None and not other.written]
             for other in idle[:-_OPEN]:
-                self._close(other)
-            path = self._out / ".sira" / f"{shard.stem}.jsonl"
+                other.close()
             fresh = self._overwrite and shard.left > 0
-            shard.ledger = Ledger(path, overwrite=fresh, same_prompt=self._same_prompt)
+            shard.ledger = Ledger(shard.records, overwrite=fresh, same_prompt=self._same_prompt)
             if self._method is not None:
                 shard.ledger.forget(self._method)
         return shard.ledger
-
-    @staticmethod
-    def _close(shard: _Shard) -> None:
-        if shard.ledger is not None:
-            shard.ledger.close()
-            shard.ledger = None
-
-
-def _key(shard: _Shard, name: str) -> str:
-    """Return the key of a record, also of one from a run that took more of the shard."""
-    if name in shard.keys:
-        return shard.keys[name]
-    member = name.partition("/")[2]
-    found = None if is_table(shard.source) else key_and_extension(member)
-    return member if found is None else found[0]
 
 
 def targets_for(
