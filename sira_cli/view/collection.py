@@ -2,7 +2,7 @@
 
 captions.jsonl      records of sira, or any lines of JSON with a picture and a text; also .json, .csv, .tsv
 photos/             pictures with text files beside them; without any, metadata.jsonl, metadata.csv, or files of records
-shard.tar, .parquet a data set with texts inside
+shard.tar, .parquet a data set with texts inside; a .parquet file of records
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import recorded
 from sira_cli.view.items import Item
-from sira_cli.view.rows import Line, read_lines
+from sira_cli.view.rows import Line, is_table_of_records, read_lines
 
 EDITS = ".edits.jsonl"
 _NO_RECORDS = (EDITS, ".errors.jsonl")  # files in a folder that are no captions of their own
@@ -73,6 +73,8 @@ class Collection:
             if found is not None:
                 return found
             files = _files_in(place)
+        elif is_table_of_records(place):
+            files = [place]
         elif is_container(str(place)) and place.exists():
             return cls(place, [_of_data_set(picture) for picture in find_pictures([str(place)])])
         elif place.is_file() and place.suffix.lower() in ENDINGS:
@@ -90,7 +92,8 @@ class Collection:
             broken += unreadable
         if not lines:
             raise DataError(f"{place}: holds no captions that can be read ({broken:,} broken lines)")
-        return cls(place, _inside_data_sets(_items(lines, images or _folder_of(place)), place), broken)
+        start = images or _folder_of(place)
+        return cls(place, _inside_data_sets(_items(lines, start), start), broken)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -192,16 +195,15 @@ def _items(lines: Iterable[Line], folder: Path) -> list[Item]:
     return items
 
 
-def _inside_data_sets(items: list[Item], place: Path) -> list[Item]:
-    """Return the items, those whose pictures are inside of shards and tables with them."""
+def _inside_data_sets(items: list[Item], start: Path) -> list[Item]:
+    """Return the items, those whose pictures are inside of shards and tables with them; names begin at a folder."""
     known: dict[Path, dict[str, Picture]] = {}
     found = []
     for item in items:
         container = _container_above(Path(item.picture.location)) if item.picture.is_missing() else None
         if container is not None:
             if container not in known:
-                folder = _folder_of(place).resolve()
-                known[container] = {each.name_in(folder): each for each in find_pictures([str(container)])}
+                known[container] = {each.name_in(start.resolve()): each for each in find_pictures([str(container)])}
             item = replace(item, picture=known[container].get(item.name, item.picture))
         found.append(item)
     return found

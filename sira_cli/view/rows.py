@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.check.files import IMAGE_COLUMNS, TEXT_COLUMNS, CaptionFile, is_record
 from sira_cli.errors import DataError
+from sira_cli.models.records import OPTIONAL
+from sira_cli.pictures import rows
 from sira_cli.pictures.names import is_utf8
+from sira_cli.pictures.tables import is_table, picture_column
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,16 @@ def read_lines(path: Path, image_column: str | None, text_column: str | None) ->
     """Return what can be read of a file of captions, and how many lines cannot.
 
     Args:
-        path: .jsonl, .json, .csv or .tsv.
+        path: .jsonl, .json, .csv, .tsv, or a table of records.
         image_column, text_column: which columns count; None: the first usual name that a row has.
 
     Raises:
         DataError: the file cannot be read; a table or an array, or lacks a column.
     """
+    if is_table(path.name):
+        found = [_line(row, image_column, text_column) for row in _table_rows(path)]
+        lines = [line for line in found if line is not None]
+        return lines, len(found) - len(lines)
     try:
         with path.open("rb") as file:
             first = file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -68,7 +76,7 @@ def read_lines(path: Path, image_column: str | None, text_column: str | None) ->
         table = CaptionFile.read(path, image_column, text_column)
         columns = (table.text_column, table.image_column)
         return [Line(row.image, row.text or "", row.values, None, *columns) for row in table.rows], 0
-    found = [_line(raw, image_column, text_column) for raw in _raw_lines(path)]
+    found = [_json_line(raw, image_column, text_column) for raw in _raw_lines(path)]
     lines = [line for line in found if line is not None]
     return lines, len(found) - len(lines)
 
@@ -81,14 +89,49 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _line(raw: bytes, image_column: str | None, text_column: str | None) -> Line | None:
+def is_table_of_records(path: Path) -> bool:
+    """Return whether a file is a table of sira's records (`-o captions.parquet`), and no data set with pictures inside.
+
+    Raises:
+        SettingsError: pyarrow is missing.
+    """
+    if not is_table(path.name) or not path.is_file():
+        return False
+    try:
+        schema = rows.schema(str(path))
+        return "schema" in schema.names and picture_column(path.name, schema, None) == "file_name"
+    except (DataError, OSError, ValueError):
+        return False
+
+
+def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a table as they were before they were written to it; nested values are JSON there."""
+    names = tuple(rows.schema(str(path)).names)
+    for _, batch in rows.batches(str(path), names):
+        for row in batch.to_pylist():
+            yield {name: _unpacked(name, value) for name, value in row.items() if value is not None}
+
+
+def _unpacked(name: str, value: Any) -> Any:
+    if name in OPTIONAL and name != "draft" and isinstance(value, str) and value.startswith(("[", "{")):
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
+
+
+def _json_line(raw: bytes, image_column: str | None, text_column: str | None) -> Line | None:
     """Return a line of JSON, if there is a picture in it, and its text is one."""
     try:
         values = json.loads(raw)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(values, dict):
-        return None
+    return _line(values, image_column, text_column, raw) if isinstance(values, dict) else None
+
+
+def _line(
+    values: dict[str, Any], image_column: str | None, text_column: str | None, raw: bytes | None = None
+) -> Line | None:
+    """Return a row, if there is a picture in it, and its text is one."""
     image = _column(values, image_column, IMAGE_COLUMNS)
     column = _column(values, text_column, TEXT_COLUMNS)
     text = values.get(column) if column else None

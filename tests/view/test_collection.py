@@ -15,6 +15,7 @@ from PIL import Image
 from sira_cli.analysis.compare import compare
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures.opening import decode_picture, small_picture
+from sira_cli.runs.tables import write_table
 from sira_cli.view import Collection, Compared, Edits, export
 from sira_cli.view.thumbnails import Thumbnails
 from tests.view.conftest import HOSTILE, looked_at, record, write
@@ -135,6 +136,40 @@ def test_tables_with_pictures_inside(folder):
     captions = Collection.read(folder / "data.parquet")
     assert [item.text for item in captions.items] == ["One.", "", "Three."]
     assert [item.picture.read() for item in captions.items] == [image["bytes"] for image in images]
+
+
+def test_a_table_of_records_is_what_its_records_are(folder):
+    found = [looked_at(0, 0.2, 0.9), record(1, status="failed", text="", error="boom"), record(2, warnings=["is tiny"])]
+    records = write(folder / "captions.jsonl", found)
+    write_table(
+        records.read_bytes().splitlines(keepends=True), folder / "table.parquet", {"objects", "verify", "warnings"}
+    )
+    lines, table = Collection.read(records), Collection.read(folder / "table.parquet")
+    for one, other in zip(lines.items, table.items, strict=True):
+        for name in ("id", "name", "text", "error", "method", "warnings", "things", "image_column", "text_column"):
+            assert getattr(one, name) == getattr(other, name)
+        assert one.picture.read() == other.picture.read()
+    exported = folder / "mended.jsonl"
+    edits = Edits(table.edits_file)
+    edits.change(table.items[2], seen=0, text="A horse.")
+    export(table, edits, exported)
+    rows = [json.loads(line) for line in exported.read_text().splitlines()]
+    assert [(row["file_name"], row["text"]) for row in rows] == [
+        *((row["file_name"], row["text"]) for row in found[:2]),
+        ("pictures/2.png", "A horse."),
+    ]
+    assert rows[0]["objects"] == found[0]["objects"]
+
+
+def test_records_of_shards_elsewhere_are_found_from_the_folder_that_is_given(folder):
+    with tarfile.open(folder / "shard.tar", "w") as tar:
+        tar.add(folder / "pictures/0.png", "0.png")
+    (folder / "out").mkdir()
+    records = write(folder / "out/shard.jsonl", [record(0, file_name="shard.tar/0.png")])
+    assert Collection.read(records).missing == {0}
+    captions = Collection.read(records, images=folder)
+    assert captions.missing == frozenset()
+    assert captions.items[0].picture.read() == (folder / "pictures/0.png").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["nothing.jsonl", "pictures/0.png", "empty"])
