@@ -23,3 +23,9 @@ def listening(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise SettingsError(f"--port {port}: is taken by another program: give another one, or 0") from error
         raise SettingsError(f"--host {host} --port {port}: cannot listen there: {error.strerror}") from error
+
+
+def address_of(host: str, listener: socket.socket) -> str:
+    """Return the address of a page at a socket that listens, as browsers take it."""
+    port = listener.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

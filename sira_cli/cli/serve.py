@@ -9,7 +9,7 @@ import typer
 
 from sira_cli.cli.choosing import choose, load_model
 from sira_cli.cli.console import note, set_verbosity, verbosity
-from sira_cli.cli.listening import LOOPBACK, listening
+from sira_cli.cli.listening import LOOPBACK, address_of, listening
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import DecodingOptions, ModelOptions, Quiet, Verbose
 from sira_cli.errors import SettingsError
@@ -100,7 +100,7 @@ def serve(
             timeout_graceful_shutdown=int(timeout),
         )
         signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn ends well, and then sends it again
-        address = f"http://{host}:{listener.getsockname()[1]}"
+        address = address_of(host, listener)
         name = preset.name or preset.model
         note(f"{name} with {method.name} at {address}/v1, a page to try it at {address} (Ctrl-C ends)")
         uvicorn.Server(config).run(sockets=[listener])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.console import note, say, set_verbosity, verbosity
-from sira_cli.cli.listening import LOOPBACK, listening
+from sira_cli.cli.listening import LOOPBACK, address_of, listening
 from sira_cli.cli.options import Verbose
 from sira_cli.errors import SettingsError
 
@@ -114,7 +114,7 @@ def view(
     viewer = Viewer(captions, log, token=token, compared=compared, hosts=list(LOOPBACK) if host in LOOPBACK else None)
     with listening(host, port) as listener:
         _say_found(captions)
-        address = f"http://{host}:{listener.getsockname()[1]}/?token={token}"
+        address = f"{address_of(host, listener)}/?token={token}"
         say(f"{address} (Ctrl-C ends)")
         level = "info" if verbosity() > 0 else "error"
         config = uvicorn.Config(viewer.app, log_level=level, access_log=False, server_header=False)

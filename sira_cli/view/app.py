@@ -198,7 +198,7 @@ class Viewer:
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return JSONResponse({"error": str(error.detail)}, error.status_code)
+        return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         return JSONResponse({"error": str(error)}, 422 if isinstance(error, SettingsError) else 500)

@@ -7,10 +7,12 @@ import logging
 import socket
 import time
 
-import httpx
+import httpx2 as httpx
 import pytest
 import torch
 
+from sira_cli.cli.listening import address_of, listening
+from sira_cli.errors import SettingsError
 from sira_cli.models.sampling import sampler
 from sira_cli.serve.lengths import check_length
 from sira_cli.serve.pictures import picture_data
@@ -124,3 +126,15 @@ def test_an_unknown_part_is_named(address):
     content = [{"type": "input_image", "image_url": "data:,"}]
     error = post(address, messages=[{"role": "user", "content": content}]).json()["error"]
     assert "'text' or 'image_url'" in error["message"]
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_the_address_that_is_said_can_be_opened(host, shown):
+    try:
+        listener = listening(host, 0)
+    except SettingsError:
+        pytest.skip("this machine has no IPv6")
+    with listener:
+        address = httpx.URL(address_of(host, listener))
+        assert (address.netloc.decode().rpartition(":")[0], address.host) == (shown, host)
+        assert address.port == listener.getsockname()[1]

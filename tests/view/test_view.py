@@ -96,6 +96,11 @@ def test_pages_of_other_sites_change_nothing(serve, records, client):
     assert not Collection.read(records).edits_file.exists()
 
 
+def test_a_wrong_method_is_told_the_right_one(serve, records):
+    answer = httpx.delete(f"{serve(records)}/thumb/0", headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
+
 def test_paths_lead_nowhere(serve, records):
     host = serve(records).removeprefix("http://")
     for path in (
