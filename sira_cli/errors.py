@@ -49,6 +49,10 @@ class PictureError(SiraError):
     """One picture cannot be opened."""
 
 
+class HugePictureError(PictureError):
+    """A picture has more pixels than may be decoded."""
+
+
 class PictureSettingsError(SettingsError, PictureError):
     """A setting does not fit one picture; the other pictures of a run go on."""
 

@@ -46,8 +46,9 @@ def bench(
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Methods to measure beside greedy, or all.")
-    ] = "sira,vcd",
+        str | None,
+        typer.Option(metavar="NAME,...", help="Methods to measure beside greedy, or all (default: sira,vcd)."),
+    ] = None,
     k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None,
     max_new_tokens: Annotated[
         str | None,
@@ -111,6 +112,8 @@ def bench(
     if throughput:
         if verify:
             raise SettingsError("--throughput measures captions alone: leave out --verify")
+        if not {"sira", "greedy"}.issuperset(method_names(method or "sira")):
+            raise SettingsError("--throughput measures sira and greedy: leave out --method")
         size = _one_number("--batch-size", batch_size or "16")
         longest = None if max_new_tokens is None else _one_number("--max-new-tokens", max_new_tokens)
         check_file("--output", output, overwrite)
@@ -129,6 +132,7 @@ def bench(
         return
     if text_lengths is not None:
         raise SettingsError("--text-lengths is for --throughput; --max-new-tokens gives lengths without it")
+    method = method or "sira,vcd"
     methods = [name for name in method_names(method) if name]
     for name in methods:
         find(name)

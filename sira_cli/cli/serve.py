@@ -66,9 +66,9 @@ def serve(
 ) -> None:
     """Answer programs that speak OpenAI's protocol, on this machine only unless --host says otherwise.
 
-    Requests go to /v1/chat/completions, with pictures as data:image/...;base64. The address itself is a page
-    that shows two methods side by side. Prompts and pictures are never logged, no files are opened for a client, and
-    nothing is fetched unless --allow-urls says so.
+    Requests go to /v1/chat/completions, or /v1/responses, with pictures as data:image/...;base64. The address itself
+    is a page that shows two methods side by side. Prompts and pictures are never logged, no files are opened for a
+    client, and nothing is fetched unless --allow-urls says so.
     """
     set_verbosity(quiet, verbose)
     if host not in LOOPBACK and not api_key:

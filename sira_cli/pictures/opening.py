@@ -9,7 +9,7 @@ import math
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from sira_cli.errors import PictureError
+from sira_cli.errors import HugePictureError, PictureError
 from sira_cli.pictures.names import one_line
 
 BOUND = 2**26  # pixels; half the width and height is still more than any model reads
@@ -91,7 +91,7 @@ def _opened(name: str, data: bytes) -> Image.Image:
         raise PictureError(f"{shown}: is not a picture that Pillow can read; convert it to PNG or JPEG") from None
     except Image.DecompressionBombError:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise PictureError(
+        raise HugePictureError(
             f"{shown}: has more than {limit:,} pixels, which may be a decompression bomb: scale it down, or raise "
             "PIL.Image.MAX_IMAGE_PIXELS in Python"
         ) from None

@@ -1,4 +1,4 @@
-"""The server: OpenAI's `/v1/chat/completions` and `/v1/models`, `/health` and `/metrics`.
+"""The server: OpenAI's `/v1/chat/completions`, `/v1/responses` and `/v1/models`, `/health` and `/metrics`.
 
 request --> limits, key --> protocol --> a Job --> the decoder's thread
                                           pieces <--'     (an asyncio queue per request)
@@ -33,6 +33,7 @@ from sira_cli.serve.page.settings import page_settings
 from sira_cli.serve.pictures import Limits, Received, receive
 from sira_cli.serve.protocol import ChatRequest, RequestError
 from sira_cli.serve.report import ReportRequest, report_of
+from sira_cli.serve.responses import ResponseRequest
 from sira_cli.web.http import bearer_key, is_key, read_body, says_json
 
 RETRY_AFTER = "2"  # seconds, for clients that come when too many wait
@@ -81,6 +82,7 @@ class Server:
         if hosts is not None:
             self.app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
         self.app.add_api_route("/v1/chat/completions", self._chat, methods=["POST"], response_model=None)
+        self.app.add_api_route("/v1/responses", self._response, methods=["POST"], response_model=None)
         self.app.add_api_route("/v1/models", self._models, methods=["GET"], response_model=None)
         self.app.add_api_route("/v1/models/{name:path}", self._model, methods=["GET"], response_model=None)
         add_page(self.app)
@@ -157,6 +159,12 @@ class Server:
         if chat.stream:
             return StreamingResponse(answer.stream(first), media_type="text/event-stream")
         return JSONResponse(await answer.whole(first))
+
+    async def _response(self, request: Request) -> Response:
+        began = time.monotonic()
+        asked = ResponseRequest.read(await self._read(request))
+        _, answer = await self._begin(request, asked.chat(), began)
+        return JSONResponse(asked.response(await answer.whole(await answer.next())))
 
     async def _read(self, request: Request) -> bytes:
         """Read the body of a request that may be answered.

@@ -136,6 +136,7 @@ def settings_of(request: ChatRequest, preset: Preset, method: str, most_tokens: 
         temperature=request.temperature,
         top_p=request.top_p,
         seed=request.seed,
+        repetition_penalty=request.repetition_penalty,
         system=request.system() or None,
     ).with_values(**{name: value for name, value in given.items() if not chosen.owns(name)})
     return changed, chosen.with_values(**{name: value for name, value in given.items() if chosen.owns(name)})

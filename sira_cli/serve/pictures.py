@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
+from sira_cli.errors import HugePictureError
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.web import WebPicture, is_web
 from sira_cli.serve.protocol import RequestError
@@ -70,7 +71,10 @@ def receive(urls: Sequence[str], limits: Limits, *, allow_urls: bool = False) ->
         raise _too_large(f"{len(urls)} pictures; this server takes {limits.pictures} in one conversation")
     names = ["the picture"] if len(urls) == 1 else [f"picture {number}" for number in range(1, len(urls) + 1)]
     found = [picture_data(url, limits.data, allow_urls=allow_urls) for url in urls]
-    sizes = [picture_size(name, data) for name, data in zip(names, found, strict=True)]
+    try:
+        sizes = [picture_size(name, data) for name, data in zip(names, found, strict=True)]
+    except HugePictureError as error:
+        raise _too_large(str(error)) from None
     pixels = sum(width * height for width, height in sizes)
     if pixels > limits.pixels:
         what = "the picture has" if len(urls) == 1 else "the pictures have"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -39,7 +40,7 @@ class RequestError(SiraError):
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
-class _Options(BaseModel):
+class Options(BaseModel):
     """A part of a request in which null stands for a key that is left out: many clients send all that they know."""
 
     @model_validator(mode="before")
@@ -48,6 +49,22 @@ class _Options(BaseModel):
         if not isinstance(given, dict):
             return given
         return {name: value for name, value in given.items() if value is not None or name not in cls.model_fields}
+
+    @classmethod
+    def read(cls, given: bytes | Mapping[str, Any]) -> Self:
+        """Read a request, from its body or from what another one says.
+
+        Raises:
+            RequestError: it is none.
+        """
+        try:
+            return cls.model_validate_json(given) if isinstance(given, bytes) else cls.model_validate(given)
+        except ValidationError as error:
+            # What may be a text or a list says both; the one that looked further in is about what was sent.
+            first = max(error.errors(), key=lambda each: len(each["loc"]))
+            place = ".".join(str(part) for part in first["loc"])
+            message = f"{place}: {first['msg']}" if place else f"the body is no JSON object: {first['msg']}"
+            raise RequestError(message, param=place or None) from None
 
 
 class ImageUrl(BaseModel):
@@ -84,7 +101,7 @@ class Message(BaseModel):
         return [url if isinstance(url, str) else url.url for url in urls if url is not None]
 
 
-class SiraOptions(_Options):
+class SiraOptions(Options):
     """What `extra_body={"sira": {...}}` may hold: the method, its settings, and scores beside the text.
 
     Every other key is a setting of the method: k, alpha, noise_step, ...
@@ -125,13 +142,13 @@ class SiraOptions(_Options):
             )
 
 
-class StreamOptions(_Options):
+class StreamOptions(Options):
     """What a stream ends with."""
 
     include_usage: bool = False
 
 
-class ChatRequest(_Options):
+class ChatRequest(Options):
     """A request. What is not here and would change the text is refused in `check`; the rest is ignored."""
 
     model_config = ConfigDict(extra="allow")
@@ -143,6 +160,7 @@ class ChatRequest(_Options):
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: Share | None = None
     seed: Seed | None = None
+    repetition_penalty: float | None = Field(default=None, gt=0)
     stop: str | list[str] | None = None
     n: int = 1
     stream: bool = False
@@ -152,20 +170,13 @@ class ChatRequest(_Options):
     sira: SiraOptions = SiraOptions()
 
     @classmethod
-    def parse(cls, data: bytes) -> Self:
-        """Read a request's body.
+    def parse(cls, given: bytes | Mapping[str, Any]) -> Self:
+        """Read a request, and check it.
 
         Raises:
             RequestError: it is no request, or one that this server cannot answer as asked.
         """
-        try:
-            request = cls.model_validate_json(data)
-        except ValidationError as error:
-            # What may be a text or a list says both; the one that looked further in is about what was sent.
-            first = max(error.errors(), key=lambda each: len(each["loc"]))
-            place = ".".join(str(part) for part in first["loc"])
-            message = f"{place}: {first['msg']}" if place else f"the body is no JSON object: {first['msg']}"
-            raise RequestError(message, param=place or None) from None
+        request = cls.read(given)
         request.check()
         return request
 
@@ -195,6 +206,10 @@ class ChatRequest(_Options):
         for name in ("tools", "functions", "logit_bias", "frequency_penalty", "presence_penalty", "audio"):
             if more.get(name):
                 raise RequestError(f"{name}: not supported by this server; leave it out", param=name)
+        # As servers of open models have them; without sampling, the best token is the same with and without them.
+        for name, off in (("top_k", (-1, 0)), ("min_p", (0,))):
+            if self.temperature and more.get(name) not in (None, *off):
+                raise RequestError(f"{name}: not supported with a temperature; leave it out", param=name)
         if (more.get("response_format") or {"type": "text"}) != {"type": "text"}:
             raise RequestError("response_format: only text is supported; leave it out", param="response_format")
 

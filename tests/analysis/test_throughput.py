@@ -102,6 +102,9 @@ def test_the_bundled_model_decodes_drawn_lengths_if_asked(sira):
 
 
 def test_lengths_are_for_throughput(sira):
+    code, _, err = sira("bench", "-p", "demo", "--throughput", "--method", "vcd")
+    assert code == 2
+    assert "--throughput measures sira and greedy" in err
     code, _, err = sira("bench", "-p", "demo", "--text-lengths", "own")
     assert code == 2
     assert "--text-lengths is for --throughput" in err

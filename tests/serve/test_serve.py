@@ -237,6 +237,8 @@ def test_a_text_that_takes_too_long(endless):
         ({"top_logprobs": 3}, 400, "needs logprobs"),
         ({"sira": {"method": "sirra"}}, 400, "sirra"),
         ({"sira": {"noise": 3}}, 400, "noise"),
+        ({"top_k": 20, "temperature": 0.5}, 400, "top_k: not supported with a temperature"),
+        ({"min_p": 0.1, "temperature": 0.5}, 400, "min_p: not supported with a temperature"),
         ({"sira": {"k": 99}}, 400, "out of range"),
         ({"sira": {"revision": "other"}}, 400, "revision"),
         ({"sira": {"method": "ict", "calibration": "/etc/passwd"}}, 400, "no file is opened for a client"),
@@ -253,6 +255,18 @@ def test_what_cannot_be_answered_as_asked_is_refused(address, change, status, wo
 
 def test_neutral_settings_of_other_servers_are_taken(client):
     assert ask(client, frequency_penalty=0, presence_penalty=0, user="someone", response_format={"type": "text"})
+    plain = ask(client).choices[0].message.content
+    for more in ({"top_k": 20, "min_p": 0.1, "temperature": 0}, {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}):
+        answer = httpx.post(f"{client.base_url}chat/completions", json={"messages": said()} | more, timeout=60)
+        assert answer.json()["choices"][0]["message"]["content"] == plain
+
+
+def test_a_penalty_of_repetition_is_that_of_the_commands(address, lvlm):
+    body = {"messages": said(), "repetition_penalty": 1.3}
+    answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60).json()
+    preset = lvlm.preset.with_settings(repetition_penalty=1.3)
+    expected = lvlm.under(lvlm.decoder, preset).caption(PICTURES[0], PROMPT).text
+    assert answer["choices"][0]["message"]["content"] == expected != lvlm.caption(PICTURES[0], PROMPT).text
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"text"', b"\xff\xfe", b""])
@@ -292,6 +306,15 @@ def test_large_requests_and_pictures(lvlm):
         assert many_pixels.status_code == 413
         assert "the picture has" in many_pixels.text
         assert "pixels; this server takes 1,000" in many_pixels.json()["error"]["message"]
+
+
+def test_a_picture_that_is_a_bomb(address):
+    """Few bytes that would be more samples than Pillow decodes."""
+    answer = httpx.post(
+        f"{address}/v1/chat/completions", json={"messages": said(picture=Image.new("1", (14_000,) * 2))}
+    )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+    assert "the picture: has more than" in answer.text
 
 
 def test_limits_are_for_all_pictures_of_a_conversation(lvlm):

@@ -1,0 +1,130 @@
+"""OpenAI's newer protocol, `/v1/responses`: what `/v1/chat/completions` asks and answers, in other words.
+
+Some clients know no other one (PhotoPrism). Only whole answers: no events, no tools, no memory of earlier responses.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from sira_cli.serve.protocol import ChatRequest, ImageUrl, Options, RequestError
+
+LOGPROBS = "message.output_text.logprobs"  # in `include`
+
+
+class InputPart(BaseModel):
+    """A piece of a message; one of the assistant has `output_text`, as it was answered."""
+
+    type: Literal["input_text", "output_text", "input_image"]
+    text: str | None = None
+    image_url: ImageUrl | str | None = None
+
+    def chat(self) -> dict[str, Any]:
+        """Return it as a part of a chat's message."""
+        if self.type != "input_image":
+            return {"type": "text", "text": self.text or ""}
+        return {"type": "image_url", "image_url": self.image_url}
+
+
+class InputMessage(BaseModel):
+    """What somebody said."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[InputPart]
+
+    def chat(self) -> dict[str, Any]:
+        """Return it as a message of a chat."""
+        content = self.content if isinstance(self.content, str) else [part.chat() for part in self.content]
+        return {"role": self.role, "content": content}
+
+
+class TextOptions(BaseModel):
+    """How the text is to be formatted."""
+
+    format: dict[str, Any] | None = None
+
+
+class ResponseRequest(Options):
+    """A request. Keys that are not here are those of `ChatRequest`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input: str | list[InputMessage]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    text: TextOptions | None = None
+    include: tuple[str, ...] = ()
+    previous_response_id: str | None = None
+    stream: bool = False
+    background: bool = False
+
+    def chat(self) -> ChatRequest:
+        """Return what is asked as a chat.
+
+        Raises:
+            RequestError: this server cannot answer it as asked.
+        """
+        missing = {
+            "stream": "/v1/chat/completions has streams",
+            "background": "wait for the answer",
+            "previous_response_id": "send the whole conversation",
+        }
+        for name, way_out in missing.items():
+            if getattr(self, name):
+                raise RequestError(f"{name}: not supported here; {way_out}", param=name)
+        said = [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        first = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
+        return ChatRequest.parse(
+            {
+                **(self.__pydantic_extra__ or {}),
+                "messages": [*first, *(message.chat() for message in said)],
+                "max_completion_tokens": self.max_output_tokens,
+                "response_format": None if self.text is None else self.text.format,
+                "logprobs": LOGPROBS in self.include,
+            }
+        )
+
+    def response(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer of a chat as that of this request.
+
+        Args:
+            answer: from `Answering.whole`.
+        """
+        (choice,) = answer["choices"]
+        number, usage = answer["id"].removeprefix("chatcmpl-"), answer["usage"]
+        cut = choice["finish_reason"] == "length"
+        status = "incomplete" if cut else "completed"
+        logprobs = [] if choice["logprobs"] is None else choice["logprobs"]["content"]
+        text = {"type": "output_text", "text": choice["message"]["content"], "annotations": [], "logprobs": logprobs}
+        more = self.__pydantic_extra__ or {}
+        return {
+            "id": f"resp_{number}",
+            "object": "response",
+            "created_at": answer["created"],
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "model": answer["model"],
+            "output": [
+                {"type": "message", "id": f"msg_{number}", "status": status, "role": "assistant", "content": [text]}
+            ],
+            "parallel_tool_calls": False,
+            "tool_choice": "none",
+            "tools": [],
+            "temperature": more.get("temperature"),
+            "top_p": more.get("top_p"),
+            "text": {"format": {"type": "text"}},
+            "usage": {
+                "input_tokens": usage["prompt_tokens"],
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": usage["completion_tokens"],
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": usage["total_tokens"],
+            },
+            "sira": answer["sira"],
+        }

@@ -1,0 +1,99 @@
+"""`/v1/responses` by the official client, against `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+
+from tests.serve.conftest import running
+from tests.serve.helpers import PICTURES, PROMPT, ask, data_uri, said
+
+
+def asked(prompt: str = PROMPT, picture=PICTURES[0]) -> dict:
+    parts = [{"type": "input_text", "text": prompt}, {"type": "input_image", "image_url": data_uri(picture)}]
+    return {"role": "user", "content": parts}
+
+
+@pytest.mark.parametrize("sira", [{}, {"method": "greedy"}, {"method": "vcd", "alpha": 0.5}, {"task": "ask", "k": 3}])
+def test_an_answer_is_that_of_a_chat(client, sira):
+    expected = ask(client, sira=sira)
+    answer = client.responses.create(model="demo", input=[asked()], extra_body={"sira": sira})
+    assert answer.output_text == expected.choices[0].message.content
+    assert (answer.object, answer.model, answer.error) == ("response", "demo", None)
+    assert (answer.status == "completed") == (expected.choices[0].finish_reason == "stop")
+    used, known = answer.usage, expected.usage
+    assert (used.input_tokens, used.output_tokens) == (known.prompt_tokens, known.completion_tokens)
+    assert used.total_tokens == known.total_tokens
+    assert answer.sira == expected.sira
+
+
+def test_instructions_turns_sampling_and_logprobs(client):
+    """The system's message, what was answered before, and settings reach the model as those of a chat do."""
+    before = [{"role": "assistant", "content": [{"type": "output_text", "text": "There is a dog.", "annotations": []}]}]
+    following = [{"role": "user", "content": PROMPT}]
+    answer = client.responses.create(
+        model="demo",
+        instructions="Be brief.",
+        input=[asked(), *before, *following],
+        max_output_tokens=5,
+        temperature=0.9,
+        top_p=0.8,
+        include=["message.output_text.logprobs"],
+        top_logprobs=2,
+        extra_body={"seed": 3},
+    )
+    told = [*said(system="Be brief."), {"role": "assistant", "content": "There is a dog."}, *following]
+    expected = ask(client, told, max_tokens=5, temperature=0.9, top_p=0.8, seed=3, logprobs=True, top_logprobs=2)
+    assert answer.output_text == expected.choices[0].message.content
+    assert expected.choices[0].finish_reason == "length"
+    assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    found = answer.output[0].content[0].logprobs
+    assert [each.logprob for each in found] == [each.logprob for each in expected.choices[0].logprobs.content]
+    assert [len(each.top_logprobs) for each in found] == [2] * 5
+
+
+def test_the_request_that_photoprism_sends(address, client):
+    """Its fields, as of November 2025 (internal/ai/vision/openai/transport.go)."""
+    system = {"role": "system", "type": "message", "content": [{"type": "input_text", "text": "Be brief."}]}
+    user = {**asked(), "type": "message"}
+    user["content"][1]["detail"] = "low"
+    body = {"model": "demo", "input": [system, user], "reasoning": {"effort": "low"}, "max_output_tokens": 20}
+    answer = httpx.post(f"{address}/v1/responses", json=body, timeout=60).json()
+    (message,) = answer["output"]
+    assert (message["type"], message["role"]) == ("message", "assistant")
+    (part,) = message["content"]
+    assert part["type"] == "output_text"
+    assert part["text"] == ask(client, said(system="Be brief."), max_tokens=20).choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"stream": True}, "/v1/chat/completions has streams"),
+        ({"background": True}, "wait for the answer"),
+        ({"previous_response_id": "resp_1"}, "send the whole conversation"),
+        ({"text": {"format": {"type": "json_schema", "name": "labels", "schema": {}}}}, "only text is supported"),
+        ({"tools": [{"type": "web_search"}]}, "tools: not supported"),
+        ({"top_logprobs": 2}, "top_logprobs: needs logprobs"),
+        ({"input": "no picture"}, "got none"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "1"}]}]}, "input_image"),
+        ({"max_output_tokens": 10**6}, "max_tokens: this server decodes up to"),
+        ({"sira": {"method": "sirra"}}, "sirra"),
+    ],
+)
+def test_what_is_not_supported_is_refused(address, change, words):
+    answer = httpx.post(f"{address}/v1/responses", json={"input": [asked()], **change}, timeout=60)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+
+
+def test_a_key_is_asked_for_here_too(lvlm):
+    with running(lvlm, api_key="secret") as address:
+        for key, status in (("wrong", 401), ("secret", 200)):
+            with openai.OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0) as client:
+                try:
+                    found = client.responses.with_raw_response.create(input=[asked()], max_output_tokens=1).status_code
+                except openai.AuthenticationError as error:
+                    found = error.status_code
+                assert found == status
