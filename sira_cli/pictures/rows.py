@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -128,10 +129,23 @@ class Cursor:
             self._held.append(following)
 
 
-@functools.lru_cache(maxsize=4)
 def cursor(location: str, columns: tuple[str, ...]) -> Cursor:
-    """Return the cursor that all rows of a table share."""
+    """Return the cursor that all rows of a table share, as long as the file is the same."""
+    return _cursor(location, columns, None if stores.is_uri(location) else _version(location))
+
+
+@functools.lru_cache(maxsize=4)
+def _cursor(location: str, columns: tuple[str, ...], version: tuple[int, ...] | None) -> Cursor:
     return Cursor(location, columns)
+
+
+def _version(location: str) -> tuple[int, ...] | None:
+    """Return what changes when another file takes the place; None: there is none."""
+    try:
+        found = os.stat(location)  # noqa: PTH116 (for every row)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _is_parquet(location: str) -> bool:

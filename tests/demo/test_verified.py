@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from sira_cli.analysis.bench.figures import BenchReport, Spread
@@ -90,5 +92,8 @@ def test_the_bench_counts_what_it_times(greedy, scenes):
 
 
 def test_reports_of_the_bench_without_it_are_read():
-    for path in {*BENCH.glob("*.json")} - {*BENCH.glob("*throughput.json")}:
-        assert BenchReport.from_json(path.read_text()).looks == ()
+    records = [json.loads(path.read_text()) for path in BENCH.glob("*.json")]
+    older = [record for record in records if record["schema"] == "sira.bench/1" and "looks" not in record]
+    assert older
+    for record in older:
+        assert BenchReport.from_json(json.dumps(record)).looks == ()

@@ -100,6 +100,15 @@ def test_rows_in_any_order(folder):
     assert [pictures[number].read() for number in order] == [values[number] for number in order]
 
 
+def test_a_file_of_the_same_name_is_read_anew(folder, tmp_path, monkeypatch):
+    """Replaced between two runs of one process, or in another folder."""
+    for place, thing in ((tmp_path, "dog"), (tmp_path, "cat"), (folder, "tree")):
+        monkeypatch.chdir(place)
+        parquet.write_table(pyarrow.table({"image": [EXAMPLES[0].read_bytes()], "thing": [thing]}), "again.parquet")
+        (picture,) = find_pictures(["again.parquet"])
+        assert picture.columns(["thing"]) == {"thing": thing}
+
+
 def test_memory_holds_a_row_group_and_not_the_file(folder):
     """Twenty row groups of 20 MB, in a process of its own: pyarrow says how much it held at most."""
     script = """
