@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sira_cli.errors import (
         AttachError,
         DataError,
+        HugePictureError,
         ImageTokenError,
         ModelNotFoundError,
         NotCalibratedError,
@@ -49,6 +50,7 @@ _HOMES = {
     "Between": "core.image_tokens",
     "DataError": "errors",
     "Fork": "core.fork",
+    "HugePictureError": "errors",
     "ImageTokenError": "errors",
     "ImageTokens": "core.image_tokens",
     "Lvlm": "models.lvlm",
@@ -74,6 +76,7 @@ __all__ = [
     "Between",
     "DataError",
     "Fork",
+    "HugePictureError",
     "ImageTokenError",
     "ImageTokens",
     "Lvlm",

@@ -24,6 +24,7 @@ def blocks(language: str, page: str = "README.md") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow  # .ci/run asks cog itself
 def test_the_generated_parts_are_up_to_date():
     check = subprocess.run(
         [sys.executable, "-m", "cogapp", "--check", "-I", ".", *PAGES],

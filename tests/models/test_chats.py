@@ -73,11 +73,15 @@ def test_tokens_and_greedy_texts_are_those_of_transformers(tmp_path, write, seen
     assert list(answer.tokens) == output[0, theirs["input_ids"].shape[1] :].tolist()
 
 
-@pytest.mark.parametrize("method", ["sira", "vcd"])
 @pytest.mark.parametrize(
-    "write",
-    [checkpoints.write_qwen, checkpoints_other.write_gemma3, checkpoints_other.write_idefics3],
-    ids=lambda write: write.__name__,
+    ("write", "method"),
+    [
+        (checkpoints.write_qwen, "sira"),
+        (checkpoints.write_qwen, "vcd"),
+        (checkpoints_other.write_gemma3, "sira"),
+        (checkpoints_other.write_idefics3, "vcd"),
+    ],
+    ids=["qwen, sira", "qwen, vcd", "gemma3, sira", "idefics3, vcd"],
 )
 def test_one_turn_and_several_share_a_batch(tmp_path, write, method):
     lvlm = load(write(tmp_path / "checkpoint"), method=method, max_new_tokens=6)

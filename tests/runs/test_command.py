@@ -435,7 +435,7 @@ def test_a_file_that_cannot_be_read(sira, folder):
     assert len(read(folder / "captions.jsonl")) == 8
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path, home, at_once, number):
     folder = make_folder(tmp_path / "pictures", 24)
     with start(folder, home, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL)) as run:
