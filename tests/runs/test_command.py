@@ -524,7 +524,7 @@ def test_a_second_run_into_the_same_file_is_refused(tmp_path, home):
     assert b"another process writes to it" in err
 
 
-@pytest.mark.parametrize("many", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("many", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path, home, many):
     """All of them damaged, so that it takes seconds."""
     peaks = {}

@@ -95,11 +95,11 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(t
     assert without_time(records) == without_time(tmp_path / "one/captions.jsonl")
 
 
-def results(preset: str, pictures: list[tuple[str, str]], **settings: object) -> dict:
+def results(preset: str, pictures: list[tuple[str, str]], workers: int = 2, **settings: object) -> dict:
     preset = presets.resolve(preset).with_settings(max_new_tokens=4, **settings)
     work = Work(preset, LOADING, "caption", "Describe it.", 1, os.getcwd())  # noqa: PTH109
     named = [(located(path), name) for path, name in pictures]
-    return {event.name: event.record for event in RayRun(work, workers=2).events(named)}
+    return {event.name: event.record for event in RayRun(work, workers=workers).events(named)}
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_a_picture_that_kills_its_workers_is_an_error_and_the_others_are_not(mon
 
 def test_what_is_wrong_with_the_model_ends_the_run(tmp_path):
     with pytest.raises(ModelNotFoundError, match="nowhere"):
-        results("org/nowhere", [(str(EXAMPLES[0]), "0.png")])
+        results("org/nowhere", [(str(EXAMPLES[0]), "0.png")], workers=1)
 
 
 @pytest.mark.parametrize(
