@@ -21,11 +21,16 @@ def is_uri(path: str) -> bool:
 
 def public(uri: str) -> str:
     """Return a URI without credentials and options: for records and messages."""
+    return without_password(re.split("[?#]", uri)[0])
+
+
+def without_password(uri: str) -> str:
+    """Return a URI without user and password."""
     try:
         parts = urlsplit(uri)
     except ValueError:  # such as `http://[x`: it will be an error of its own
-        return re.sub(r"//[^/]*@", "//", re.split("[?#]", uri)[0])
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        return re.sub(r"//[^/]*@", "//", uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def read(uri: str) -> bytes:

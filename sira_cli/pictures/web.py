@@ -19,6 +19,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.opening import picture_size
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.stores import without_password
 
 LARGEST = 2**26  # bytes of a picture's file
 TRIES = 3
@@ -55,11 +56,7 @@ class WebPicture(Picture):
 
     def name_in(self, folder: Path | None) -> str:
         """Return the URL without a password, wherever the record is."""
-        try:
-            parts = urlsplit(self.location)
-        except ValueError:  # it is no URL
-            return as_text(re.sub(r"//[^/]*@", "//", self.location))
-        return as_text(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))
+        return as_text(without_password(self.location))
 
     def text_file(self, extension: str) -> Path:
         """Refuse: nothing is written to the web."""
