@@ -78,7 +78,7 @@ def serve(
         import uvicorn
 
         from sira_cli.serve.app import Server
-        from sira_cli.serve.pictures import Limits
+        from sira_cli.serve.limits import Limits
     except ModuleNotFoundError as error:
         raise SettingsError(f"sira serve needs {error.name}: pip install 'sira-cli[serve]'") from error
     with listening(host, port) as listener:  # before the model is loaded, so that a port that is taken is known at once
@@ -87,7 +87,14 @@ def serve(
             lvlm,
             batch_size=batch_size,
             most_waiting=max_waiting,
-            limits=Limits(max_tokens, max_megapixels * 10**6, max_mb * 2**20, timeout, max_pictures, max_prompt),
+            limits=Limits(
+                tokens=max_tokens,
+                pixels=max_megapixels * 10**6,
+                data=max_mb * 2**20,
+                seconds=timeout,
+                pictures=max_pictures,
+                prompt=max_prompt,
+            ),
             api_key=api_key,
             hosts=None if api_key else list(LOOPBACK),
             allow_urls=allow_urls,

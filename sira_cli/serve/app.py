@@ -26,11 +26,11 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
 from sira_cli.serve.jobs import Job, Piece, Reply, prompt_of, settings_of
-from sira_cli.serve.lengths import check_length
+from sira_cli.serve.limits import Limits, check_length, too_large
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
-from sira_cli.serve.pictures import Limits, Received, receive
+from sira_cli.serve.pictures import Received, receive
 from sira_cli.serve.protocol import ChatRequest, RequestError
 from sira_cli.serve.report import ReportRequest, report_of
 from sira_cli.serve.responses import ResponseRequest
@@ -180,7 +180,7 @@ class Server:
         except TimeoutError:
             raise RequestError("the request's body did not end in time", 408, code="timeout") from None
         if data is None:
-            raise RequestError(f"the request has more than {self._limits.data:,} bytes", 413, code="too_large")
+            raise too_large(f"the request has more than {self._limits.data:,} bytes", param=None)
         return data
 
     async def _begin(

@@ -12,28 +12,8 @@ from PIL import Image
 from sira_cli.errors import HugePictureError
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.web import WebPicture, is_web
+from sira_cli.serve.limits import Limits, too_large
 from sira_cli.serve.protocol import RequestError
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request may cost.
-
-    Attributes:
-        tokens: of a text.
-        pixels: of all pictures together.
-        data: bytes of a body.
-        seconds: from the request to the end of its answer.
-        pictures: in one conversation.
-        prompt: tokens of a prompt, those of its pictures included.
-    """
-
-    tokens: int = 1024
-    pixels: int = 2**25
-    data: int = 2**25
-    seconds: float = 300.0
-    pictures: int = 8
-    prompt: int = 2**15
 
 
 @dataclass(frozen=True)
@@ -68,24 +48,20 @@ def receive(urls: Sequence[str], limits: Limits, *, allow_urls: bool = False) ->
         PictureError: one cannot be downloaded or decoded.
     """
     if len(urls) > limits.pictures:
-        raise _too_large(f"{len(urls)} pictures; this server takes {limits.pictures} in one conversation")
+        raise too_large(f"{len(urls)} pictures; this server takes {limits.pictures} in one conversation")
     names = ["the picture"] if len(urls) == 1 else [f"picture {number}" for number in range(1, len(urls) + 1)]
     found = [picture_data(url, limits.data, allow_urls=allow_urls) for url in urls]
     try:
         sizes = [picture_size(name, data) for name, data in zip(names, found, strict=True)]
     except HugePictureError as error:
-        raise _too_large(str(error)) from None
+        raise too_large(str(error)) from None
     pixels = sum(width * height for width, height in sizes)
     if pixels > limits.pixels:
         what = "the picture has" if len(urls) == 1 else "the pictures have"
-        raise _too_large(f"{what} {pixels:,} pixels; this server takes {limits.pixels:,}")
+        raise too_large(f"{what} {pixels:,} pixels; this server takes {limits.pixels:,}")
     images = [decode_picture(name, data)[0] for name, data in zip(names, found, strict=True)]
     hashes = [hashlib.sha256(data).hexdigest() for data in found]
     return Received(images, hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest())
-
-
-def _too_large(message: str) -> RequestError:
-    return RequestError(message, 413, param="messages", code="too_large")
 
 
 def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> bytes:
@@ -111,7 +87,7 @@ def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> byte
             param="messages",
         )
     if len(coded) * 3 // 4 > most_bytes + 2:
-        raise _too_large(f"image_url: larger than {most_bytes:,} bytes")
+        raise too_large(f"image_url: larger than {most_bytes:,} bytes")
     try:
         return base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)
     except ValueError as error:

@@ -22,7 +22,7 @@ from sira_cli.models.second_look import SecondLook
 from sira_cli.models.starts import Start
 from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.serve.jobs import Done, Job, Logprob, Reply, Row
-from sira_cli.serve.lengths import too_long
+from sira_cli.serve.limits import too_long
 from sira_cli.serve.report import traced
 
 # Of the record, what a reply shows beside the text.
@@ -76,7 +76,7 @@ class Prepared:
             raise
         except Exception as error:
             raise refused("the picture", error) from error
-        for job, length in zip(jobs, self.lvlm.lengths(inputs)[1], strict=True):
+        for job, length in zip(jobs, inputs["attention_mask"].sum(dim=1).tolist(), strict=True):
             if length > job.longest_prompt:
                 raise too_long(f"has {length:,} tokens", job.longest_prompt)
         return inputs

@@ -14,7 +14,7 @@ import torch
 from sira_cli.cli.listening import address_of, listening
 from sira_cli.errors import SettingsError
 from sira_cli.models.sampling import sampler
-from sira_cli.serve.lengths import check_length
+from sira_cli.serve.limits import check_length
 from sira_cli.serve.pictures import picture_data
 from sira_cli.serve.protocol import ChatRequest, RequestError
 from tests.serve.helpers import PICTURES, PROMPT, data_of, said

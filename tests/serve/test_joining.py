@@ -15,7 +15,7 @@ import pytest
 
 from sira_cli.models.refilling import RefilledSlots
 from sira_cli.models.texts import TextSettings
-from sira_cli.serve.app import Limits
+from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, ask, said, streamed
 

@@ -18,7 +18,7 @@ from sira_cli.models.end_tokens import EndTokens
 from sira_cli.pictures.opening import decode_picture
 from sira_cli.pictures.picture import OpenedPicture
 from sira_cli.serve import page
-from sira_cli.serve.app import Limits
+from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
 from tests.serve.test_serve import PICTURES, PROMPT, open_rgb, said
 from tests.support.traces import failed, make_trace

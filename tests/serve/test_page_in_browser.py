@@ -10,7 +10,7 @@ import pytest
 
 from sira_cli.analysis.doubt import bare, doubt, says_something
 from sira_cli.models.end_tokens import EndTokens
-from sira_cli.serve.app import Limits
+from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
 from tests.serve.test_serve import PICTURES, ask, said
 from tests.support.browser import Browser, accessible, contrasts, wait

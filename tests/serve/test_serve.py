@@ -17,7 +17,7 @@ import openai
 import pytest
 from PIL import Image
 
-from sira_cli.serve.app import Limits
+from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, ROOT, ask, said
 from tests.support.helpers import SIRA

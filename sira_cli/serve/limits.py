@@ -1,6 +1,8 @@
-"""How long a prompt may be: a pass over it takes its length squared, and everybody waits for it."""
+"""What one request may cost."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.serve.protocol import ChatRequest, RequestError
@@ -8,8 +10,31 @@ from sira_cli.serve.protocol import ChatRequest, RequestError
 _PIECE = 8192  # characters that are counted at once: the decoder needs the tokenizer, too
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What one request may cost.
+
+    Attributes:
+        tokens: of a text.
+        pixels: of all pictures together.
+        data: bytes of a body.
+        seconds: from the request to the end of its answer.
+        pictures: in one conversation.
+        prompt: tokens of a prompt, those of its pictures included.
+    """
+
+    tokens: int = 1024
+    pixels: int = 2**25
+    data: int = 2**25
+    seconds: float = 300.0
+    pictures: int = 8
+    prompt: int = 2**15
+
+
 def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
     """Check, before anything else is done with it, that the text of a request is not too long.
+
+    A pass over a prompt takes its length squared, and everybody waits for it.
 
     The messages are counted, and the settings (`role`), in pieces, up to the limit: at their borders some tokens more
     than there are, while the pictures' tokens and the template's are not counted.
@@ -34,4 +59,9 @@ def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
 def too_long(how: str, most: int) -> RequestError:
     """Return what a client is told whose prompt is too long."""
     message = f"messages: the prompt {how}; this server takes {most:,}, with its pictures. Shorten it"
-    return RequestError(message, 413, param="messages", code="context_length_exceeded")
+    return too_large(message, code="context_length_exceeded")
+
+
+def too_large(message: str, *, param: str | None = "messages", code: str = "too_large") -> RequestError:
+    """Return what a client is told whose request costs more than it may."""
+    return RequestError(message, 413, param=param, code=code)
