@@ -42,5 +42,6 @@ def address(lvlm: Lvlm) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def client(address: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+def client(address: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
+        yield client
