@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -31,6 +31,7 @@ class Split(NamedTuple):
         q: number of query rows of the full stream, which come first.
         cf_mask: the CF stream's mask.
         cf_keys, cf_values: `[B, H, N, D]` from the cache. None (no cache): the packed rows behind the first q.
+        cf_columns: `[B, N]` the CF stream's columns among the keys, where these are a shared layer's; else None.
         last: the last row of each stream, if what the others attend to is of no interest; None: it is.
     """
 
@@ -38,6 +39,7 @@ class Split(NamedTuple):
     cf_mask: Tensor | None
     cf_keys: Tensor | None = None
     cf_values: Tensor | None = None
+    cf_columns: Tensor | None = None
     last: LastRows | None = None
 
 
@@ -57,17 +59,17 @@ class _Configs:
             _streams.pop(module, None)
 
 
-def two_streams(modules: Sequence[Any], split: Callable[[int, Tensor | None], Split]) -> Removable:
+def two_streams(modules: Mapping[int, Any], split: Callable[[int, Tensor | None], Split]) -> Removable:
     """Let attention modules attend once per stream, until the returned handle is removed.
 
     A module finds its attention function by the name in its config, so each gets a copy of its config with our name.
 
     Args:
-        modules: attention modules of Hugging Face decoder layers.
-        split: called inside each attention with the module's index in `modules` and the model's own mask.
+        modules: attention modules of Hugging Face decoder layers, each under a number of its layer.
+        split: called inside each attention with that number and the model's own mask.
     """
-    configs = _Configs(modules)
-    for index, module in enumerate(modules):
+    configs = _Configs(list(modules.values()))
+    for index, module in modules.items():
         config = copy.copy(module.config)
         _streams[module] = _own_attention(module, config._attn_implementation), partial(split, index)
         config._attn_implementation = _NAME
@@ -86,10 +88,12 @@ def _attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Attend within each stream: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
     attend, split = _streams[module]
-    q, cf_mask, cf_keys, cf_values, last = split(attention_mask)
+    q, cf_mask, cf_keys, cf_values, cf_columns, last = split(attention_mask)
     streams = q, query.shape[2] - q
     full_query, cf_query = query.split_with_sizes(streams, 2)
-    if cf_keys is None or cf_values is None:
+    if cf_columns is not None:
+        cf_keys, cf_values = _columns(key, cf_columns), _columns(value, cf_columns)
+    elif cf_keys is None or cf_values is None:
         key, cf_keys = key.split_with_sizes(streams, 2)
         value, cf_values = value.split_with_sizes(streams, 2)
     if attention_mask is not None:  # a sliding window's mask has no columns for what lies before the window
@@ -105,6 +109,12 @@ def _attend(
     cf, _ = attend(module, cf_query, cf_keys, cf_values, cf_mask, **kwargs)
     rows = torch.cat([full, cf], dim=1)
     return rows if last is None else last.put_back(rows), weights
+
+
+def _columns(stored: Tensor, columns: Tensor) -> Tensor:
+    """Take some columns of keys or values: `[B, H, kv, D]`, `[B, N]` -> `[B, H, N, D]`."""
+    heads, width = stored.shape[1], stored.shape[3]
+    return stored.gather(2, columns.to(stored.device)[:, None, :, None].expand(-1, heads, -1, width))
 
 
 ALL_ATTENTION_FUNCTIONS.register(_NAME, _attend)

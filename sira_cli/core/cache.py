@@ -10,8 +10,17 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, StaticCache
+from transformers.cache_utils import (
+    Cache,
+    DummyLayer,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+    StaticCache,
+)
 
+from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.core.row_layers import LateRowLayer
 from sira_cli.core.static_cache import StaticLateLayer, open_slots
 from sira_cli.core.streams import AnyStreams, Streams
@@ -116,6 +125,14 @@ class LateLayer(RoomyLayer):
         raise UnsupportedModelError("the cache of two streams cannot be cropped: assisted generation is not supported")
 
 
+class LateSharedLayer(DummyLayer):
+    """A late layer that reads another one's keys and values, and has none of its own."""
+
+    def __init__(self, streams: Streams) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
+        self.streams = streams
+
+
 def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Streams) -> None:
     """Prepare layers b..L-1 of an empty `cache` for both streams of a new prompt. Without a cache, do nothing.
 
@@ -132,21 +149,31 @@ def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Strea
         raise UnsupportedModelError(f"{name} is not supported: leave out cache_implementation (a dynamic cache)")
     while len(cache.layers) < layers:
         cache.layers.append(DynamicLayer())
-    for layer in cache.layers[boundary:layers]:
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, RoomyLayer, LateLayer):
-            raise UnsupportedModelError(f"a cache with a {type(layer).__name__} is not supported: use a DynamicCache")
-    cache.layers[boundary:layers] = [LateLayer(streams) for _ in range(boundary, layers)]
+    cache.layers[boundary:layers] = [_late_layer(layer, streams) for layer in cache.layers[boundary:layers]]
+
+
+def _late_layer(layer: Any, streams: Streams) -> LateLayer | LateStateLayer | LateSharedLayer:
+    """Return an empty layer for both streams in place of an empty one of the model's own."""
+    if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer, RoomyLayer, LateLayer):
+        return LateLayer(streams)
+    if type(layer) in (LinearAttentionLayer, LateStateLayer):
+        return LateStateLayer(streams, layer.number_of_states)
+    if type(layer) in (DummyLayer, LateSharedLayer):
+        return LateSharedLayer(streams)
+    raise UnsupportedModelError(f"a cache with a {type(layer).__name__} is not supported: use a DynamicCache")
 
 
 def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
     """Return the first columns of some texts of a cache as a cache of their own; None if it no longer has them.
+
+    A recurrent state has no columns, so that a cache with one cannot be cut back.
 
     Args:
         cache: filled by `generate`, with a fork or without.
         texts: `[T]` which of its B texts.
         columns: how many rows of the full stream.
     """
-    layers: list[DynamicLayer] = []
+    layers: list[Any] = []
     streams: dict[int, Streams] = {}  # all late layers share one
     for layer in cache.layers:
         if type(layer) is LateLayer:
@@ -155,6 +182,12 @@ def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
             late = LateLayer(now)
             late.cf = _cut(RoomyLayer(), layer.cf, texts, now.cf_rows)
             layers.append(_cut(late, layer, texts, columns))
+        elif type(layer) is LateSharedLayer:
+            layers.append(
+                LateSharedLayer(streams.setdefault(id(layer.streams), layer.streams.cut_back(texts, columns)))
+            )
+        elif type(layer) is DummyLayer:
+            layers.append(DummyLayer())
         elif type(layer) is DynamicLayer:
             layers.append(_cut(DynamicLayer(), layer, texts, columns))
         elif type(layer) is DynamicSlidingWindowLayer and _has_all(layer):
@@ -164,7 +197,7 @@ def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
         else:
             return None
     found = DynamicCache()
-    found.layers = list(layers)
+    found.layers = layers
     return found
 
 
@@ -179,10 +212,20 @@ def full_stream(cache: Cache, text: int, first: int, last: int) -> DynamicCache 
             new.cumulative_length = last - first
         elif isinstance(layer, DynamicLayer):
             new = DynamicLayer()
+        elif isinstance(layer, DummyLayer):
+            found.layers.append(DummyLayer())
+            continue
         else:
             return None
         found.layers.append(_cut(new, layer, torch.tensor([text]), last, first))
     return found
+
+
+def repeat_text(cache: DynamicCache, times: int) -> None:
+    """Make the one text of a cache that many texts."""
+    first: Any = torch.zeros(times, dtype=torch.long)
+    for layer in cache.layers:
+        layer.reorder_cache(first)
 
 
 LayerType = TypeVar("LayerType", bound=DynamicLayer)
@@ -221,7 +264,7 @@ def known_streams(cache: Cache | None, boundary: int) -> AnyStreams:
     late = cache.layers[boundary] if cache is not None else None
     if isinstance(late, StaticLateLayer):
         return late.slots
-    if not isinstance(late, LateLayer | LateRowLayer):
+    if not isinstance(late, LateLayer | LateRowLayer | LateStateLayer | LateSharedLayer):
         raise AttachError(
             "past_key_values was filled outside this `with attach(...)` block, so it holds no CF stream: "
             "generate from the whole prompt, without past_key_values"

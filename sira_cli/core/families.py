@@ -10,6 +10,7 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.core.mixers import Mixer, all_columns, find_mixers
 from sira_cli.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -34,10 +35,16 @@ FAMILIES = (
     Family("Qwen2-VL", "qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct"),
     Family("Qwen2.5-VL", "qwen2_5_vl", "Qwen/Qwen2.5-VL-7B-Instruct"),
     Family("Qwen3-VL", "qwen3_vl", "Qwen/Qwen3-VL-8B-Instruct", "fork after the DeepStack layers"),
+    Family("Qwen3.5", "qwen3_5", "Qwen/Qwen3.5-9B", "recurrent layers; no `--compile`"),
+    Family("Qwen3.5 MoE", "qwen3_5_moe", "Qwen/Qwen3.6-35B-A3B", "recurrent layers; no `--compile`"),
+    Family("LFM2-VL", "lfm2_vl", "LiquidAI/LFM2-VL-1.6B", "convolution states; no `--compile`"),
     Family("InternVL", "internvl", "OpenGVLab/InternVL3-8B-hf"),
     Family("Idefics3", "idefics3", "HuggingFaceM4/Idefics3-8B-Llama3"),
     Family("SmolVLM", "smolvlm", "HuggingFaceTB/SmolVLM2-2.2B-Instruct"),
     Family("Gemma 3", "gemma3", "google/gemma-3-4b-it"),
+    Family("Gemma 4", "gemma4", "google/gemma-4-31B-it"),
+    Family("Gemma 4 MoE", "gemma4", "google/gemma-4-26B-A4B-it"),
+    Family("Gemma 4 E", "gemma4", "google/gemma-4-E4B-it", "late layers share keys; no `--compile`"),
     Family("PaliGemma", "paligemma", "google/paligemma-3b-mix-224"),
     Family(
         "PaliGemma 2",
@@ -50,15 +57,21 @@ FAMILIES = (
 # The fork hands each late layer a 4-D mask; other implementations take none, or another kind.
 ATTENTION = ("sdpa", "eager")
 LAYER_TYPES = ("full_attention", "sliding_attention")
+FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")  # names in transformers; LFM2 and Persimmon have the others
+RECURRENT_TYPES = ("linear_attention", "conv")
 # Model and text stack with which transformers itself cannot use a static cache, and why.
 NO_STATIC_CACHE = {("paligemma", "gemma2"): "its static caches come with masks of two kinds, and it takes one"}
 # What a model keeps of a prompt beside the cache; a second pass over another prompt must put it back.
 POSITION_STATE = ("rope_deltas",)  # Qwen-VL: how far text positions lag behind, because an image takes few of them
-# Arguments of a decoder layer that carry one row per position, or keys and values from elsewhere, and
-# that the packed rows would not match.
+# Arguments of decoder layers that have one row per token, besides hidden states and masks.
+ROW_ARGUMENTS = (
+    "position_embeddings",  # cosines and sines
+    "per_layer_input",  # Gemma 3n: embeddings for each layer; Gemma 4 passes them by position
+    "position_ids",  # Mistral 4 scales queries by them
+    "moe_mm_token_type_ids",  # Ernie 4.5 VL has experts for text and others for pictures
+)
+# Arguments of a decoder layer that bring the picture in another way than as rows of the text stack.
 FOREIGN_LAYER_ARGUMENTS = {
-    "per_layer_input": "feeds per-layer embeddings into every decoder layer",
-    "shared_kv_states": "shares keys and values between decoder layers",
     "cross_attention_states": "reads the image through cross-attention",
     "encoder_hidden_states": "reads the image through cross-attention",
 }
@@ -73,6 +86,7 @@ class Backbone:
         norm: the final norm.
         first_boundary: smallest b = L - K at which a fork is exact.
         tested: its family is a row of `FAMILIES`.
+        mixers: the token mixer of each of the L layers.
         behind_keys: modules of the last layer that treat each row by itself, other than those of keys and values;
             only those of which that is certain.
         few_queries: whether its attention may leave rows out that are of no interest.
@@ -82,6 +96,7 @@ class Backbone:
     norm: nn.Module
     first_boundary: int
     tested: bool
+    mixers: list[Mixer]
     behind_keys: tuple[nn.Module, ...]
     few_queries: bool
 
@@ -106,17 +121,17 @@ def find_backbone(model: Any) -> Backbone:
     text_config = config.get_text_config(decoder=True)
     if getattr(text_config, "cross_attention_layers", None):
         raise _refusal(name, "it reads the image through cross-attention: there are no image tokens to drop")
-    if getattr(text_config, "num_kv_shared_layers", 0):
-        raise _refusal(name, "its late layers share keys and values with earlier ones")
-    foreign = set(getattr(text_config, "layer_types", None) or ()) - set(LAYER_TYPES)
+    foreign = set(getattr(text_config, "layer_types", None) or ()) - {*LAYER_TYPES, *RECURRENT_TYPES}
     if foreign:
         raise _refusal(name, f"its text stack has layers of type {', '.join(sorted(foreign))}")
 
     decoder = model.get_decoder()
-    layers, norm = getattr(decoder, "layers", None), getattr(decoder, "norm", None)
+    layers = getattr(decoder, "layers", None)
+    norm = next((getattr(decoder, norm) for norm in FINAL_NORMS if hasattr(decoder, norm)), None)
     if layers is None or norm is None:
-        raise _refusal(name, "its text stack has no `layers` and `norm` to hook")
-    if not all(hasattr(getattr(layer, "self_attn", None), "config") for layer in layers):
+        raise _refusal(name, "its text stack has no `layers` and final norm to hook")
+    mixers = find_mixers(layers, text_config)
+    if mixers is None:
         raise _refusal(name, "its layers have no `self_attn` with a config")
     for argument in inspect.signature(layers[0].forward).parameters:
         if argument in FOREIGN_LAYER_ARGUMENTS:
@@ -130,16 +145,17 @@ def find_backbone(model: Any) -> Backbone:
         )
     deepstack = getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ()
     tested = config.model_type in {family.model_type for family in FAMILIES}
-    few_queries = tested and attention == "sdpa"  # eager attention returns weights, perhaps those of all rows
-    behind_keys = _behind_keys(layers[-1], few_queries) if tested else ()
-    return Backbone(layers, norm, max(1, len(deepstack)), tested, behind_keys, few_queries)
+    # eager attention returns weights, perhaps those of all rows
+    few_queries = tested and attention == "sdpa" and not mixers[-1].recurrent
+    behind_keys = _behind_keys(layers[-1], mixers[-1], few_queries) if tested else ()
+    return Backbone(layers, norm, max(1, len(deepstack)), tested, mixers, behind_keys, few_queries)
 
 
-def _behind_keys(layer: Any, few_queries: bool) -> tuple[nn.Module, ...]:
+def _behind_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module, ...]:
     mlp = getattr(layer, "mlp", None)
     parts = (
-        getattr(layer.self_attn, "q_proj", None) if few_queries else None,
-        getattr(layer.self_attn, "o_proj", None),
+        getattr(mixer.module, "q_proj", None) if few_queries else None,
+        None if mixer.recurrent else getattr(mixer.module, "o_proj", None),
         None if hasattr(mlp, "experts") else mlp,  # a model may have to say which experts each row was given to
     )
     return tuple(part for part in parts if part is not None)
@@ -149,11 +165,14 @@ def output_projections(model: Any) -> list[nn.Module]:
     """Return what projects the heads of each decoder layer's attention back to the width of the model, `o_proj`.
 
     Raises:
-        UnsupportedModelError: a layer calls it something else, or `find_backbone` refuses the model.
+        UnsupportedModelError: a layer has none, or calls it something else; or as `find_backbone`.
     """
-    found = [getattr(layer.self_attn, "o_proj", None) for layer in find_backbone(model).decoder_layers]
+    found = [getattr(mixer.module, "o_proj", None) for mixer in find_backbone(model).mixers]
     if None in found:
-        raise _refusal(type(model).__name__, "its attention has no `o_proj` to hook")
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has layers without attention heads and their `o_proj`: "
+            "methods that change heads (ict, maskcd) cannot decode it"
+        )
     return [projection for projection in found if projection is not None]
 
 
@@ -169,6 +188,28 @@ def check_static_cache(model: Any) -> None:
             f"{type(model).__name__} has no static caches in transformers ({reason}): "
             "leave out cache_implementation and compile"
         )
+    check_columns(model, "cache_implementation and compile")
+
+
+def check_columns(model: Any, feature: str) -> None:
+    """Check that each layer of `model` is attention with keys and values of its own.
+
+    Args:
+        model: one that `find_backbone` takes.
+        feature: needs that, for the message.
+
+    Raises:
+        UnsupportedModelError: some layers have a recurrent state instead, or share keys and values.
+    """
+    mixers = find_backbone(model).mixers
+    if all_columns(mixers):
+        return
+    recurrent = any(mixer.recurrent for mixer in mixers)
+    reason = "have a recurrent state instead of attention" if recurrent else "share the keys and values of earlier ones"
+    raise UnsupportedModelError(
+        f"{type(model).__name__} does not work with {feature}, which needs attention with keys and values in every "
+        f"layer: some layers of this model {reason}"
+    )
 
 
 def takes_masks_by_kind(model: Any) -> bool:

@@ -25,12 +25,13 @@ from transformers.cache_utils import Cache, StaticCache
 from sira_cli.core.attention import Split, two_streams
 from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, open_streams
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import FAMILIES, check_static_cache, find_backbone
+from sira_cli.core.families import FAMILIES, ROW_ARGUMENTS, check_static_cache, find_backbone
 from sira_cli.core.forward_pass import OnStep, Pass
 from sira_cli.core.forward_pass import Step as Step  # known from here, too
 from sira_cli.core.hooks import Removable, attached_hooks
 from sira_cli.core.last_rows import LastRows, last_rows_only
-from sira_cli.core.masks import cf_mask, pack_rows, text_rows, valid_rows
+from sira_cli.core.masks import cf_columns, cf_mask, pack_rows, text_rows, valid_rows
+from sira_cli.core.recurrent import two_states
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.core.static_cache import share_layers
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError, UntestedModelWarning
@@ -133,6 +134,8 @@ class Fork:
         self._behind_keys = backbone.behind_keys
         self._few_queries_in = self.k - 1 if backbone.few_queries and last_rows == 1 else None  # which late layer
         self.late_layers = backbone.decoder_layers[self.boundary :]
+        self._mixers = backbone.mixers[self.boundary :]
+        self._shares_keys = any(mixer.keys_from != layer for layer, mixer in enumerate(backbone.mixers))
         self._pass: Pass | None = None  # only while the model runs
 
     def hooks(self) -> Iterator[Removable]:
@@ -141,7 +144,10 @@ class Fork:
         yield self.late_layers[0].register_forward_pre_hook(self.fork_streams, with_kwargs=True)
         for layer in self.late_layers:
             yield layer.register_forward_pre_hook(self.run_both, with_kwargs=True)
-        yield two_streams([layer.self_attn for layer in self.late_layers], self.split_attention)
+        yield two_streams(
+            {late: mixer.module for late, mixer in enumerate(self._mixers) if not mixer.recurrent}, self.split_attention
+        )
+        yield from two_states([mixer.module for mixer in self._mixers if mixer.recurrent], self.running)
         yield from last_rows_only(self._behind_keys, self.last_rows)
         yield self.norm.register_forward_pre_hook(self.join)
         yield self.model.register_forward_hook(self.contrast_logits)
@@ -171,7 +177,7 @@ class Fork:
         check_static_cache(model)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated upstream
-    def begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before the model: find P_img in a prompt (Algorithm 1, input)."""
         input_ids = kwargs.get("input_ids", args[0] if args else None)
         if input_ids is None:
@@ -195,6 +201,11 @@ class Fork:
                 "generation and continued conversations are not supported. Pass the whole prompt, without "
                 "past_key_values, assistant_model, prompt_lookup_num_tokens or prefill_chunk_size."
             )
+        kept = kwargs.get("logits_to_keep")
+        if not self._shares_keys or not isinstance(kept, int) or kept == 0:
+            return None
+        # Where layers share keys, Gemma 4 drops all rows but the last `kept` halfway, unless they are given by index.
+        return args, {**kwargs, "logits_to_keep": torch.arange(-kept, 0, device=input_ids.device)}
 
     def _read_prompt(self, input_ids: Tensor, attention_mask: Any) -> tuple[Tensor, Tensor]:
         """Return the CF stream's rows of a prompt and which are live: `input_ids [B, S]` -> `[B, T]` each."""
@@ -216,10 +227,10 @@ class Fork:
     def fork_streams(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before layer b: append the CF stream's rows to h^b (Algorithm 1, lines 5-6 and 13-14)."""
         now = self.running()
-        hidden = args[0] if len(args) == 1 else None
-        if not isinstance(hidden, Tensor) or hidden.ndim != 3 or hidden.shape[1] != now.q:
+        hidden = args[0] if args else None
+        if not isinstance(hidden, Tensor) or hidden.ndim not in (3, 4) or hidden.shape[-2] != now.q:
             raise UnsupportedModelError(
-                f"{type(layer).__name__} was not called with hidden states [B, {now.q}, d] as its only "
+                f"{type(layer).__name__} was not called with hidden states [B, {now.q}, d] as its first "
                 "positional argument: the fork does not know how to pack its inputs"
             )
         now.cache = kwargs.get("past_key_values")
@@ -229,25 +240,29 @@ class Fork:
         else:
             now.streams = known_streams(now.cache, self.boundary)
             now.streams.count()
-        return (pack_rows(hidden, now.cf_rows),), kwargs  # [B, q + T, d]
+        if hidden.ndim == 4:  # AltUp keeps several hidden states per row, [A, B, q, d]
+            return (torch.stack([pack_rows(each, now.cf_rows) for each in hidden]), *args[1:]), kwargs
+        return (pack_rows(hidden, now.cf_rows), *args[1:]), kwargs  # [B, q + T, d]
 
     def run_both(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before each layer b..L-1: positions for the rows of both streams (Eq. 2)."""
+        """Before each layer b..L-1: positions, and whatever else has a row per token, for both streams (Eq. 2)."""
+        now, more = self.running(), args[1:]
         missing = {"attention_mask", "position_embeddings"} - kwargs.keys()
-        if missing:
+        if missing - ({"position_embeddings"} if more else set()):  # Gemma 3n passes them by position
             raise UnsupportedModelError(f"{type(layer).__name__} was called without {', '.join(sorted(missing))}")
-        now, rotary = self.running(), kwargs["position_embeddings"]
-        return args, {
-            **kwargs,
-            "position_embeddings": now.once(rotary[0], lambda: tuple(pack_rows(part, now.cf_rows) for part in rotary)),
-        }
+        packed = {name: now.pack(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs}
+        return (args[0], *map(now.pack, more)), {**kwargs, **packed}
 
     def split_attention(self, late_layer: int, mask: Tensor | None) -> Split:
         """Inside attention of layer b + `late_layer`: the CF stream's mask, keys and values."""
         now = self.running()
-        keys, values = cf_keys_and_values(now.cache, self.boundary + late_layer)  # [B, H, N, D]
         seen = now.once(mask, lambda: cf_mask(mask, now.streams, now.newest(), self.visible_cf_rows(now)))
-        return Split(now.q, seen, keys, values, self.last_rows() if late_layer == self._few_queries_in else None)
+        last = self.last_rows() if late_layer == self._few_queries_in else None
+        source = self._mixers[late_layer].keys_from
+        if source < self.boundary:  # one of the shared layers: there the CF stream's keys are some of the full stream's
+            return Split(now.q, seen, cf_columns=cf_columns(mask, now.streams), last=last)
+        keys, values = cf_keys_and_values(now.cache, source)  # [B, H, N, D]
+        return Split(now.q, seen, keys, values, last=last)
 
     def last_rows(self) -> LastRows | None:
         """Return which rows of a prompt `join` keeps, the only ones that the last layer need finish; None in a step."""

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from sira_cli.core.masks import pack_rows
 from sira_cli.core.streams import AnyStreams, Streams
 
 VIEWS = ("full", "cf", "contrast")  # the logits of a Step
@@ -58,6 +59,15 @@ class Pass:
         assert self.cf_rows is not None
         fillers = self.live is not None and not bool(self.live.all())
         return Streams(self.cf_rows, self.live if fillers else None, self.q)
+
+    def pack(self, rows: Any) -> Any:
+        """Append the CF stream's rows to a tensor with one row per token of the full stream, `[B or 1, q, ...]`.
+
+        A tuple of such tensors is packed one by one; anything else (None in layers without positions) stays as it is.
+        """
+        if isinstance(rows, tuple):
+            return tuple(map(self.pack, rows))
+        return self.once(rows, lambda: pack_rows(rows, self.cf_rows)) if isinstance(rows, Tensor) else rows
 
     def once(self, source: Tensor | None, pack: Callable[[], Any]) -> Any:
         """Return what `pack` makes of `source`. Layers share masks and embeddings, so each is packed once."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import ROW_ARGUMENTS
 from sira_cli.core.fork import Fork, attached
 from sira_cli.core.hooks import Removable
 from sira_cli.core.masks import cf_mask, take_rows
@@ -71,6 +72,7 @@ class _ForkPerK(Fork):
     def __init__(self, model: nn.Module, config: SiraConfig, ks: Collection[int]) -> None:
         super().__init__(model, dataclasses.replace(config, k=max(ks), k_fraction=None))
         self.ks = sorted(set(ks), reverse=True)
+        self._shared_keys: dict[str, Any] = {}  # of the CF streams that have begun, by kind of layer
 
     def hooks(self) -> Iterator[Removable]:
         """Run the full stream as it is, and after each late layer the CF streams through the same layer."""
@@ -88,14 +90,33 @@ class _ForkPerK(Fork):
         if k in self.ks:
             begun = take_rows(args[0], rows)  # [B, T, d]
             self._cf = begun if k == self.k else torch.cat([self._cf.to(begun.device), begun])
+            self._share_keys(kwargs.get("shared_kv_states") or {}, rows)
         n = len(self._cf) // len(rows)
-        mask = cf_mask(kwargs["attention_mask"], now.prompt_streams(), rows)  # [B, 1, T, T]
-        rotary = (take_rows(part, rows).repeat(n, 1, 1) for part in kwargs["position_embeddings"])
+
+        def text_rows(part: Any) -> Any:
+            """Take the rows of every CF stream of what has a row per token: `[B or 1, S, ...]` -> `[n B, T, ...]`."""
+            if isinstance(part, tuple):
+                return tuple(map(text_rows, part))
+            return torch.cat([take_rows(part, rows)] * n) if isinstance(part, Tensor) else part
+
+        streams = now.prompt_streams()
+        recurrent = self._mixers[self.k - k].recurrent
+        mask = streams.live if recurrent else cf_mask(kwargs["attention_mask"], streams, rows)  # [B, T] or [B, 1, T, T]
         changed = {
-            "attention_mask": None if mask is None else mask.repeat(n, 1, 1, 1).to(self._cf.device),
-            "position_embeddings": tuple(rotary),
+            "attention_mask": None if mask is None else torch.cat([mask] * n).to(self._cf.device),
+            **{name: text_rows(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs},
         }
-        self._cf = layer.forward(self._cf, **{**kwargs, **changed})  # a call of `layer` would come back to this hook
+        if "shared_kv_states" in kwargs:
+            changed["shared_kv_states"] = self._shared_keys
+        more = map(text_rows, args[1:])
+        self._cf = layer.forward(self._cf, *more, **{**kwargs, **changed})  # a call would come back to this hook
+
+    def _share_keys(self, full: Mapping[str, tuple[Tensor, Tensor]], rows: Tensor) -> None:
+        """Let a stream that begins read what shared layers have stored so far: the text columns of their keys."""
+        for kind, stored in full.items():
+            new = [take_rows(each.transpose(1, 2), rows).transpose(1, 2) for each in stored]  # [B, H, T, D]
+            old = self._shared_keys.get(kind)
+            self._shared_keys[kind] = tuple(new) if old is None else tuple(map(torch.cat, zip(old, new, strict=True)))
 
     def join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
         """Before the final norm: keep the last row of every stream, stacked along the batch."""

@@ -52,21 +52,37 @@ def valid_rows(mask: object, input_ids: Tensor) -> Tensor:
 
 
 def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
-    """Append the CF stream's rows: `[B or 1, q, d]` -> `[B, q + T, d]`.
+    """Append the CF stream's rows: `[B or 1, q, ...]` -> `[B, q + T, ...]`.
 
     Args:
-        rows: hidden states, or cosines or sines of rotary positions, one row per position.
+        rows: hidden states, cosines or sines of rotary positions, or anything else with one row per position.
         cf_rows: `[B, T]` which rows go on as CF rows; None: all of them.
     """
     if cf_rows is None:
         return torch.cat([rows, rows], dim=1)
-    return torch.cat([rows.expand(len(cf_rows), -1, -1), take_rows(rows, cf_rows)], dim=1)
+    return torch.cat([rows.expand(len(cf_rows), *rows.shape[1:]), take_rows(rows, cf_rows)], dim=1)
 
 
 def take_rows(rows: Tensor, cf_rows: Tensor) -> Tensor:
-    """Take the CF stream's rows alone: `[B or 1, q, d]`, `[B, T]` -> `[B, T, d]`."""
-    index = cf_rows.to(rows.device)[:, :, None].expand(-1, -1, rows.shape[2])
-    return rows.expand(len(cf_rows), -1, -1).gather(1, index)
+    """Take the CF stream's rows alone: `[B or 1, q, ...]`, `[B, T]` -> `[B, T, ...]`."""
+    width = rows.shape[2:]
+    index = cf_rows.to(rows.device).view(*cf_rows.shape, *(1 for _ in width)).expand(*cf_rows.shape, *width)
+    return rows.expand(len(cf_rows), *rows.shape[1:]).gather(1, index)
+
+
+def cf_columns(model_mask: Tensor | None, streams: AnyStreams) -> Tensor:
+    """Return which of the full stream's columns hold the rows of the CF stream, `[B, N]`.
+
+    Args:
+        model_mask: the layer's own mask, as wide as the keys that there are; None: all of them are there.
+        streams: with the newest rows already counted. Rows that have left a sliding window get any column: the CF
+            stream's mask hides them.
+    """
+    positions = streams.positions()  # [B, N]
+    if model_mask is None:
+        return positions
+    kv = model_mask.shape[-1]
+    return (positions - streams.first_column(kv)).clamp(0, kv - 1)
 
 
 def cf_mask(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
-from sira_cli.core.cache import full_stream
+from sira_cli.core.cache import full_stream, repeat_text
 from sira_cli.core.positions import position_state, positions_kept
 
 # Families whose prompt rows see each other in both directions: what follows the picture changes the picture's rows.
@@ -114,7 +114,7 @@ class ImagePrefix:
         last = torch.tensor([len(tail) - 1 for tail in tails], device=device)
         ends, place = torch.unique(last, return_inverse=True)
         cache = copy.deepcopy(self._cache)
-        cache.batch_repeat_interleave(len(tails))
+        repeat_text(cache, len(tails))
         with positions_kept(self._position_state):
             positions = self._positions(longest)
             more = {}

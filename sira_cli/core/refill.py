@@ -17,7 +17,7 @@ from transformers import CompileConfig
 from transformers.cache_utils import DynamicCache
 
 from sira_cli.core.cache import RoomyLayer
-from sira_cli.core.families import find_backbone, takes_masks_by_kind, windows
+from sira_cli.core.families import check_columns, find_backbone, takes_masks_by_kind, windows
 from sira_cli.core.row_cache import RowCache
 
 TOKEN_INPUTS = ("position_ids", "token_type_ids", "mm_token_type_ids")  # [..., rows, tokens]
@@ -34,7 +34,11 @@ class RowBatch:
             rows: how many there will be at most, for compiled steps; others make room as rows join.
             compile_config: how steps are compiled; None: they are not. One graph serves all steps as long as no more
                 rows join than `rows`, and no longer texts than the first ones may become.
+
+        Raises:
+            UnsupportedModelError: some of its layers have a recurrent state, or share keys and values.
         """
+        check_columns(model, "rows that come and go")
         self._model = model
         self._rows = 0 if compile_config is None else rows
         self._compile_config = compile_config

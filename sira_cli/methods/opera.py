@@ -50,9 +50,9 @@ class Opera(Method):
         Raises:
             UnsupportedModelError: it has layers or an attention that cannot be followed.
         """
-        from sira_cli.core.families import find_backbone
+        from sira_cli.core.families import check_columns
 
-        find_backbone(model)
+        check_columns(model, "method opera")
 
     def generate(
         self,

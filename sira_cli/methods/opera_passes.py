@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from sira_cli.core.families import find_backbone
+from sira_cli.core.families import check_columns, find_backbone
 from sira_cli.core.hooks import Removable
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.methods.attention_rows import attention_rows
@@ -58,6 +58,7 @@ class Passes:
         Raises:
             UnsupportedModelError: it has layers or an attention that cannot be followed.
         """
+        check_columns(model, "method opera")
         backbone = find_backbone(model)
         self.norm = backbone.norm
         self.cache = DynamicCache()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import find_backbone
+from sira_cli.core.families import check_columns, find_backbone
 from sira_cli.core.fork import Fork, attached
 from sira_cli.core.forward_pass import OnStep, Pass
 from sira_cli.core.hooks import Removable
@@ -64,6 +64,7 @@ class _SidFork(Fork):
     """A fork at layer 2 whose contrast stream has image rows, most of which it may not see."""
 
     def __init__(self, model: Any, config: SiraConfig, visible: Callable[[int], int], on_step: OnStep | None) -> None:
+        check_columns(model, "method sid")
         backbone = find_backbone(model)
         layers = len(backbone.decoder_layers)
         _check_first_layers(model, layers, backbone.first_boundary)

@@ -90,6 +90,8 @@ def noised(
     import torch
 
     pixels = inputs["pixel_values"].float()
+    if "image_position_ids" in inputs:  # Gemma 4 takes values of 0 to 1, and normalises them itself
+        pixels = 2 * pixels - 1
     mixed, share = pixels.clone(), signal_share(step)
     counts = [1] * len(seeds) if counts is None else counts
     pictures = list(_pictures(inputs, pixels, image_tokens.tolist(), sum(counts)))
@@ -106,7 +108,7 @@ def noised(
             else:
                 e = torch.randn(x.shape, generator=generator)
             mixed[part] = math.sqrt(share) * x + math.sqrt(1 - share) * e
-    return mixed
+    return (mixed + 1) / 2 if "image_position_ids" in inputs else mixed
 
 
 def _pictures(inputs: Mapping[str, Tensor], pixels: Tensor, image_tokens: list[int], count: int) -> Iterator[list[Any]]:
@@ -116,6 +118,17 @@ def _pictures(inputs: Mapping[str, Tensor], pixels: Tensor, image_tokens: list[i
         for patches in inputs["image_grid_thw"].prod(dim=-1).tolist():
             yield [slice(start, start + patches)]
             start += patches
+    elif pixels.ndim == 3:  # [pictures or their tiles, patches, values], the patches that are missing at the end
+        mask = inputs.get("pixel_attention_mask")
+        valid = (inputs["image_position_ids"] >= 0).all(dim=-1) if mask is None else mask.bool()  # [rows, patches]
+        per_token, row = int(valid.sum()) // sum(image_tokens), 0
+        for tokens in image_tokens:
+            parts, left = [], tokens * per_token
+            while left > 0:
+                parts.append((row, valid[row]))
+                left -= int(valid[row].sum())
+                row += 1
+            yield parts
     elif pixels.ndim == 5:  # [pictures or prompts, tiles, 3, H, W]
         for row in range(len(pixels)):
             tiles = [tile for tile in range(pixels.shape[1]) if bool(pixels[row, tile].any())]

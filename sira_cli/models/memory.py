@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import torch
-from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from sira_cli.core.cache import ROOM, RoomyLayer
 from sira_cli.core.static_cache import CF_ROWS
@@ -95,7 +95,11 @@ def stream_layers(cache: DynamicCache, windows: Sequence[int]) -> list[StreamLay
     layers: list[Any] = list(cache.layers)
     for layer, window in zip(layers, windows or [0] * len(layers), strict=True):
         for stream, fork in ((layer, False), (getattr(layer, "cf", None), True)):
-            if stream is not None and stream.keys is not None and stream.keys.numel():
+            if isinstance(stream, LinearAttentionLayer):
+                states = [*stream.conv_states.values(), *stream.recurrent_states.values()]
+                size = sum(state.nbytes for state in states if state is not None)
+                found.append(StreamLayer(size, 1, 1, slides=True, fork=fork))  # a state is a column that is replaced
+            elif stream is not None and stream.keys is not None and stream.keys.numel():
                 columns = stream.keys.shape[-2]
                 found.append(
                     StreamLayer(

@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect
 
 from sira_cli._version import __version__
 from sira_cli.errors import PictureError, SettingsError
+from sira_cli.models.decoding import refills
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
@@ -243,6 +244,7 @@ class Server:
             top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
             words=chat.sira.words,
             verify=chat.sira.look(),
+            slots=refills(method, preset, self._lvlm.model),
             tell=tell,
             trace=[] if trace else None,
         )

@@ -14,7 +14,6 @@ from sira_cli.analysis.trace.targets import Line
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
-from sira_cli.models.decoding import refills
 from sira_cli.models.preset import Preset, Prompts
 from sira_cli.models.records import Answer, hash_of
 from sira_cli.models.second_look import Verify
@@ -56,6 +55,7 @@ class Job:
         top_logprobs: how many alternatives per token; None: no log-probabilities.
         words: score the words.
         verify: look again at the things that the text names.
+        slots: whether the method can decode the model's texts in slots that are refilled.
         tell: called with each `Piece`, then with a `Reply` or an error, in the decoder's thread.
         trace: gets the lines of a trace; None: no trace is made. Only one text is in its batch, and no piece is told.
         gone: set by whoever no longer waits for the answer.
@@ -73,6 +73,7 @@ class Job:
     top_logprobs: int | None
     words: bool
     verify: Verify | None
+    slots: bool
     tell: Callable[[Piece | Reply | Exception], None]
     trace: list[Line] | None = None
     gone: bool = False
@@ -101,8 +102,7 @@ class Job:
     @property
     def joins(self) -> bool:
         """Whether its text can begin beside others that are under way."""
-        plain = not self.words and self.trace is None and self._decodes is None
-        return plain and refills(self.method, self.preset)
+        return self.slots and not self.words and self.trace is None and self._decodes is None
 
     @property
     def _decodes(self) -> list[Any] | None:

@@ -16,7 +16,9 @@ K, ALPHA = 3, 1.0
 CONFIG = SiraConfig(k=K, alpha=ALPHA)
 
 pytestmark = pytest.mark.parametrize(
-    "case", [tiny.llava(), tiny.qwen("2.5"), tiny.gemma3()], ids=["llava", "qwen2.5-vl", "gemma3"]
+    "case",
+    [tiny.llava(), tiny.qwen("2.5"), tiny.gemma3(), tiny.lfm2(), tiny.gemma4("E4B")],
+    ids=["llava", "qwen2.5-vl", "gemma3", "lfm2-vl", "gemma4-e"],
 )
 
 

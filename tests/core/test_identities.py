@@ -10,6 +10,7 @@ from transformers import DynamicCache
 
 from sira_cli.core.cache import LateLayer
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Step, attach
 from sira_cli.core.image_tokens import ImageTokenFinder
 from tests.support import tiny
@@ -44,8 +45,10 @@ def test_cached_equals_uncached(family: tiny.Tiny):
     cached, cached_steps = generate_sira(family.model, family.inputs)
     uncached, uncached_steps = generate_sira(family.model, family.inputs, use_cache=False)
     assert torch.equal(cached, uncached)
+    # A recurrent state is computed in chunks for a prompt and row by row in steps, which rounds in another way.
+    state = any(mixer.recurrent for mixer in find_backbone(family.model).mixers)
     for one, other in zip(cached_steps, uncached_steps, strict=True):
-        torch.testing.assert_close(one.contrast, other.contrast, atol=1e-5, rtol=0)
+        torch.testing.assert_close(one.contrast, other.contrast, atol=1e-4 if state else 3e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("k", "cache"), [(1, None), (3, None), (5, None), (3, "static")])
@@ -76,21 +79,27 @@ def test_the_shared_cache_is_one_and_the_late_cache_holds_text_rows_only(family:
         pytest.skip("the fork would lie inside DeepStack")
     prompt = family.inputs["input_ids"].shape[1]
     text = prompt - int(family.image.sum())
-    cache = DynamicCache(config=family.model.config)
+    cache = DynamicCache(config=family.model.config.get_text_config(decoder=True))
     shared = cache.layers[: tiny.LAYERS - k]
+    mixers = find_backbone(family.model).mixers
+    own_keys = [not mixer.recurrent and mixer.keys_from == layer for layer, mixer in enumerate(mixers)]
     lengths: list[tuple[set[int], ...]] = []
 
     def record(step: Step) -> None:
         early, late = cache.layers[: tiny.LAYERS - k], cache.layers[tiny.LAYERS - k :]
         assert all(now is then for now, then in zip(early, shared, strict=True))
-        full, cf = (
-            {keys.shape[-2] for keys in each} for each in zip(*((x.keys, x.cf.keys) for x in late), strict=True)
-        )
+        early = [layer for layer, has_keys in zip(early, own_keys, strict=False) if has_keys]
+        late = [layer for layer, has_keys in zip(late, own_keys[tiny.LAYERS - k :], strict=True) if has_keys]
+        full, cf = {layer.keys.shape[-2] for layer in late}, {layer.cf.keys.shape[-2] for layer in late}
         lengths.append(({layer.get_seq_length() for layer in early}, full, cf))
 
     with attach(family.model, SiraConfig(k=k), on_step=record):
         generate(family.model, family.inputs, past_key_values=cache)
-    assert lengths == [({prompt + t}, {prompt + t}, {text + t}) for t in range(6)]
+    early, late = any(own_keys[: tiny.LAYERS - k]), any(own_keys[tiny.LAYERS - k :])
+    for t, (of_early, of_full, of_cf) in enumerate(lengths):
+        assert of_early == ({prompt + t} if early else set())
+        assert (of_full, of_cf) == (({prompt + t}, {text + t}) if late else (set(), set()))
+    assert len(lengths) == 6
 
 
 def test_a_cache_without_config_and_a_cache_used_again(llava: tiny.Tiny):

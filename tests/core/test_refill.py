@@ -13,6 +13,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.core.refill import RowBatch
 from sira_cli.core.row_cache import ROOM
+from sira_cli.errors import UnsupportedModelError
 from tests.support import tiny
 from tests.support.decoding import case_of
 from tests.support.helpers import generate_sira, left_pad
@@ -75,7 +76,7 @@ def alone(model, prompt, length: int, config: SiraConfig | None):
 
 
 @pytest.mark.parametrize(("config", "group"), [(None, 2), (SiraConfig(k=3), 1), (SiraConfig(k=1), 2)])
-@pytest.mark.parametrize("name", tiny.FAMILIES)
+@pytest.mark.parametrize("name", tiny.COLUMNS)
 def test_every_text_is_what_it_is_alone(name, config, group):
     case = case_of(name)
     prompts = family_prompts(name, case, len(LENGTHS))
@@ -84,6 +85,12 @@ def test_every_text_is_what_it_is_alone(name, config, group):
         expected, steps = alone(case.model, prompt, LENGTHS[row], config)
         assert tokens[row] == expected, row
         torch.testing.assert_close(torch.stack(logits[row]), torch.stack(steps), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", tiny.NO_COLUMNS)
+def test_rows_without_columns_are_refused(name):
+    with pytest.raises(UnsupportedModelError, match=tiny.NO_COLUMNS[name]):
+        RowBatch(case_of(name).model)
 
 
 def test_texts_may_outgrow_the_room_that_their_prompts_had():

@@ -25,7 +25,7 @@ def same(steps: list[Step], full: torch.Tensor, cf: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("name", "k"),
-    [(name, tiny.LAYERS // 2) for name in tiny.FAMILIES if name != "PaliGemma 2"]
+    [(name, tiny.LAYERS // 2) for name in tiny.COLUMNS if name != "PaliGemma 2"]
     + [(name, k) for name in ("LLaVA-1.5", "Gemma 3") for k in (1, tiny.LAYERS - 1)],
 )
 def test_equals_the_reference(name: str, k: int):

@@ -96,6 +96,29 @@ def test_padding_of_a_smaller_picture_stays_empty():
     assert not together[1, :, 16:].any()
 
 
+def test_patches_that_a_picture_lacks_stay_empty_and_tiles_are_told_apart():
+    """LFM2-VL: rows of patches, here two tiles of the first picture and one of the second, 4 patches per token."""
+    mask = torch.ones(3, 8, dtype=torch.long)
+    mask[2, 4:] = 0
+    inputs = {"pixel_values": torch.zeros(3, 8, 12), "pixel_attention_mask": mask}
+    noise = epsilon(inputs, [4, 1])
+    assert not noise[2, 4:].any()
+    alone = epsilon({"pixel_values": torch.zeros(1, 4, 12), "pixel_attention_mask": mask[2:, :4]}, [1], seeds=(1,))
+    torch.testing.assert_close(noise[2, :4], alone[0])
+    assert not torch.equal(noise[0], noise[1])
+
+
+def test_gemma_4_gets_the_noise_of_normalised_pixels():
+    """Its processor leaves values of 0 to 1, and the model makes -1 to 1 of them."""
+    pixels, places = torch.rand(1, 8, 12), torch.zeros(1, 8, 2, dtype=torch.long)
+    places[0, 6:] = -1
+    found = noised({"pixel_values": pixels, "image_position_ids": places}, torch.tensor([2]), 1, 500, [5])
+    mask = (places >= 0).all(-1)
+    normalised = {"pixel_values": 2 * pixels - 1, "pixel_attention_mask": mask}
+    expected = noised(normalised, torch.tensor([2]), 1, 500, [5])
+    torch.testing.assert_close(2 * found - 1, expected)
+
+
 def test_tiles_of_several_pictures_are_told_apart_by_their_tokens():
     pixels = torch.rand(5, 3, 32, 32)
     noise = epsilon({"pixel_values": pixels}, [48, 32])  # 3 and 2 tiles of 16 tokens

@@ -153,7 +153,7 @@ def test_models_without_an_o_proj_are_refused(tmp_path):
         written(tmp_path, UNEVEN).check_model(case.model, None)
 
 
-@pytest.mark.parametrize("name", list(tiny.FAMILIES))
+@pytest.mark.parametrize("name", tiny.WITH_HEADS)
 def test_a_stand_in_has_one_image_head_per_layer(tmp_path, name):
     method = written(tmp_path, MaskCd().stand_in(case_of(name).model)[MASS].tolist())
     assert method.image_heads().sum(dim=1).tolist() == [1] * tiny.LAYERS

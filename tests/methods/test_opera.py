@@ -27,7 +27,7 @@ from tests.support.prompts import gemma_prompts, llava_prompts, qwen_prompts
 from tests.support.reference_opera import SlowOpera
 from tests.support.tiny import Tiny
 
-FAMILIES = list(tiny.FAMILIES)
+FAMILIES = tiny.COLUMNS
 SMALL = Opera(beams=2, candidates=3, threshold=2)
 TRUSTED = 10  # the column that `trusting` makes every row look at
 

@@ -96,7 +96,9 @@ class SlowContrast(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         rows = [self._row(ids[None]) for ids in input_ids]
         z_cd = torch.stack(rows)
-        return z_cd.log_softmax(-1) if self.log_softmax else z_cd
+        if self.log_softmax:  # as a beam search does, before `suppress_tokens`
+            z_cd = z_cd.log_softmax(-1)
+        return z_cd.index_fill(1, torch.tensor(self.suppressed, dtype=torch.long), -torch.inf)
 
     @torch.no_grad()
     def _row(self, ids: Tensor) -> Tensor:
@@ -106,6 +108,4 @@ class SlowContrast(LogitsProcessor):
             image = F.pad(image, (0, 1), value=False)
         z_full = self.case.model(**inputs, use_cache=False).logits[0, -1].float()
         z_cf = reference.counterfactual(self.case.model, inputs, image, self.k)
-        z_cd = (1 + self.alpha) * z_full - self.alpha * z_cf
-        z_cd[self.suppressed] = -torch.inf
-        return z_cd
+        return (1 + self.alpha) * z_full - self.alpha * z_cf

@@ -66,6 +66,8 @@ def family_prompts(name: str, case: tiny.Tiny, count: int) -> list[dict[str, tor
                 images = (height // side) * (width // side)
         ids = tiny.prompt(images, before, after, seed=index)
         inputs |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if "mm_token_type_ids" in inputs:
+            inputs["mm_token_type_ids"] = (ids == tiny.IMAGE).long()
         if "token_type_ids" in inputs:
             inputs["token_type_ids"] = (ids == tiny.IMAGE).long() if name == "Gemma 3" else torch.zeros_like(ids)
         prompts.append(inputs)

@@ -45,11 +45,11 @@ def decode(tiny: Tiny, k: int, alpha: float, steps: int) -> Reference:
 
 
 def counterfactual(model: Any, inputs: dict[str, Tensor], image: Tensor, k: int) -> Tensor:
-    """z_cf of the last row, `[V]`: layers b..L-1 under M^cf."""
+    """z_cf of the last row, `[V]`: layers b..L-1 under M^cf; image rows neither write nor read recurrent states."""
 
     def mask_image(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden, causal = args[0], kwargs["attention_mask"]
-        size = hidden.shape[1]
+        size = hidden.shape[-2]
         if causal is None:
             causal = torch.ones(size, size, dtype=torch.bool).tril()[None, None]
         if causal.dtype == torch.bool:
@@ -58,9 +58,26 @@ def counterfactual(model: Any, inputs: dict[str, Tensor], image: Tensor, k: int)
         masked = causal.masked_fill(blocked, torch.finfo(hidden.dtype).min)
         return args, {**kwargs, "attention_mask": masked}
 
+    text = (~image[0]).nonzero().flatten()  # [T]
+
+    def take_text(state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return args, {**kwargs, "hidden_states": kwargs["hidden_states"][:, text]}
+
+    def put_back(state: Any, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        rows = output.new_zeros(1, image.shape[1], output.shape[2])
+        rows[:, text] = output  # image rows get nothing from the state, and nothing reads them
+        return rows
+
     layers = model.get_decoder().layers
-    handles = [layer.register_forward_pre_hook(mask_image, with_kwargs=True) for layer in layers[len(layers) - k :]]
+    handles: list[Any] = []
     try:
+        for layer in layers[len(layers) - k :]:
+            state = getattr(layer, "linear_attn", None) or getattr(layer, "conv", None)
+            if state is None:
+                handles.append(layer.register_forward_pre_hook(mask_image, with_kwargs=True))
+            else:
+                handles.append(state.register_forward_pre_hook(take_text, with_kwargs=True))
+                handles.append(state.register_forward_hook(put_back))
         logits = model(**inputs, use_cache=False).logits
     finally:
         for handle in handles:

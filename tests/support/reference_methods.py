@@ -91,6 +91,7 @@ def without_eyes(case: Tiny, alpha: float, steps: int = 6) -> Texts:
         masks = {
             kind: torch.where(mask, 0.0, torch.finfo(torch.float32).min)[None, None] for kind, mask in masks.items()
         }
+        masks |= dict.fromkeys(("linear_attention", "conv"))  # nothing is padded
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         positions = torch.arange(length)[None]
         hidden = decoder(

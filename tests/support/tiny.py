@@ -8,100 +8,56 @@ greedy tokens vary.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import transformers as hf
-from torch import Tensor
 
-IMAGE = 100  # image token id; never generated in the tests (see `SUPPRESS`)
-LAYERS = 6
-SUPPRESS = [IMAGE, 101, 102, 103]
-VOCABULARY = 200
-
-TEXT = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-CLIP = {
-    "model_type": "clip_vision_model",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "image_size": 32,
-    "patch_size": 8,
-    "projection_dim": 32,
-}
-SIGLIP = {
-    "model_type": "siglip_vision_model",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "image_size": 32,
-    "patch_size": 8,
-    "vision_use_head": False,
-}
-PIXTRAL = {
-    "model_type": "pixtral",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "patch_size": 8,
-    "head_dim": 16,
-}
-
-
-@dataclass(frozen=True)
-class Tiny:
-    """A family's model and one prompt.
-
-    `grown` is the value that per-token inputs (token types) take for generated tokens.
-    """
-
-    model: Any
-    inputs: dict[str, Tensor]
-    grown: dict[str, int] = field(default_factory=dict)
-    boundaries: tuple[int, ...] = (1, LAYERS // 2, LAYERS - 1)  # K to test
-
-    @property
-    def image(self) -> Tensor:
-        return self.inputs["input_ids"] == IMAGE
-
-
-def prompt(images: int = 16, before: int = 5, after: int = 9, seed: int = 0) -> Tensor:
-    """`[1, S]` random text with `images` image tokens behind `before` text tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(3, 90, (1, before + images + after), generator=generator)
-    ids[:, before : before + images] = IMAGE
-    return ids
-
-
-def pixels(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def build(config: Any, model_class: Any, attention: str = "sdpa") -> Any:
-    config._attn_implementation = attention
-    torch.manual_seed(0)
-    model = model_class(config).eval()
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-        if parameter.ndim > 1:
-            parameter.mul_(7.0)
-    model.generation_config.pad_token_id = 0
-    return model
+from tests.support.tiny_parts import (
+    CLIP as CLIP,
+)
+from tests.support.tiny_parts import (
+    IMAGE as IMAGE,
+)
+from tests.support.tiny_parts import (
+    LAYERS as LAYERS,
+)
+from tests.support.tiny_parts import (
+    PIXTRAL as PIXTRAL,
+)
+from tests.support.tiny_parts import (
+    SIGLIP as SIGLIP,
+)
+from tests.support.tiny_parts import (
+    SUPPRESS as SUPPRESS,
+)
+from tests.support.tiny_parts import (
+    TEXT as TEXT,
+)
+from tests.support.tiny_parts import (
+    VOCABULARY as VOCABULARY,
+)
+from tests.support.tiny_parts import (
+    Tiny as Tiny,
+)
+from tests.support.tiny_parts import (
+    build as build,
+)
+from tests.support.tiny_parts import (
+    pixels as pixels,
+)
+from tests.support.tiny_parts import (
+    prompt as prompt,
+)
+from tests.support.tiny_parts import (
+    qwen_inputs as qwen_inputs,
+)
+from tests.support.tiny_parts import (
+    with_mask as with_mask,
+)
+from tests.support.tiny_recent import gemma4 as gemma4
+from tests.support.tiny_recent import lfm2 as lfm2
+from tests.support.tiny_recent import qwen3_5 as qwen3_5
 
 
 def llava(attention: str = "sdpa") -> Tiny:
@@ -187,18 +143,6 @@ def qwen(version: str) -> Tiny:
     return Tiny(model, qwen_inputs(prompt()), {"mm_token_type_ids": 0}, boundaries)
 
 
-def qwen_inputs(ids: Tensor, grid: tuple[int, int, int] = (1, 8, 8), seed: int = 0) -> dict[str, Tensor]:
-    """Markers around the image, patches for `grid`, token types as the processor gives them."""
-    first, last = (ids[0] == IMAGE).nonzero().flatten()[[0, -1]].tolist()
-    ids[0, first - 1], ids[0, last + 1] = 102, 103
-    return with_mask(
-        ids,
-        pixel_values=pixels(grid[1] * grid[2], 3 * 2 * 8 * 8, seed=seed),
-        image_grid_thw=torch.tensor([grid]),
-        mm_token_type_ids=(ids == IMAGE).int(),
-    )
-
-
 def internvl() -> Tiny:
     vision = {
         "model_type": "internvl_vision",
@@ -278,10 +222,6 @@ def paligemma(version: int = 1) -> Tiny:
     return Tiny(model, inputs, {"token_type_ids": 1})  # the prompt is a prefix, what follows is causal
 
 
-def with_mask(ids: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **inputs}
-
-
 FAMILIES: dict[str, Callable[[], Tiny]] = {
     "LLaVA-1.5": llava,
     "LLaVA-NeXT": llava_next,
@@ -290,10 +230,21 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
     "Qwen2-VL": lambda: qwen("2"),
     "Qwen2.5-VL": lambda: qwen("2.5"),
     "Qwen3-VL": lambda: qwen("3"),
+    "Qwen3.5": lambda: qwen3_5(),
+    "Qwen3.5 MoE": lambda: qwen3_5(experts=True),
+    "LFM2-VL": lfm2,
     "InternVL": internvl,
     "Idefics3": idefics,
     "SmolVLM": lambda: idefics("SmolVLM"),
     "Gemma 3": gemma3,
+    "Gemma 4": lambda: gemma4("31B"),
+    "Gemma 4 MoE": lambda: gemma4("26B-A4B"),
+    "Gemma 4 E": lambda: gemma4("E4B"),
     "PaliGemma": paligemma,
     "PaliGemma 2": lambda: paligemma(2),
 }
+
+# Families with layers that leave no columns of their own, and the reason by which what needs columns refuses them.
+NO_COLUMNS = dict.fromkeys(("Qwen3.5", "Qwen3.5 MoE", "LFM2-VL"), "recurrent state") | {"Gemma 4 E": "share the keys"}
+WITH_HEADS = [name for name in FAMILIES if NO_COLUMNS.get(name) != "recurrent state"]  # attention in every layer
+COLUMNS = [name for name in FAMILIES if name not in NO_COLUMNS]

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from sira_cli._version import __version__
 from sira_cli.analysis.calibration.batches import each_picture
 from sira_cli.analysis.calibration.captions import caption_tokens, hash_of_pictures, plain, prepared
-from sira_cli.core.families import find_backbone
+from sira_cli.core.families import find_backbone, output_projections
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration, Origin
@@ -120,11 +120,12 @@ def recorded_mass(model: Any, find_image: Any) -> Iterator[list[Tensor]]:
         find_image: `[B, S]` ids of prompts -> bool, their image positions.
 
     Raises:
-        UnsupportedModelError: as `find_backbone`.
+        UnsupportedModelError: as `output_projections`.
         AttachError: a decoder is attached to this model already.
     """
+    output_projections(model)
     backbone = find_backbone(model)
-    modules: list[Any] = [layer.self_attn for layer in backbone.decoder_layers]
+    modules: list[Any] = [mixer.module for mixer in backbone.mixers]
     configs = {
         id(config): config for config in (model.get_decoder().config, *(each.config for each in modules))
     }.values()
