@@ -41,7 +41,7 @@ def _family(name: str) -> tiny.Tiny:
 
 @pytest.fixture(params=list(tiny.FAMILIES))
 def family(request: pytest.FixtureRequest) -> tiny.Tiny:
-    """Each of the 13 families in turn."""
+    """Each of the families in turn."""
     return _family(request.param)
 
 

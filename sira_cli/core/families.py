@@ -205,10 +205,10 @@ def check_columns(model: Any, feature: str) -> None:
     if all_columns(mixers):
         return
     recurrent = any(mixer.recurrent for mixer in mixers)
-    reason = "have a recurrent state instead of attention" if recurrent else "share the keys and values of earlier ones"
+    reason = "have a recurrent state instead" if recurrent else "share the keys of earlier ones"
     raise UnsupportedModelError(
-        f"{type(model).__name__} does not work with {feature}, which needs attention with keys and values in every "
-        f"layer: some layers of this model {reason}"
+        f"{type(model).__name__} cannot be used with {feature}: every layer must have keys and values of its own, but "
+        f"some {reason}"
     )
 
 

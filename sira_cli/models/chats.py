@@ -6,12 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import Environment, TemplateError, meta
 
 from sira_cli.errors import SettingsError
 from sira_cli.methods.prompts import Prompt, Turn, turns_of
 
 Chat = list[dict[str, Any]]
+_SYNTAX = Environment(extensions=["jinja2.ext.loopcontrols"])
+THINKING = ("enable_thinking", "thinking")  # variables by which templates ask for reasoning before an answer
+
+
+def no_thinking(template: str) -> dict[str, bool]:
+    """Return the variables that switch off reasoning in a chat template that has such a switch: captions have none."""
+    try:
+        names = meta.find_undeclared_variables(_SYNTAX.parse(template))
+    except TemplateError:  # has tags of its own
+        return {}
+    return {name: False for name in THINKING if name in names}
 
 
 class Chats:
@@ -97,7 +108,11 @@ class Chats:
 
     def _rendered(self, chat: Chat) -> str:
         text: str = self._processor.apply_chat_template(
-            chat, chat_template=self._template, add_generation_prompt=True, tokenize=False
+            chat,
+            chat_template=self._template,
+            add_generation_prompt=True,
+            tokenize=False,
+            **no_thinking(self._template),
         )
         return text
 

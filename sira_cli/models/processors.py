@@ -21,7 +21,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
 from sira_cli.methods.prompts import Conversation, Prompt, picture_count, pictures_of
-from sira_cli.models.chats import Chats
+from sira_cli.models.chats import Chats, no_thinking
 from sira_cli.pictures.names import one_line
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def chat_inputs(
         return_dict=True,
         return_tensors="pt",
         processor_kwargs={"padding": True, **beside},
+        **no_thinking(template),
     )
 
 
@@ -165,6 +166,18 @@ def _importable(named: Any) -> Any:
         del sys.modules[absent]
 
 
+class _NoVideo(ProcessorMixin):
+    """Comes after a processor class in the order of bases: takes a video processor that is None out of its call."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(  # type: ignore[no-untyped-call] # not annotated upstream
+            *args, **{name: part for name, part in kwargs.items() if (name, part) != _NONE}
+        )
+
+
+_NONE = ("video_processor", None)
+
+
 def _without_video(base: Any) -> Any:
     """Return a subclass of a processor class that asks for no video processor."""
     if "video_processor" not in inspect.signature(base.__init__).parameters:
@@ -181,7 +194,7 @@ def _without_video(base: Any) -> Any:
 
     return type(
         base.__name__,
-        (base,),
+        (base, _NoVideo),
         {
             "get_attributes": classmethod(get_attributes),
             "from_args_and_dict": classmethod(from_args_and_dict),

@@ -46,7 +46,7 @@ def test_static_caches_are_refused(name: str):
 @pytest.mark.parametrize("method", ["opera", "sid"])
 @pytest.mark.parametrize("name", NAMES)
 def test_methods_that_need_columns_are_refused(name: str, method: str):
-    with pytest.raises(UnsupportedModelError, match=f"method {method}, which needs attention with keys"):
+    with pytest.raises(UnsupportedModelError, match=f"cannot be used with method {method}: every layer"):
         METHODS[method].check_model(case_of(name).model, SiraConfig())
 
 

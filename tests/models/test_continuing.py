@@ -41,6 +41,7 @@ class Seen(LogitsProcessor):
 
 
 ALL = {f"Qwen{version}-VL": partial(write_qwen, version=version) for version in ["2", "2.5", "3"]}
+ALL["Qwen3.5"] = partial(write_qwen, version="3.5")  # a state cannot be cut back
 ALL |= {"LLaVA-1.5": write_llava, **WRITERS}
 
 
@@ -64,6 +65,12 @@ def whole(lvlm, picture, prompt, tokens):
     return (1 + lvlm.alpha) * z - lvlm.alpha * z_cf
 
 
+def moves_on(lvlm) -> bool:
+    """Whether some layers keep no columns of a prompt for long: windows move on, and states have none."""
+    kinds = getattr(lvlm.model.config.get_text_config(), "layer_types", None) or ()
+    return bool({"sliding_attention", "linear_attention"} & set(kinds))
+
+
 @pytest.mark.parametrize("method", ["greedy", "sira"])
 def test_given_tokens_and_what_follows_them(folder, method):
     lvlm = load(folder, method=method, dtype="float32", max_new_tokens=7)
@@ -78,11 +85,11 @@ def test_given_tokens_and_what_follows_them(folder, method):
             expected = whole(lvlm, PICTURES[row], PROMPTS[row], texts[row][:step])
             torch.testing.assert_close(first.steps[step][row], expected, atol=1e-4, rtol=1e-4)
 
-    sliding = "sliding_attention" in (getattr(lvlm.model.config.get_text_config(), "layer_types", None) or ())
+    lost = moves_on(lvlm)
     for rows, kept in (([0, 1], [5, 3]), ([1], [6]), ([1, 0], [0, 0])):
         tokens = [texts[row][:count] for row, count in zip(rows, kept, strict=True)]
         back = trail.back(inputs, rows, tokens)
-        assert (back is None) == sliding  # its window has moved on
+        assert (back is None) == lost
         if back is None:
             continue
         shorter, start = back
@@ -105,10 +112,7 @@ def test_a_second_look_takes_the_pictures_rows_from_the_caption(folder, method):
     trail.end(lvlm.generate(inputs, trail=trail).tolist())
     look = SecondLook.__new__(SecondLook)  # tiny tokenizers may have no token for yes
     look._lvlm, look._worded = lvlm, {}
-    text = lvlm.model.config.get_text_config()
-    recomputed = "sliding_attention" in (getattr(text, "layer_types", None) or ()) or (
-        lvlm.model.config.model_type in BIDIRECTIONAL
-    )
+    recomputed = moves_on(lvlm) or lvlm.model.config.model_type in BIDIRECTIONAL
     for at, picture in zip(look.at(PICTURES, inputs, trail), PICTURES, strict=True):
         assert (at._prefix is None) == recomputed
         seen = picture if recomputed else Image.new("RGB", picture.size)

@@ -15,6 +15,8 @@ from sira_cli.models.preset import Preset
 SHIPPED = [
     *("demo", "qwen2.5-vl-7b", "qwen2.5-vl-3b", "llava-1.5-7b", "llava-1.5-13b", "qwen2-vl-7b", "qwen3-vl-8b"),
     *("llava-next-mistral-7b", "internvl3-8b", "smolvlm2-2.2b", "gemma3-4b", "joycaption-beta-one"),
+    *("qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.6-27b", "qwen3.6-35b-a3b"),
+    *("gemma4-e2b", "gemma4-e4b", "gemma4-26b-a4b"),
 ]
 
 

@@ -35,6 +35,11 @@ CHAT_TEMPLATE = (
     "<|vision_start|><|image_pad|><|vision_end|>{% elif 'text' in content %}{{ content['text'] }}{% endif %}"
     "{% endfor %}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# The end of Qwen3.5's: without the switch, the answer begins inside a thought.
+THINKING = (
+    "{% if add_generation_prompt %}{% if enable_thinking is defined and enable_thinking is false %}"
+    "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}{% endif %}"
+)
 PRE_TOKENIZER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -55,11 +60,11 @@ def write_llava(folder: Path) -> Path:
 
 
 def write_qwen(folder: Path, version: str = "2.5") -> Path:
-    """Qwen2-VL ("2"), Qwen2.5-VL ("2.5") or Qwen3-VL ("3")."""
+    """Qwen2-VL ("2"), Qwen2.5-VL ("2.5"), Qwen3-VL ("3") or Qwen3.5 ("3.5"), whose template can switch thinking off."""
     folder.mkdir(parents=True)
     ids = _write_qwen_tokenizer(folder)
-    family = {"2": "Qwen2VL", "2.5": "Qwen2_5_VL", "3": "Qwen3VL"}[version]
-    patch = 16 if version == "3" else 14
+    family = {"2": "Qwen2VL", "2.5": "Qwen2_5_VL", "3": "Qwen3VL", "3.5": "Qwen3_5"}[version]
+    patch = 16 if version.startswith("3") else 14
     text: dict[str, Any] = {
         "vocab_size": len(ids),
         "hidden_size": 64,
@@ -80,7 +85,14 @@ def write_qwen(folder: Path, version: str = "2.5") -> Path:
     else:
         text.update(head_dim=16, rope_parameters={**text["rope_parameters"], "mrope_interleaved": True})
         vision.update(hidden_size=32, intermediate_size=64, out_hidden_size=64, num_position_embeddings=256)
-        vision.update(deepstack_visual_indexes=[0, 1])
+        if version == "3":
+            vision.update(deepstack_visual_indexes=[0, 1])
+        else:
+            text.update(
+                linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8
+            )
+            text.update(layer_types=["linear_attention", "linear_attention", "full_attention"] * 2)
+            text["rope_parameters"].update(mrope_section=[2, 1, 1], partial_rotary_factor=0.5)
     config = getattr(hf, f"{family}Config")(
         text_config=text,
         vision_config=vision,
@@ -119,10 +131,13 @@ def write_qwen(folder: Path, version: str = "2.5") -> Path:
             "image_mean": [0.48145466, 0.4578275, 0.40821073],
             "image_std": [0.26862954, 0.26130258, 0.27577711],
             "image_processor_type": "Qwen2VLImageProcessor",
-            "processor_class": f"{family}Processor",
+            "processor_class": f"{family}Processor" if version != "3.5" else "Qwen3VLProcessor",
         },
     )
-    _write(folder / "chat_template.json", {"chat_template": CHAT_TEMPLATE})
+    if version == "3.5":
+        (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE + THINKING, encoding="utf-8")
+    else:
+        _write(folder / "chat_template.json", {"chat_template": CHAT_TEMPLATE})
     return folder
 
 

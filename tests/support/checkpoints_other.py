@@ -36,7 +36,7 @@ QWEN_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
 def write_llava_next(folder: Path) -> Path:
     """llava-hf/llava-v1.6-mistral-7b-hf."""
-    return _write_checkpoint(
+    return write_checkpoint(
         folder,
         kind="llama",
         first="<unk> <s> </s>",
@@ -88,7 +88,7 @@ def write_llava_next(folder: Path) -> Path:
 
 def write_joycaption(folder: Path) -> Path:
     """fancyfeast/llama-joycaption-beta-one-hf-llava: LLaVA on Llama 3.1; contents of its messages are plain text."""
-    return _write_checkpoint(
+    return write_checkpoint(
         folder,
         kind="llama3",
         last="<|begin_of_text|> <|end_of_text|> <|finetune_right_pad_id|> <|start_header_id|> <|end_header_id|> "
@@ -144,7 +144,7 @@ def write_joycaption(folder: Path) -> Path:
 
 def write_pixtral(folder: Path) -> Path:
     """mistral-community/pixtral-12b: a `llava` model with Pixtral's vision tower and processor."""
-    return _write_checkpoint(
+    return write_checkpoint(
         folder,
         kind="tekken",
         first=TEKKEN,
@@ -187,7 +187,7 @@ def write_pixtral(folder: Path) -> Path:
 
 def write_mistral3(folder: Path) -> Path:
     """mistralai/Mistral-Small-3.1-24B-Instruct-2503."""
-    return _write_checkpoint(
+    return write_checkpoint(
         folder,
         kind="tekken",
         first=TEKKEN,
@@ -243,7 +243,7 @@ TEKKEN = (
 
 def write_internvl(folder: Path) -> Path:
     """OpenGVLab/InternVL3-8B-hf; the -1B has the same files."""
-    return _write_checkpoint(
+    return write_checkpoint(
         folder,
         kind="qwen",
         last="<|endoftext|> <|im_start|> <|im_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> "
@@ -311,7 +311,7 @@ def write_internvl(folder: Path) -> Path:
 
 def write_idefics3(folder: Path) -> Path:
     """HuggingFaceM4/Idefics3-8B-Llama3. Its tile markers `<row_1_col_1>` are plain text."""
-    return _write_checkpoint(
+    return write_checkpoint(
         folder,
         kind="llama3",
         last="<|begin_of_text|> <|end_of_text|> <|finetune_right_pad_id|> <|eom_id|> <|eot_id|> "
@@ -372,7 +372,7 @@ IDEFICS_TEMPLATE = (
 def write_smolvlm(folder: Path) -> Path:
     """HuggingFaceTB/SmolVLM2-2.2B-Instruct. Its tile markers are tokens."""
     markers = " ".join(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
-    return _write_checkpoint(
+    return write_checkpoint(
         folder,
         kind="gpt2",
         first="<|endoftext|> <|im_start|> <|im_end|>",
@@ -423,7 +423,7 @@ def write_smolvlm(folder: Path) -> Path:
 
 def write_gemma3(folder: Path) -> Path:
     """google/gemma-3-4b-it. Sliding windows are shorter than the image, so that they matter."""
-    return _write_checkpoint(
+    return write_checkpoint(
         folder,
         kind="gemma",
         first="<pad> <eos> <bos> <unk> <mask> <start_of_turn> <end_of_turn>",
@@ -526,7 +526,7 @@ def write_paligemma2(folder: Path) -> Path:
 
 def _write_paligemma(folder: Path, config: str, generation: str) -> Path:
     places = " ".join([*(f"<loc{i:0>4}>" for i in range(1024)), *(f"<seg{i:0>3}>" for i in range(128))])
-    return _write_checkpoint(
+    return write_checkpoint(
         folder,
         kind="gemma",
         first="<pad> <eos> <bos> <unk> <mask>",
@@ -550,7 +550,7 @@ def _write_paligemma(folder: Path, config: str, generation: str) -> Path:
     )
 
 
-def _write_checkpoint(
+def write_checkpoint(
     folder: Path,
     *,
     kind: str,
@@ -560,7 +560,7 @@ def _write_checkpoint(
     tokenizer: str,
     config: str,
     generation: str,
-    image_processor: str,
+    image_processor: str | None = None,
     processor: str | None = None,
     video_processor: str | None = None,
     template: str | None = None,
@@ -578,7 +578,7 @@ def _write_checkpoint(
         tokenizer: tokenizer_config.json, without `added_tokens_decoder`.
         config: config.json, without the sizes of its parts.
         generation: generation_config.json.
-        image_processor: preprocessor_config.json.
+        image_processor: preprocessor_config.json; None: processor_config.json holds it.
         processor: processor_config.json.
         video_processor: video_preprocessor_config.json.
         template: chat template.
@@ -597,7 +597,8 @@ def _write_checkpoint(
         folder / "generation_config.json",
         {"_from_model_config": True, **generation_values, "transformers_version": version},
     )
-    _write(folder / "preprocessor_config.json", {**IMAGE, **json.loads(image_processor)})
+    if image_processor is not None:
+        _write(folder / "preprocessor_config.json", {**IMAGE, **json.loads(image_processor)})
     if processor is not None:
         _write(folder / "processor_config.json", json.loads(processor))
     if video_processor is not None:
