@@ -67,13 +67,17 @@ POSITION_STATE = ("rope_deltas",)  # Qwen-VL: how far text positions lag behind,
 ROW_ARGUMENTS = (
     "position_embeddings",  # cosines and sines
     "per_layer_input",  # Gemma 3n: embeddings for each layer; Gemma 4 passes them by position
-    "position_ids",  # Mistral 4 scales queries by them
-    "moe_mm_token_type_ids",  # Ernie 4.5 VL has experts for text and others for pictures
 )
+# Settings of a model or of its text stack that the fork does not follow, where they are set.
+FOREIGN_SETTINGS = {
+    "kv_lora_rank": "keeps compressed keys and values in its cache (latent attention)",  # Kimi K2.5, Mistral 4
+    "deepstack_layer_map": "adds image features to the outputs of late layers",  # Granite 4 Vision
+}
 # Arguments of a decoder layer that bring the picture in another way than as rows of the text stack.
 FOREIGN_LAYER_ARGUMENTS = {
     "cross_attention_states": "reads the image through cross-attention",
     "encoder_hidden_states": "reads the image through cross-attention",
+    "moe_mm_token_type_ids": "chooses experts by what kind of token a row is",  # Ernie 4.5 VL
 }
 
 
@@ -121,6 +125,9 @@ def find_backbone(model: Any) -> Backbone:
     text_config = config.get_text_config(decoder=True)
     if getattr(text_config, "cross_attention_layers", None):
         raise _refusal(name, "it reads the image through cross-attention: there are no image tokens to drop")
+    for setting, reason in FOREIGN_SETTINGS.items():
+        if getattr(text_config, setting, None) or getattr(config, setting, None):
+            raise _refusal(name, f"it {reason}")
     foreign = set(getattr(text_config, "layer_types", None) or ()) - {*LAYER_TYPES, *RECURRENT_TYPES}
     if foreign:
         raise _refusal(name, f"its text stack has layers of type {', '.join(sorted(foreign))}")

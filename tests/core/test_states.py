@@ -60,6 +60,17 @@ def test_many_values_of_k_in_one_pass(name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_many_values_of_k_in_a_padded_batch(name: str):
+    singles = family_prompts(name, case_of(name), 3)
+    found = next_token(case_of(name).model, SiraConfig(), left_pad(singles), [1, 5])
+    for row, single in enumerate(singles):
+        image = single["input_ids"] == tiny.IMAGE
+        for k, logits in found.cf.items():
+            expected = reference.counterfactual(case_of(name).model, single, image, k)
+            torch.testing.assert_close(logits[row], expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_tails_after_one_picture(name: str):
     """A state that several texts go on from is copied for each."""
     case = case_of(name)
