@@ -83,7 +83,7 @@ def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> byte
     if not head.startswith("data:") or not comma or not head.endswith(";base64"):
         raise RequestError(
             f"image_url: expected data:image/...;base64,...; got {url[:40]!r}. This server opens no files, and "
-            "fetches pictures only with `allow_urls=`",
+            "fetches pictures only if it was started with `allow_urls=`",
             param="messages",
         )
     if len(coded) * 3 // 4 > most_bytes + 2:

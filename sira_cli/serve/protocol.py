@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -37,7 +38,7 @@ class RequestError(SiraError):
     def to_json(self) -> dict[str, Any]:
         """Return it as OpenAI's clients expect it."""
         kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        return {"error": {"message": for_clients(str(self)), "type": kind, "param": self.param, "code": self.code}}
 
 
 class Options(BaseModel):
@@ -257,3 +258,16 @@ class ChatRequest(Options):
             expected = "messages: expected a part of type image_url in a message of the user, at most one in each"
             raise RequestError(f"{expected}; {wrong}", param="messages")
         return [url for _, urls in found for url in urls]
+
+
+def for_clients(message: str) -> str:
+    """Return a message of the library with its parameters, `name=`, as keys of a request or options of `sira serve`."""
+    # It has no such option: what a client names is never fetched from there.
+    message = message.replace(" (see `allow_private=`)", "")
+    return re.sub(r"`(\w+)=`", lambda found: _key_or_option(found[1]), message)
+
+
+def _key_or_option(name: str) -> str:
+    if name in SiraOptions.model_fields:
+        return f"sira.{name}"
+    return name if name in ChatRequest.model_fields else "--" + name.replace("_", "-")

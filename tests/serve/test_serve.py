@@ -222,7 +222,7 @@ def test_a_text_that_takes_too_long(endless):
             "got none. SIRA is about what a picture supports",
         ),
         ({"messages": [{"role": "user", "content": 2 * said()[0]["content"]}]}, 400, "got 2 in one message"),
-        ({"messages": said(picture="https://example.org/a.png")}, 400, "fetches pictures only with `allow_urls=`"),
+        ({"messages": said(picture="https://example.org/a.png")}, 400, "only if it was started with --allow-urls"),
         ({"messages": said(picture="file:///etc/passwd")}, 400, "opens no files"),
         ({"messages": said(picture="data:image/png;base64,!!!!")}, 400, "no base64"),
         ({"messages": said(picture="data:image/png;base64,aGVsbG8=")}, 400, "is not a picture"),
@@ -292,6 +292,7 @@ def test_urls_are_fetched_where_that_is_allowed_and_only_from_public_addresses(l
         private = httpx.post(url, json={"messages": said(picture=f"{address}/metrics")}, timeout=60)
         assert private.status_code == 400
         assert "failed_to_download: 127.0.0.1 is at 127.0.0.1, which is no public address" in private.text
+        assert "allow" not in private.text  # the server has no option for it
         monkeypatch.setattr("sira_cli.pictures.web.is_public", lambda ip: True)
         there = httpx.post(url, json={"messages": said(picture=f"{address}/metrics")}, timeout=60)
         assert "failed_to_decode" in there.text  # it was fetched, and is no picture

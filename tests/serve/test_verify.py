@@ -106,9 +106,13 @@ def test_many_at_once_with_all_kinds_of_looks(client, lvlm):
     [
         ({"stop": "."}, {"verify": "rewrite"}, "stop: is about a text as it is decoded"),
         ({"logprobs": True}, {"verify": "rewrite"}, "logprobs: is about a text as it is decoded"),
-        ({}, {"verify": "rewrite", "words": True}, "`words=` scores a text as it was decoded"),
+        (
+            {},
+            {"verify": "rewrite", "words": True},
+            "sira.words scores a text .* and sira.verify rewrite changes it",
+        ),
         ({}, {"verify": "rewrite", "method": "opera"}, "method opera does not"),
-        ({}, {"verify": "free", "method": "vcd"}, "`verify=` free"),
+        ({}, {"verify": "free", "method": "vcd"}, "sira.verify free"),
         ({}, {"verify": "free", "k": 3}, "weights"),
         ({}, {"verify": "flag", "rounds": 2}, "sira.rounds"),
         ({}, {"min_support": 0.5}, "sira.min_support"),
