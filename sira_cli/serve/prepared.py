@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -107,29 +108,30 @@ class Prepared:
     def _rewrite(self, rewriting: VerifiedAnswers, jobs: Sequence[Job]) -> None:
         """Tell texts once they are final: what is taken out of them later must not be shown before."""
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
+        started = time.perf_counter()
         answers = rewriting.answer([job.pictures.image for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
+        each = (time.perf_counter() - started) / len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
-            self._tell(Row(job, self.lvlm.vocabulary, self.lvlm.ends.ids), answer)
+            self._tell(Row(job, self.lvlm.vocabulary, self.lvlm.ends.ids), answer, each)
 
     def _answer(self, jobs: Sequence[Job]) -> None:
         lvlm, first = self.lvlm, jobs[0]
         rows = [Row(job, lvlm.vocabulary, lvlm.ends.ids) for job in jobs]
         numbers = None if self._free is None else self._free.numbers()
+        inputs, seeds = self.inputs(jobs), self.seeds(jobs)
+        started = time.perf_counter()
         answers = lvlm.answer(
-            self.inputs(jobs),
-            seeds=self.seeds(jobs),
-            words=first.words,
-            task=first.task,
-            **self._watching(rows, numbers),
+            inputs, seeds=seeds, words=first.words, task=first.task, **self._watching(rows, numbers)
         )
+        each = (time.perf_counter() - started) / len(jobs)
         for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
             if row.job.gone:
                 continue
             answer = row.cut(answer)
             if self._free is not None and numbers is not None:
-                self._tell(row, self._free.checked(numbers, number, answer))
+                self._tell(row, self._free.checked(numbers, number, answer), each)
             else:
-                self.finish(row, answer)
+                self.finish(row, answer, each)
 
     def _watching(self, rows: Sequence[Row], numbers: ThingNumbers | None) -> dict[str, Any]:
         """Return the arguments of `answer` by which texts are seen as they grow, where the method lets them be seen."""
@@ -163,18 +165,19 @@ class Prepared:
         if self.lvlm.preset.streams:
             row.tell()
 
-    def finish(self, row: Row, answer: Answer) -> None:
-        """Tell a text that has ended, `answer` as decoded; perhaps after a second look."""
+    def finish(self, row: Row, answer: Answer, seconds: float) -> None:
+        """Tell a text that has ended, `answer` as decoded in so many seconds; perhaps after a second look."""
         answer, look = self.lvlm.preset.text.finished(answer), row.job.verify
         if look is not None:
             check = self._look.check(row.job.pictures.image, answer.text)
             answer = check.beside(answer, look.settings(self.lvlm.preset))
-        self._tell(row, answer)
+        self._tell(row, answer, seconds)
 
-    def _tell(self, row: Row, answer: Answer) -> None:
+    def _tell(self, row: Row, answer: Answer, seconds: float) -> None:
         job = row.job
         record = self.lvlm.result(job.task, "", job.pictures.sha256, str(job.prompt), answer).to_record()
-        job.tell(Reply(answer, {name: record[name] for name in SHOWN if name in record}, row.piece(answer.text)))
+        shown = {name: record[name] for name in SHOWN if name in record}
+        job.tell(Reply(answer, shown | {"decoding_seconds": round(seconds, 3)}, row.piece(answer.text)))
 
 
 @contextmanager

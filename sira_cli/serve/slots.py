@@ -51,7 +51,7 @@ class Slots:
             if row.job.gone:
                 continue
             try:
-                self._prepared.finish(row, row.cut(ended.answer))
+                self._prepared.finish(row, row.cut(ended.answer), ended.seconds)
             except Exception as error:  # of the second look: the other texts go on
                 row.job.tell(error)
 

@@ -25,6 +25,8 @@ def test_an_answer_is_that_of_a_chat(client, sira):
     used, known = answer.usage, expected.usage
     assert (used.input_tokens, used.output_tokens) == (known.prompt_tokens, known.completion_tokens)
     assert used.total_tokens == known.total_tokens
+    times = [found.sira.pop("decoding_seconds") for found in (answer, expected)]
+    assert min(times) > 0
     assert answer.sira == expected.sira
 
 
