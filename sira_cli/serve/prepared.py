@@ -120,9 +120,7 @@ class Prepared:
         numbers = None if self._free is None else self._free.numbers()
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
         started = time.perf_counter()
-        answers = lvlm.answer(
-            inputs, seeds=seeds, words=first.words, task=first.task, **self._watching(rows, numbers)
-        )
+        answers = lvlm.answer(inputs, seeds=seeds, words=first.words, task=first.task, **self._watching(rows, numbers))
         each = (time.perf_counter() - started) / len(jobs)
         for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
             if row.job.gone:

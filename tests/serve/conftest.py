@@ -12,7 +12,9 @@ from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.app import Server
+from tests.serve.on_page import PICTURE, opened
 from tests.support.asgi import served
+from tests.support.browser import Browser
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +47,11 @@ def address(lvlm: Lvlm) -> Iterator[str]:
 def client(address: str) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
         yield client
+
+
+@pytest.fixture
+def page(browser, address) -> Browser:
+    """The page, with a picture chosen."""
+    opened(browser, address)
+    browser.type("#file", str(PICTURE))
+    return browser

@@ -8,43 +8,17 @@ from typing import Any
 import httpx
 import pytest
 
-from sira_cli.analysis.doubt import bare, doubt, says_something
+from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.serve.limits import Limits
+from sira_cli.serve.page.examples import SEEDS
 from tests.serve.conftest import running
+from tests.serve.on_page import FINISHED, PICTURE, answering, opened, run, stream, texts
 from tests.serve.test_serve import PICTURES, ask, said
 from tests.support.browser import Browser, accessible, contrasts, wait
 
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-PICTURE = PICTURES[0]
-FINISHED = """
-    return [...document.querySelectorAll('.status')].every(one => /^\\d+ tokens|^Stopped/.test(one.textContent))
-    && document.querySelector('#stop').ariaDisabled === 'true'"""
-
-
-@pytest.fixture
-def page(browser, address) -> Browser:
-    """The page, with a picture chosen."""
-    opened(browser, address)
-    browser.type("#file", str(PICTURE))
-    return browser
-
-
-def opened(browser: Browser, address: str) -> None:
-    browser.open(address)
-    wait(browser, "return !document.querySelector('main').hidden")
-
-
-def run(browser: Browser) -> list[str]:
-    """Press Run; the texts, without the brackets around things."""
-    browser.click("#run")
-    wait(browser, FINISHED)
-    return texts(browser)
-
-
-def texts(browser: Browser) -> list[str]:
-    return browser.run("return [...document.querySelectorAll('.text')].map(one => one.textContent)")
 
 
 def choose(browser: Browser, column: int, method: str, **values: object) -> None:
@@ -60,25 +34,11 @@ def choose(browser: Browser, column: int, method: str, **values: object) -> None
     browser.run(script, column, method, values)
 
 
-def answering(browser: Browser, status: int, body: str | list[dict[str, Any]]) -> None:
-    """Let the page think that its server answers so: an error's message, or the events of a stream."""
-    if isinstance(body, str):
-        text = json.dumps({"error": {"message": body}})
-    else:
-        text = "".join(f"data: {json.dumps(event)}\n\n" for event in body) + "data: [DONE]\n\n"
-    script = "window.fetch = async () => new Response(arguments[1], {status: arguments[0]})"
-    browser.run(script, status, text)
-
-
-def stream(text: str, **sira: object) -> list[dict[str, Any]]:
-    """The events of a streamed answer, as the server sends them, but for keys that nobody reads."""
-    end = {"finish_reason": "stop", "verify": {"min_support": 0.5}, **sira}
-    return [
-        {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
-        {"choices": [{"delta": {"content": text}}]},
-        {"choices": [{"delta": {}}], "sira": end},
-        {"choices": [], "usage": {"completion_tokens": 3}},
-    ]
+def marks_of(word: dict[str, Any]) -> str:
+    """The class of a word: pale, or its degree of doubt if it is to be doubted at all."""
+    if not says_something(word["word"]):
+        return "pale"
+    return f"g{doubt(word['grounding']) if word['grounding'] < DOUBTED else 0}"
 
 
 # --- the texts
@@ -100,11 +60,7 @@ def test_words_and_things_are_marked_as_in_the_report(page, client, lvlm):
     answer = ask(client, said(lvlm.preset.prompts.caption, PICTURE), {"words": True, "verify": "flag"})
     words, things = answer.sira["words"], answer.sira["objects"]
     line = answer.sira["verify"]["min_support"]
-    expected = [
-        (bare(word["word"]), f"g{doubt(word['grounding'])}" if says_something(word["word"]) else "pale")
-        for word in words
-        if bare(word["word"])
-    ]
+    expected = [(bare(word["word"]), marks_of(word)) for word in words if bare(word["word"])]
     shown = page.run(
         """return [...document.querySelector('.text').querySelectorAll('.tok')].map(
             one => [one.textContent, [...one.classList].find(name => /^g\\d$|^pale$/.test(name))])"""
@@ -170,17 +126,19 @@ def test_keys_are_enough(browser, address, lvlm):
     """From the top of the page to a text, without a mouse; the driver chooses the file: its dialogue is no page."""
     opened(browser, address)
     order = []
-    for _ in range(10):
+    for _ in range(10 + len(SEEDS)):
         browser.press("Tab")
         order.append(
             browser.run("const of = document.activeElement; return of.id || of.value || of.className || of.tagName")
         )
-    assert order == ["file", "caption", "prompt", "words", "verify", "run", "stop", "sira", "7", "0.5"]
+    examples = ["BUTTON"] * len(SEEDS)
+    assert order == ["file", *examples, "caption", "prompt", "words", "verify", "run", "stop", "sira", "7", "0.5"]
     browser.press_together("Control", "Enter")
     assert browser.text("#missing") == "Choose a picture first."
     assert browser.run("return document.activeElement.id") == "file"
     browser.type("#file", str(PICTURE))
-    browser.press("Tab", "Right")
+    wait(browser, "return document.querySelector('#enlarge').checkVisibility()")
+    browser.press(*["Tab"] * (1 + len(SEEDS)), "Tab", "Right")
     browser.press("Tab")
     assert browser.run("return [document.activeElement.id, document.querySelector('[value=ask]').checked]") == [
         "prompt",

@@ -1,12 +1,14 @@
 // A column of the page: a method with its settings, and the text that it writes.
 
 import { element } from "./element.js";
-import { bare, doubt, mark, marked, saysSomething } from "./marks.js";
+import { bare, degree, isDoubted, mark, marked } from "./marks.js";
 import { Refusal, events, send } from "./server.js";
 
 const SIGNS = { k: "K", alpha: "α", beta: "β" };
 const AT_HAND = ["k", "alpha"]; // other settings are folded away
 const ENDS = { stop: "the model ended the text", length: "the longest text was reached", loop: "the text repeated itself" };
+
+export const EMPTY = "The text will appear here.";
 
 const find = (selector, within) => within.querySelector(selector);
 
@@ -21,10 +23,10 @@ export class Column {
     this.select.value = method;
     this.select.addEventListener("change", () => this.showSettings());
     this.text = find(".text", this.root);
-    this.text.dataset.empty = "The text will appear here.";
     this.failure = find(".failure", this.root);
     this.status = find(".status", this.root);
     this.showSettings();
+    this.clear(EMPTY);
   }
 
   get method() {
@@ -60,7 +62,8 @@ export class Column {
     this.text.replaceChildren();
     this.text.setAttribute("aria-live", "polite");
     this.text.dataset.empty = empty;
-    for (const part of this.root.querySelectorAll(".doubts, .things")) part.hidden = true;
+    this.said = null; // the text, and what is marked in it
+    for (const part of this.root.querySelectorAll(".only, .doubts, .things")) part.hidden = true;
   }
 
   expect() {
@@ -76,7 +79,6 @@ export class Column {
 
   // Ask for a text and show it as it grows; `onBegin` is called with its first piece. Returns whether it is whole.
   async run(body, signal, onBegin = () => {}) {
-    const began = performance.now();
     let text = "", tokens, sira;
     try {
       for await (const event of events(await send("v1/chat/completions", body, signal))) {
@@ -97,28 +99,43 @@ export class Column {
       return false;
     }
     this.finish(text, sira);
-    const seconds = ((performance.now() - began) / 1000).toFixed(1);
+    const seconds = sira.decoding_seconds.toFixed(1);
     this.status.textContent = `${tokens} tokens in ${seconds} s; ${ENDS[sira.finish_reason] ?? sira.finish_reason}.`;
     return true;
   }
 
   finish(text, { words, objects, verify, warnings = [] }) {
-    const unsupported = (objects ?? []).filter((one) => one.support < verify.min_support);
-    this.text.setAttribute("aria-live", "off"); // the same text once more, with marks
-    this.text.replaceChildren(...marked(text, words ?? [], unsupported, this.server.doubt));
+    this.said = { text, words: words ?? [], unsupported: (objects ?? []).filter((one) => one.support < verify.min_support) };
+    this.mark();
     if (warnings.length) this.fail(warnings.join("\n"));
     if (words) this.showDoubts(words);
     if (objects) this.showThings(objects, verify);
   }
 
+  mark(only = []) {
+    const { text, words, unsupported } = this.said;
+    this.text.setAttribute("aria-live", "off"); // the same text once more, with marks
+    this.text.replaceChildren(...marked(text, words, unsupported, only, this.server.doubt));
+  }
+
+  // `only`: start and end of what the other text lacks.
+  showDifferences(only) {
+    this.mark(only);
+    const letters = [...this.said.text];
+    const box = find(".only", this.root);
+    find("h3", box).textContent = `Only in this text: ${only.length ? "" : "nothing"}`;
+    find("ul", box).replaceChildren(...only.map(([start, end]) => element("li", {}, element("mark", {}, letters.slice(start, end).join("")))));
+    box.hidden = false;
+  }
+
   showDoubts(words) {
     const box = find(".doubts", this.root);
     const { doubt: rules } = this.server;
-    const doubted = words.filter((word) => saysSomething(word.word, rules) && word.grounding < rules.doubted);
+    const doubted = words.filter((word) => isDoubted(word, rules));
     doubted.sort((one, other) => one.grounding - other.grounding);
     find("h3", box).textContent = `Words to doubt: ${doubted.length || "none"}`;
     find("ul", box).replaceChildren(
-      ...doubted.map(({ word, grounding }) => element("li", {}, mark(bare(word), `g${doubt(grounding, rules)}`), ` ${grounding.toFixed(2)}`)),
+      ...doubted.map((word) => element("li", {}, mark(bare(word.word), degree(word, rules)), ` ${plain(word.grounding, rules.doubted)}`)),
     );
     box.hidden = false;
   }
@@ -130,19 +147,30 @@ export class Column {
     find("h3", box).textContent = sorted.length
       ? `Things not supported: ${absent || "none"} of ${sorted.length}`
       : "The second look recognised nothing in the text.";
-    find("table", box).hidden = !sorted.length;
-    find("tbody", box).replaceChildren(...sorted.map(({ thing, support }) => row(thing, support, support >= line)));
+    for (const part of [find("table", box), find(".hint", box)]) part.hidden = !sorted.length;
+    find(".hint", box).textContent = `Below ${line}, the line in the bars, a thing is not supported.`;
+    find("tbody", box).replaceChildren(...sorted.map(({ thing, support }) => row(thing, support, line)));
     box.hidden = false;
   }
 }
 
-function row(thing, support, supported) {
-  const fill = element("i");
+function row(thing, support, line) {
+  const supported = support >= line;
+  const [fill, edge] = [element("i"), element("b")];
   fill.style.width = `${100 * support}%`;
-  const bar = element("span", { className: "share" }, fill);
+  edge.style.left = `${100 * line}%`;
+  const bar = element("span", { className: "share" }, fill, edge);
   const name = element("th", { scope: "row" }, element("bdi", {}, supported ? thing : `[${thing}]`));
   const verdict = element("span", { className: "unseen" }, supported ? "" : ", not supported");
-  return element("tr", { className: supported ? "" : "unsupported" }, name, element("td", {}, support.toFixed(2), bar, verdict));
+  return element("tr", { className: supported ? "" : "unsupported" }, name, element("td", {}, plain(support, line), bar, verdict));
+}
+
+// A number with two digits, or as many as it takes to see on which side of a line it is.
+function plain(value, line) {
+  for (let digits = 2; ; digits++) {
+    const shown = value.toFixed(digits);
+    if (digits === 6 || Number(shown) < line === value < line) return shown;
+  }
 }
 
 // --- settings

@@ -7,22 +7,25 @@ from pathlib import Path
 from fastapi import FastAPI, Response
 
 from sira_cli.analysis.page.page import policy_sources
+from sira_cli.serve.page import examples
 from sira_cli.web import base_style, element_module, marks_style
 from sira_cli.web.http import SAFE_HEADERS, page_policy
 
 _HERE = Path(__file__).parent
-SCRIPTS = ("script.js", "column.js", "marks.js", "server.js")
+SCRIPTS = ("script.js", "picture.js", "column.js", "differences.js", "marks.js", "server.js")
 UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}  # headers of what no cache keeps
 
 
 def add_page(app: FastAPI) -> None:
-    """Serve the page at `/`, with its style and its scripts. None of them says anything about the model or a client."""
+    """Serve the page at `/`: its style, scripts and example pictures, whatever the model is and whoever asks."""
     style = base_style() + marks_style() + _read("style.css")
     _add(app, "/", _read("page.html"), "text/html", {"Content-Security-Policy": policy()})
     _add(app, "/page/style.css", style, "text/css")
     for name in SCRIPTS:
         _add(app, f"/page/{name}", _read(name), "text/javascript")
     _add(app, "/page/element.js", element_module(), "text/javascript")
+    for seed in examples.SEEDS:
+        _add_example(app, seed)
 
 
 def policy() -> str:
@@ -46,6 +49,13 @@ def _add(app: FastAPI, path: str, content: str, media_type: str, headers: dict[s
         return Response(content, media_type=media_type, headers={**UNKEPT, **SAFE_HEADERS, **(headers or {})})
 
     app.add_api_route(path, served, methods=["GET"], response_model=None)
+
+
+def _add_example(app: FastAPI, seed: int) -> None:
+    def drawn() -> Response:  # in a thread: drawing takes a while
+        return Response(examples.draw(seed), media_type="image/png", headers={**UNKEPT, **SAFE_HEADERS})
+
+    app.add_api_route(f"/page/{examples.name_of(seed)}", drawn, methods=["GET"], response_model=None)
 
 
 def _read(name: str) -> str:

@@ -1,4 +1,4 @@
-// Words by their grounding, and things that are not supported, marked in a text. Text gets in as text only.
+// Words to doubt, things that are not supported, and what another text lacks, marked in a text. Text gets in as text only.
 // What is to be doubted is decided as in the report; `rules` are the settings' `doubt`.
 
 import { element } from "./element.js";
@@ -9,18 +9,26 @@ export function bare(word) {
   return word.replace(EDGES, "");
 }
 
-export function saysSomething(word, rules) {
+// Whether it can be true or false of a picture: function words and bare punctuation cannot.
+function saysSomething(word, rules) {
   const core = bare(word).toLowerCase().replaceAll("’", "'");
   return core !== "" && !rules.function_words.includes(core);
 }
 
-export function doubt(grounding, rules) {
-  return rules.steps.filter((step) => grounding < step).length;
+export function isDoubted({ word, grounding }, rules) {
+  return saysSomething(word, rules) && grounding < rules.doubted;
 }
 
-// A text in pieces: words without the punctuation around them, and mentions of things. Places in a text are counted in
+// The class of a word's degree of doubt. Only words to doubt have a colour.
+export function degree(word, rules) {
+  const below = isDoubted(word, rules) ? rules.steps.filter((step) => word.grounding < step).length : 0;
+  return `g${below}`;
+}
+
+// A text in pieces: words without the punctuation around them, mentions of things, and `only`, what another text lacks,
+// as start and end. Places in a text are counted in
 // characters, of which JavaScript's strings may need two for one.
-export function marked(text, words, unsupported, rules) {
+export function marked(text, words, unsupported, only, rules) {
   const letters = [...text];
   const part = (start, end) => letters.slice(start, end).join("");
   if (words.some((word) => part(word.start, word.end) !== word.word)) words = []; // the text was changed since
@@ -30,21 +38,25 @@ export function marked(text, words, unsupported, rules) {
     return core ? [{ ...word, start, end: start + [...core].length }] : [];
   });
   const mentions = unsupported.flatMap((one) => one.spans);
-  const edges = new Set([0, letters.length, ...cores.flatMap(({ start, end }) => [start, end]), ...mentions.flat()]);
+  const edges = new Set([0, letters.length, ...cores.flatMap(({ start, end }) => [start, end]), ...mentions.flat(), ...only.flat()]);
   const places = [...edges].sort((one, other) => one - other);
-  return places.slice(1).map((end, at) => {
+  const pieces = places.slice(1).map((end, at) => {
     const start = places[at];
     const word = cores.find((one) => one.start <= start && end <= one.end);
     const mention = mentions.find(([first, last]) => first <= start && end <= last);
     const telling = word !== undefined && saysSomething(word.word, rules);
     const classes = [];
-    if (word) classes.push(telling ? `g${doubt(word.grounding, rules)}` : "pale");
+    if (word) classes.push(telling ? degree(word, rules) : "pale");
     if (mention) classes.push("unsupported");
     if (mention?.[0] === start) classes.push("begins");
     if (mention?.[1] === end) classes.push("ends");
     const title = telling ? `grounding ${word.grounding.toFixed(2)}` : "";
     return classes.length ? mark(part(start, end), classes.join(" "), title) : part(start, end);
   });
+  return only.reduceRight((all, [start, end]) => {
+    const [first, last] = [places.indexOf(start), places.indexOf(end)];
+    return [...all.slice(0, first), element("mark", {}, ...all.slice(first, last)), ...all.slice(last)];
+  }, pieces);
 }
 
 export function mark(text, classes, title = "") {

@@ -1,13 +1,16 @@
 // The page at / of `sira serve`: a picture and a prompt in, two texts side by side out.
 // It speaks to the server as any client does. Whatever it is told or given is shown by textContent only.
 
-import { Column } from "./column.js";
+import { Column, EMPTY } from "./column.js";
+import { differences } from "./differences.js";
+import { ChosenPicture } from "./picture.js";
 import { Refusal, send } from "./server.js";
 
 const QUESTION = "Is there a dog in the image?";
 const find = (selector) => document.querySelector(selector);
 const typed = { caption: "", ask: "" }; // a prompt for each task
-let settings, columns, picture, running, asked; // asked: what a report would be of
+const picture = new ChosenPicture(forget, (message) => complain("#missing", message));
+let settings, columns, running, ended, asked; // ended: once that is over; asked: what a report would be of
 
 async function start() {
   try {
@@ -25,7 +28,10 @@ async function start() {
   columns = [new Column("First text", settings.method, settings), new Column("Second text", second, settings)];
   find("#columns").append(...columns.map(({ root }) => root));
   typed.caption = settings.prompt;
+  for (const place of document.querySelectorAll(".line-of-support")) place.textContent = settings.min_support;
+  for (const place of document.querySelectorAll(".line-of-doubt")) place.textContent = settings.doubt.doubted;
   showTask();
+  picture.offer(settings.examples);
   find("main").hidden = false;
 }
 
@@ -45,34 +51,19 @@ function showTask() {
   find("label[for=prompt]").textContent = isQuestion ? "Question" : "Prompt";
 }
 
-function choose(file) {
-  if (!file) return;
-  if (file.type && !file.type.startsWith("image/")) return complain("#missing", `${file.name} is not a picture.`);
-  picture = file;
-  const image = find("#picture");
-  URL.revokeObjectURL(image.src);
-  image.src = URL.createObjectURL(file);
-  image.alt = file.name;
-  image.hidden = false;
-  find("#invitation").hidden = true;
-  find(".drop").classList.add("full");
-  find("#file-name").textContent = file.name;
+// The texts of another picture are taken away.
+async function forget() {
+  stop();
+  await ended;
   find("#missing").hidden = true;
-}
-
-// The picture as it is: the server decodes it, as the command line would.
-function asURI(file) {
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(reader.result.replace(/^data:[^,]*,/, "data:image;base64,"));
-    reader.onerror = () => reject(new Refusal(`${file.name} cannot be read: choose it again.`, 400));
-    reader.readAsDataURL(file);
-  });
+  asked = null;
+  show();
+  for (const column of columns) column.clear(EMPTY);
 }
 
 // What has to be mended before anything can be asked: a message, and the control that it is about.
 function missing() {
-  if (!picture) return ["Choose a picture first.", find("#file")];
+  if (!picture.file) return ["Choose a picture first.", find("#file")];
   if (task() === "ask" && !find("#prompt").value.trim()) return ["Write a question first.", find("#prompt")];
   const wrong = columns.map((column) => column.wrong()).find(Boolean);
   return wrong && [`${wrong.previousElementSibling.textContent}: ${wrong.validationMessage}`, wrong];
@@ -81,6 +72,7 @@ function missing() {
 // --- running
 
 async function run() {
+  await picture.settled;
   stop();
   const [problem, control] = missing() ?? [];
   find("#missing").hidden = true;
@@ -90,7 +82,10 @@ async function run() {
     if (folded) folded.open = true;
     return control.focus();
   }
-  const controller = begin();
+  ended = decode(begin());
+}
+
+async function decode(controller) {
   const common = { task: task(), ...(find("#verify").checked ? { verify: "flag" } : {}) };
   const options = columns.map((column) => ({
     ...column.options(),
@@ -99,7 +94,7 @@ async function run() {
   }));
   const traceable = columns.map((column) => column.method.scores_words);
   try {
-    const url = await asURI(picture);
+    const url = await picture.asURI();
     const messages = [{ role: "user", content: [{ type: "image_url", image_url: { url } }, { type: "text", text: find("#prompt").value.trim() }] }];
     const bodies = options.map((sira) => JSON.stringify({ messages, sira, stream: true, stream_options: { include_usage: true } }));
     const { bytes } = settings.limits;
@@ -109,7 +104,11 @@ async function run() {
     const whole = await inOrder(bodies, controller.signal);
     if (running !== controller) return;
     const traces = options.filter((_, at) => whole[at] && traceable[at]);
-    asked = traces.length ? JSON.stringify({ messages, traces, title: `${traces.map(({ method }) => method).join(" and ")}: ${picture.name}` }) : null;
+    asked = traces.length ? JSON.stringify({ messages, traces, title: `${traces.map(({ method }) => method).join(" and ")}: ${picture.file.name}` }) : null;
+    if (whole.every(Boolean)) {
+      const only = differences(...columns.map(({ said }) => said.text));
+      columns.forEach((column, at) => column.showDifferences(only[at]));
+    }
   } catch (error) {
     for (const column of columns) {
       column.clear();
@@ -157,11 +156,15 @@ function show(report) {
   if (report !== undefined) find("#open").href = report;
 }
 
-async function makeReport() {
+function makeReport() {
   if (!asked || running) return;
   const body = asked;
   const controller = begin();
   asked = body;
+  ended = fetchReport(body, controller);
+}
+
+async function fetchReport(body, controller) {
   find("#report-status").textContent = "Decoding once more, step by step…";
   try {
     const page = await (await send("report", body, controller.signal)).blob();
@@ -193,13 +196,14 @@ find("#ask").addEventListener("submit", (event) => {
 });
 find("#ask").addEventListener("change", (event) => {
   if (event.target.name === "task") showTask();
-  if (event.target.id === "file") choose(event.target.files[0]);
+  if (event.target.id !== "file") return;
+  picture.choose(event.target.files[0]);
+  event.target.value = ""; // so that the same file can be chosen again once it is mended
 });
-find("#picture").addEventListener("error", () => (find("#picture").hidden = true)); // the server may know what the browser does not
 find("#stop").addEventListener("click", stop);
 find("#report").addEventListener("click", makeReport);
 document.addEventListener("keydown", (event) => {
-  if (!settings) return;
+  if (!settings || find("#large").open) return;
   if (event.key === "Escape") stop();
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
   event.preventDefault();
@@ -209,13 +213,13 @@ document.addEventListener("paste", (event) => {
   const file = [...event.clipboardData.files].find(({ type }) => type.startsWith("image/"));
   if (!file || !settings) return;
   event.preventDefault();
-  choose(file);
+  picture.choose(file);
 });
 for (const kind of ["dragover", "dragleave", "drop"]) {
   document.addEventListener(kind, (event) => {
     event.preventDefault();
     find(".drop").classList.toggle("over", kind === "dragover");
-    if (kind === "drop" && settings) choose(event.dataTransfer.files[0]);
+    if (kind === "drop" && settings) picture.choose(event.dataTransfer.files[0]);
   });
 }
 start();

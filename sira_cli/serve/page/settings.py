@@ -12,6 +12,7 @@ from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.settings import Setting
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.serve.page.examples import examples_for
 
 
 def page_settings(lvlm: Lvlm, limits: Mapping[str, int]) -> dict[str, Any]:
@@ -22,8 +23,8 @@ def page_settings(lvlm: Lvlm, limits: Mapping[str, int]) -> dict[str, Any]:
         limits: of a request, by name: `bytes`, `pixels`, `tokens`.
 
     Returns:
-        Among others the methods with their settings and the values in force, and where degrees of doubt begin
-        (`sira_cli.analysis.doubt`).
+        Among others the methods with their settings and the values in force, where degrees of doubt begin
+        (`sira_cli.analysis.doubt`), and pictures to try.
     """
     return {
         "version": __version__,
@@ -33,6 +34,7 @@ def page_settings(lvlm: Lvlm, limits: Mapping[str, int]) -> dict[str, Any]:
         "prompt": lvlm.preset.prompts.caption,
         "min_support": lvlm.preset.verify.min_support,
         "doubt": {"steps": STEPS, "doubted": DOUBTED, "function_words": sorted(function_words())},
+        "examples": examples_for(lvlm.preset),
         "limits": dict(limits),
         "methods": [_described(lvlm.preset.method(name), lvlm) for name in METHODS],
     }
