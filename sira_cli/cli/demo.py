@@ -40,7 +40,7 @@ sira demo --export scenes --count 100
 
 
 def demo(
-    seed: Annotated[int, typer.Option(min=0, max=900_000, help="Number of the first scene.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=990_000, help="Number of the first scene.")] = 0,
     count: Annotated[
         int | None,
         typer.Option(

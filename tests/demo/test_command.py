@@ -200,6 +200,16 @@ def test_demo_evaluate(methods, sira, tmp_path):
     assert [line.split("|")[1].strip() for line in table.splitlines() if "adversarial" in line] == ["adversarial"] * 3
 
 
+def test_demo_begins_with_any_scene_that_leaves_room_for_the_most(sira, tmp_path):
+    """No figure is measured on the last test scenes, and no other range of seeds begins before their end."""
+    last = len(TEST_SEEDS) - 10_000
+    assert sira("demo", "--seed", last, "--count", 1, "--export", tmp_path)[0] == 0
+    assert [path.stem for path in tmp_path.rglob("*.png")] == [f"scene_{TEST_SEEDS[last]:012d}"]
+    code, _, err = sira("demo", "--seed", last + 1, "--count", 1, "--export", tmp_path / "other")
+    assert code == 2
+    assert f"less than or equal to {last}" in err
+
+
 def test_demo_says_where_it_cannot_write(sira, tmp_path):
     (tmp_path / "file").touch()
     code, _, err = sira("demo", "--output-dir", tmp_path / "file" / "x")
