@@ -175,7 +175,7 @@ def choice_table() -> str:
     for name, row in chosen.read_chosen().items():
         rows.append([name, "greedy", *_tried(row.greedy), ""])
         for number, tried in enumerate(row.tried):
-            whose = ["the authors'"] if number == 0 else []
+            whose = ["the default"] if number == 0 else []
             whose += ["chosen"] if tried.settings == row.settings and row.fulfils else []
             shown = ", ".join(f"{key} = {comparison.value_text(value)}" for key, value in tried.settings.items())
             rows.append([name, shown, *_tried(tried.figures), ", ".join(whose)])

@@ -35,10 +35,10 @@ class Chosen:
 
     Attributes:
         settings: those that were tried in several values.
-        fulfils: whether they fulfil the rule; if not, they are the authors'.
+        fulfils: whether they fulfil the rule; if not, they are its defaults.
         scenes: how many validation scenes.
         greedy: figures of greedy decoding on the same scenes.
-        tried: all settings that were measured, the authors' first.
+        tried: all settings that were measured, the defaults first.
     """
 
     settings: dict[str, Any]
@@ -71,5 +71,5 @@ def write_chosen(chosen: Mapping[str, Chosen], path: Path = FILE) -> None:
 
 
 def method_of(name: str, chosen: Mapping[str, Chosen]) -> Method:
-    """Return a method with the settings that were chosen for it; its authors' if none were."""
+    """Return a method with the settings that were chosen for it; its defaults if none were."""
     return find(name).with_values(**chosen[name].settings) if name in chosen else find(name)

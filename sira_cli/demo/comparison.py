@@ -28,7 +28,8 @@ class Comparison:
     Attributes:
         report: figures and outcomes; the others are compared with the first method.
         settings: of each method, those that were chosen, or all of its own.
-        origin: of each method with settings, whether these were chosen on `validation` scenes or are its `authors`'.
+        origin: of each method with settings, whether these were chosen on `validation` scenes or are its defaults
+            (`authors`: of most methods they are those of its authors).
         cost: of each method, the time of a caption over greedy's of the same scene.
         timed: over how many scenes.
     """
@@ -126,7 +127,7 @@ class Comparison:
         if method not in self.settings:
             return ""
         if self.origin[method] == AUTHORS:
-            return "its authors'"
+            return "its defaults"
         words = {"k": "K"}
         shown = (f"{words.get(name, name)} = {value_text(value)}" for name, value in self.settings[method].items())
         return f"{', '.join(shown)} (validation)"

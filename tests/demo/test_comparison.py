@@ -227,7 +227,7 @@ def test_tables_say_figures_differences_settings_and_cost():
     assert head == ["method", "settings", "CHAIRs", "CHAIRi", "coverage", "words", "time"]
     assert greedy == ["greedy", "", *["10.0 ±1.0"] * 4, "x1.00"]
     assert sira == ["sira", "K = 7, alpha = 0.5 (validation)", *["11.0 (-1.2 ±0.8)"] * 4, "x1.06"]
-    assert vcd[:2] == ["vcd", "its authors'"]
+    assert vcd[:2] == ["vcd", "its defaults"]
     short = cells(comparison().short_table())
     assert short[0] == ["method", "CHAIRi", "coverage", "adversarial accuracy", "time"]
     assert short[3] == ["sira", "11.0 (-1.2 ±0.8)", "11.0 (-1.2 ±0.8)", "91.0 (-1.2 ±0.8)", "x1.06"]
