@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sira_cli.errors import PictureError
+from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.containers import BrokenPicture, ContainedPicture, Container
 from sira_cli.pictures.names import as_text, one_line
@@ -21,6 +23,7 @@ PICTURES = ("jpg", "jpeg", "png", "webp")
 TEXTS = ("txt", "json", "cls")  # what prompts can be filled from
 _SHOWN = 8  # extensions in a message
 _READ_AHEAD = 2**20  # bytes, of a shard in a store
+_NO_OFFSET = 2**62  # bytes: where no system looks for the next member
 
 # As the webdataset package has it: the key ends at the first full stop of the file's name.
 _MEMBER = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
@@ -78,7 +81,8 @@ class MemberPicture(ContainedPicture):
             else:
                 with Path(self.container).open("rb") as file:
                     file.seek(place.offset)
-                    data = file.read(place.size)
+                    there = os.fstat(file.fileno()).st_size  # `read` takes memory for all that a header promises
+                    data = file.read(min(place.size, there))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise PictureError(f"{self.shown}: cannot be read: {reason}") from None
@@ -132,7 +136,7 @@ class TarShard(Container):
                     continue
                 keys.add(sample.key)
                 yield self._picture(sample)
-        except (tarfile.TarError, OSError, EOFError) as error:
+        except (tarfile.TarError, OSError, EOFError, SettingsError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             if not last and isinstance(error, tarfile.TarError):
                 yield self._broken(
@@ -192,10 +196,34 @@ def list_members(location: str) -> Iterator[tuple[str, int, int]]:
         OSError: it cannot be read.
     """
     with opened_tar(location) as archive:
-        while (member := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined] # it would keep all of them
+        for member in members_of(archive):
             if member.isreg():
                 yield member.name, member.offset_data, member.size
+
+
+def members_of(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the headers in an open tar file, in order.
+
+    Raises:
+        tarfile.TarError: it is damaged.
+        OSError: it cannot be read.
+    """
+    with _sizes_checked():
+        while (member := archive.next()) is not None:
+            archive.members = []  # type: ignore[attr-defined] # it would keep all of them
+            # With a size below zero, also one of a sparse file, the next header may be this one again.
+            if member.size < 0 or not member.offset_data <= archive.offset < _NO_OFFSET:
+                raise tarfile.ReadError(f"{one_line(member.name)} has an impossible size")
+            yield member
+
+
+@contextmanager
+def _sizes_checked() -> Iterator[None]:
+    """Turn errors about impossible sizes of headers that tarfile reads by itself, such as those of long names."""
+    try:
+        yield
+    except (ValueError, OverflowError, MemoryError) as error:
+        raise tarfile.ReadError("a header has an impossible size") from error
 
 
 def opened_tar(location: str) -> tarfile.TarFile:
@@ -206,5 +234,6 @@ def opened_tar(location: str) -> tarfile.TarFile:
         OSError: it cannot be opened.
     """
     if not stores.is_uri(location):
-        return tarfile.open(location, "r:")
+        with _sizes_checked():
+            return tarfile.open(location, "r:")
     return tarfile.open(fileobj=stores.stream(location), mode="r|", bufsize=_READ_AHEAD)

@@ -14,7 +14,7 @@ from sira_cli.files import replacing
 from sira_cli.pictures import rows
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.tables import is_table
-from sira_cli.pictures.webdataset import key_and_extension, opened_tar
+from sira_cli.pictures.webdataset import key_and_extension, members_of, opened_tar
 from sira_cli.runs.lines import as_line
 from sira_cli.runs.tables import write_table
 
@@ -92,8 +92,7 @@ def write_tar(records: Mapping[str, dict[str, Any]], source: str, extension: str
 def _members(source: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     """Yield the files in a shard, up to the first that is damaged."""
     with suppress(tarfile.TarError, EOFError), opened_tar(source) as archive:
-        while (member := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined] # it would keep all of them
+        for member in members_of(archive):
             if (content := archive.extractfile(member) if member.isreg() else None) is not None:
                 yield member, content.read()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import pickle
 import tarfile
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.find import Shard, find_pictures
-from tests.support.shards import EXAMPLES, drawn, write_tar
+from sira_cli.pictures.webdataset import TarShard
+from tests.support.shards import EXAMPLES, claiming, drawn, write_tar
 
 
 @pytest.fixture
@@ -206,3 +208,19 @@ def test_a_picture_in_a_shard_travels_and_has_no_place_beside_it(folder):
 def test_an_empty_range_is_refused(tmp_path):
     with pytest.raises(SettingsError, match=r"cc-\{3\.\.0\}\.tar: the range \{3\.\.0\} is empty: expected the smaller"):
         find_pictures([str(tmp_path / "cc-{3..0}.tar")])
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_SPARSE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+@pytest.mark.parametrize("size", [-512, -2000, 2**62, 2**80])
+def test_a_size_that_no_file_has(folder, kind, size):
+    """tarfile would go back to the same header for ever, or raise errors of its own kind."""
+    whole = (folder / "cc-00000.tar").read_bytes().rstrip(b"\0")
+    whole += bytes(-len(whole) % 512)
+    for start, left in ((whole, 2), (b"", 0)):
+        (folder / "odd.tar").write_bytes(start + claiming("000009.png", size, kind) + whole + bytes(1024))
+        pictures = list(itertools.islice(TarShard("shards/odd.tar", "odd.tar").pictures(), 9))
+        assert [picture.read() for picture in pictures[:left]] == [each.read_bytes() for each in EXAMPLES[:left]]
+        assert len(pictures) > left
+        for picture in pictures[left:]:
+            with pytest.raises(PictureError, match=r"odd\.tar(: |/000009\.png: )"):
+                picture.read()

@@ -18,8 +18,9 @@ from pyarrow import parquet
 
 from sira_cli import SettingsError, load, run_pictures
 from sira_cli.pictures.find import Shard
+from sira_cli.runs.events import Failed
 from sira_cli.runs.shard_files import write_parquet
-from tests.support.shards import EXAMPLES, drawn, write_tar
+from tests.support.shards import EXAMPLES, claiming, drawn, write_tar
 
 
 @pytest.fixture(scope="module")
@@ -327,3 +328,17 @@ def test_a_file_of_the_same_name_does_not_replace_the_output_of_another(lvlm, fo
     write_tar(shard, drawn(4))
     run(lvlm, str(shard))
     assert keys("cc-000") == [f"{number:06}" for number in range(4)]
+
+
+def test_a_shard_with_a_size_below_zero_is_its_own_error(lvlm, folder):
+    """In the middle of the first shard; the second one is as without it."""
+    first = folder / "shards/cc-000.tar"
+    whole = first.read_bytes().rstrip(b"\0")
+    whole += bytes(-len(whole) % 512)
+    first.write_bytes(whole + claiming("000009.png", -513) + whole + bytes(1024))
+    events = run(lvlm, output_format="webdataset")
+    assert [event.name for event in events[1:] if isinstance(event, Failed)] == ["cc-000.tar", "cc-001.tar/000004.png"]
+    with tarfile.open("out/cc-000.tar") as new:
+        captions = {name: new.extractfile(name).read().decode() for name in new.getnames() if "caption" in name}
+    assert captions == {f"{n:06}.caption.txt": text for n, text in enumerate(texts(lvlm)[:3])}
+    assert Path("out/cc-001.tar").exists()
