@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -13,6 +14,8 @@ from typing import BinaryIO
 from filelock import lock_descriptor
 
 from sira_cli.errors import SettingsError, SiraError
+
+_LONGEST = 255  # bytes of a name, on all usual file systems
 
 
 @contextmanager
@@ -103,6 +106,17 @@ def make_folder(folder: Path) -> None:
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+
+
+def too_long(path: Path) -> bool:
+    """Return whether no file can have this name, because it, or that of a folder above, is too long."""
+    if any(len(os.fsencode(part)) > _LONGEST for part in path.parts):  # also where the folder is still to be made
+        return True
+    try:
+        path.lstat()
+    except OSError as error:
+        return error.errno == errno.ENAMETOOLONG
+    return False
 
 
 def relative(path: Path, folder: Path) -> str:

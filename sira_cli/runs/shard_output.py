@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.files import write_whole
+from sira_cli.files import too_long, write_whole
 from sira_cli.pictures.tables import is_table
 from sira_cli.pictures.webdataset import key_and_extension
 from sira_cli.runs.ledger import Ledger
@@ -70,8 +70,10 @@ class ShardOutput:
             overwrite: whether it may replace what is not its source.
 
         Raises:
-            SettingsError: it would.
+            SettingsError: it would, or no file can have a name that is so long.
         """
+        if any(too_long(self._beside(f"{ending}.done")) for ending in ENDINGS.values()):
+            raise SettingsError(f"{self.source}: names made from it would be too long: give the file a shorter one")
         if self.final.resolve() == Path(self.source).resolve():
             raise SettingsError(f"`output=` {self.folder}: {self.final} would be replaced: give another folder")
         if overwrite:

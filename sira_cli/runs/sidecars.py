@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sira_cli.errors import SettingsError
-from sira_cli.files import make_folder, replacing
+from sira_cli.files import make_folder, replacing, too_long
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
@@ -33,7 +33,8 @@ class Sidecars:
             overwrite: write over existing files; otherwise they are kept.
 
         Raises:
-            SettingsError: two pictures have the same place, a picture has none, or the extension is one of pictures.
+            SettingsError: two pictures have the same place, a picture has none or one with a name that is too long, or
+                the extension is one of pictures.
         """
         extension = extension if extension.startswith(".") else f".{extension}"
         if len(extension) < 2 or "/" in extension or os.sep in extension or extension.lower() in endings():
@@ -44,6 +45,11 @@ class Sidecars:
             place = self.place(picture)
             if place == Path(picture.location):
                 raise SettingsError(f"{picture.shown}: its text would replace it: choose another extension")
+            if too_long(place):
+                raise SettingsError(
+                    f"{picture.shown}: the name of its text file would be too long: rename it, choose a shorter "
+                    "`caption_extension=`, or write records with `output=`"
+                )
             if place in taken:
                 raise SettingsError(
                     f"{picture.shown} and {taken[place].shown} would both be described in "
