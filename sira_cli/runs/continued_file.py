@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ from typing import Any
 from filelock import lock_descriptor
 
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.files import cannot_write
+from sira_cli.files import cannot_write, make_folder, replacing, writing
+
+_log = logging.getLogger(__name__)
 
 
 def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:
@@ -45,6 +49,59 @@ def append_whole(path: Path, file: Any, end: int, data: bytes) -> None:
     except OSError as error:
         file.truncate(end)
         raise cannot_write(path, error) from error
+
+
+def kept_in_place(path: Path, file: Any, end: int) -> Any:
+    """Return an open file, if it is still the one at its path; one that was removed or moved away is put back first.
+
+    Args:
+        path: where it is expected.
+        file: from `open_locked`.
+        end: its size in bytes.
+
+    Raises:
+        SiraError: another program has changed or replaced it; the message says where the finished records are.
+    """
+    with writing(path):
+        held = os.fstat(file.fileno())
+        try:
+            there = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            there = None
+    if held.st_size != end:
+        raise SiraError(
+            f"{path}: another program has changed it: it has {held.st_size} bytes, expected {end}: the records that "
+            "are left in it are kept; run the same command again to go on with them"
+        )
+    if there is None:
+        make_folder(path.parent)
+        _copy(file, path)
+        _log.warning("%s was removed or moved away: it has been put back, with all records", path)
+        file.close()
+        return open_locked(path)
+    if not os.path.samestat(held, there):
+        kept = _free(path)
+        _copy(file, kept)
+        raise SiraError(
+            f"{path}: another file has taken its place: all finished records are in {kept}: rename it to {path.name} "
+            "and run the same command again to go on"
+        )
+    return file
+
+
+def _copy(file: Any, path: Path) -> None:
+    """Write what is in an open file, which may have no name any more, to a path."""
+    with replacing(path) as new:
+        file.seek(0)
+        shutil.copyfileobj(file, new)
+
+
+def _free(path: Path) -> Path:
+    """Return a name that no file has yet, beside a file."""
+    number = 1
+    while (kept := path.with_stem(f"{path.stem}-kept-{number}")).exists():
+        number += 1
+    return kept
 
 
 def open_locked(path: Path) -> Any:

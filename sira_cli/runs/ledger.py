@@ -16,7 +16,7 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import replacing
 from sira_cli.methods.base import Method
 from sira_cli.models.records import CONFIGURATION, configuration_of
-from sira_cli.runs.continued_file import append_whole, check_same, open_locked
+from sira_cli.runs.continued_file import append_whole, check_same, kept_in_place, open_locked
 from sira_cli.runs.lines import Line, as_line, given, head_of
 from sira_cli.runs.repeated import Said, marked, wrongly_marked
 
@@ -117,9 +117,11 @@ class Ledger:
         """Add a record; it is on its way to the disk when this returns.
 
         Raises:
-            SiraError: it cannot be written (no space left); the file holds what it held before.
+            SiraError: it cannot be written (no space left); the file holds what it held before. Or another program
+                has changed or replaced the file.
         """
         line = as_line(record)
+        self._file = kept_in_place(self.path, self._file, self._end)
         append_whole(self.path, self._file, self._end, line)
         self._note(record[self._by], Line.of(record, self._end, len(line)), given(record))
         self._end += len(line)
@@ -156,8 +158,9 @@ class Ledger:
             repeated: look for captions of many pictures.
 
         Raises:
-            SiraError: the new file cannot be written; this one is as it was.
+            SiraError: the new file cannot be written; this one is as it was. Or as for `append`.
         """
+        self._file = kept_in_place(self.path, self._file, self._end)
         names = self._in_order(order)
         before = [name for name in self._lines if self._line(name).start >= 0]
         if self._failures is not None:
@@ -182,7 +185,7 @@ class Ledger:
                 os.fsync(file.fileno())
             self._file.close()
             self._file = self.path.open("r+b", buffering=0)  # from now on it is only read: no lock
-            self._lines, self._superseded = moved, False
+            self._lines, self._superseded, self._end = moved, False, start
         os.fsync(self._file.fileno())
 
     def _put_failures_aside(self, names: Sequence[str]) -> None:

@@ -690,3 +690,17 @@ def test_the_figure_has_what_captions_are_chosen_by():
     assert [axis in drawn["captions"] for axis in axes] == [True, True, True]
     # Lines with markers of each panel, and greedy's dashed one; bands are collections.
     assert [drawn[name].count('id="FillBetweenPolyCollection') for name in drawn] == [2, 6]
+
+
+def test_a_file_of_units_that_is_removed_is_put_back(tmp_path):
+    path = tmp_path / "sweep.jsonl"
+    units = Units(path)
+    units.begin({"k": 1})
+    units.add({"first": ["a"]})
+    path.unlink()
+    units.add({"second": ["b"]})
+    units.close()
+    again = Units(path)
+    again.check({"k": 1})
+    assert (again["first"], again["second"]) == (["a"], ["b"])
+    again.close()

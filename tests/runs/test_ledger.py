@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import multiprocessing
+import shutil
 import tracemalloc
 from pathlib import Path
 
@@ -376,3 +377,82 @@ def test_a_record_is_not_kept_in_memory(path):
     assert opened < 300 * count
     assert most < 350 * count
     assert most_of_all < 700 * count
+
+
+@pytest.mark.parametrize("how", ["removed", "moved", "removed with its folder"])
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_file_that_is_gone_is_put_back(tmp_path, caplog, how, at_the_end):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    path = folder / "captions.jsonl"
+    expected = [f"{number}.jpg" for number in range(4)]
+    ledger = Ledger(path)
+    ledger.begin()
+    for number, name in enumerate(expected):
+        if number == 2 and not at_the_end:
+            take_away(path, how)
+        ledger.append(record(name))
+    if at_the_end:
+        take_away(path, how)
+    ledger.finish(expected)
+    assert [one["file_name"] for one in ledger.records()] == expected
+    assert "it has been put back, with all records" in caplog.text
+    with pytest.raises(SettingsError, match="another process writes to it"):
+        Ledger(path)
+    ledger.close()
+    assert names(path) == expected
+    if how == "moved":
+        assert names(folder / "elsewhere.jsonl") == (expected if at_the_end else expected[:2])
+
+
+def take_away(path: Path, how: str) -> None:
+    if how == "moved":
+        path.rename(path.with_name("elsewhere.jsonl"))
+    elif how == "removed":
+        path.unlink()
+    else:
+        shutil.rmtree(path.parent)
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_file_that_another_one_replaced_is_left_alone(path, at_the_end):
+    (path.parent / "captions-kept-1.jsonl").write_text("of somebody else")
+    ledger = Ledger(path)
+    ledger.begin()
+    ledger.append(record("a.jpg"))
+    ledger.append(record("b.jpg"))
+    path.rename(path.with_name("old.jsonl"))
+    path.write_text("mine")
+    with pytest.raises(
+        SiraError, match=r"another file has taken its place: .* in \S*captions-kept-2\.jsonl: rename it"
+    ):
+        ledger.finish(["b.jpg", "a.jpg"]) if at_the_end else ledger.append(record("c.jpg"))
+    ledger.close()
+    assert path.read_text() == "mine"
+    assert (path.parent / "captions-kept-1.jsonl").read_text() == "of somebody else"
+    assert names(path.parent / "captions-kept-2.jsonl") == ["a.jpg", "b.jpg"]
+
+
+@pytest.mark.parametrize("size", [0, 5, -3, "appended"])
+def test_a_file_that_another_program_cut_off_is_not_written_to(path, size):
+    """What is left is gone on with."""
+    ledger = Ledger(path)
+    ledger.begin()
+    for name in ("a.jpg", "b.jpg"):
+        ledger.append(record(name))
+    whole = path.read_bytes()
+    left = whole + b"something else" if size == "appended" else whole[:size]
+    with path.open("r+b") as file:  # as `> captions.jsonl` does it: the file stays the same
+        file.truncate(0)
+        file.write(left)
+    with pytest.raises(SiraError, match=rf"it has {len(left)} bytes, expected {len(whole)}: the records that are left"):
+        ledger.append(record("c.jpg"))
+    with pytest.raises(SiraError, match="another program has changed it"):
+        ledger.finish(["a.jpg", "b.jpg"])
+    ledger.close()
+    assert path.read_bytes() == left
+    missing = [
+        name for name in ("a.jpg", "b.jpg", "c.jpg") if f'"{name}"'.encode() not in left[: left.rfind(b"\n") + 1]
+    ]
+    write(path, *map(record, missing), order=["a.jpg", "b.jpg", "c.jpg"])
+    assert names(path) == ["a.jpg", "b.jpg", "c.jpg"]

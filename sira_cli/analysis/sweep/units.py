@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import DataError
-from sira_cli.runs.continued_file import append_whole, check_same, open_locked
+from sira_cli.runs.continued_file import append_whole, check_same, kept_in_place, open_locked
 
 if TYPE_CHECKING:
     from sira_cli.analysis.sweep.questions import QuestionSet
@@ -90,7 +90,8 @@ class Units:
         """Keep the texts of finished units.
 
         Raises:
-            SiraError: the file cannot be written; it holds what it held before.
+            SiraError: the file cannot be written; it holds what it held before. Or another program has changed or
+                replaced it.
         """
         if self.path is not None:
             self._append([{"unit": unit, "texts": list(texts)} for unit, texts in units.items()])
@@ -104,6 +105,7 @@ class Units:
     def _append(self, records: list[dict[str, Any]]) -> None:
         assert self.path is not None
         data = b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
+        self._file = kept_in_place(self.path, self._file, self._end)
         append_whole(self.path, self._file, self._end, data)
         self._end += len(data)
 
