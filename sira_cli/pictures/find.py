@@ -151,11 +151,11 @@ def _is_folder(path: str) -> bool:
 
 
 def _places(
-    paths: Iterable[str], recursive: bool, image_column: str | None, id_column: str | None, allow_private: bool
+    paths: Sequence[str], recursive: bool, image_column: str | None, id_column: str | None, allow_private: bool
 ) -> Iterator[Picture | Container]:
     for path in paths:
         for each in expand_ranges(path):
-            for location, relative in _expand(each, recursive):
+            for location, relative in _expand(each, recursive, alone=len(paths) == 1):
                 if location == STDIN:
                     yield StdinPicture()
                 elif is_container(location):
@@ -174,14 +174,23 @@ def is_container(name: str) -> bool:
     return name.lower().endswith((ENDING, *COMPRESSED)) or is_table(name)
 
 
-def _expand(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
-    """Yield the files that a path stands for, each with its path below the folder that was given."""
+def _expand(path: str, recursive: bool, *, alone: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the files that a path stands for, each with its path below the folder that was given.
+
+    Raises:
+        SettingsError: a store does not answer. If the path is not `alone`, this is left to be the picture's error.
+    """
     if path == STDIN:
         yield STDIN, STDIN
     elif is_web(path) and not is_container(path):
         yield path, path
     elif stores.is_uri(path):
-        listed = list(stores.walk(path, recursive))
+        try:
+            listed = list(stores.walk(path, recursive))
+        except SettingsError:
+            if alone:
+                raise
+            listed = [(path, path)]
         is_file = any(uri == path for uri, _ in listed)
         yield from listed if is_file else _pictures_or_containers(each for each in listed if _counts(each[1]))
     elif _is_folder(path):

@@ -89,7 +89,10 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
     Raises:
         SettingsError: there is no such kind of store, or it does not answer.
     """
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise SettingsError(f"{public(uri)}: is no URI: {error}") from error
     try:
         filesystem, path = _located(uri)
         from pyarrow.fs import FileSelector, FileType
@@ -132,5 +135,6 @@ def _filesystem(root: str) -> tuple[Any, str]:
     try:
         filesystem, path = FileSystem.from_uri(root)
     except ValueError as error:  # pyarrow's ArrowInvalid
-        raise SettingsError(f"{public(root)}: {error}: expected a store such as s3://bucket/folder") from error
+        reason = str(error).replace(root, public(root))
+        raise SettingsError(f"{public(root)}: {reason}: expected a store such as s3://bucket/folder") from error
     return filesystem, path

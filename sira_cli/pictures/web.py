@@ -6,8 +6,10 @@ import functools
 import ipaddress
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import httpcore2
 
+from sira_cli import interrupts
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.opening import picture_size
@@ -24,9 +27,10 @@ from sira_cli.pictures.stores import without_password
 LARGEST = 2**26  # bytes of a picture's file
 TRIES = 3
 REDIRECTS = 5
-SECONDS = 60.0  # for one picture, redirects included
+SECONDS = 60.0  # for one try, from looking up the name to the last byte, redirects included
 _WAITS = {"connect": 10.0, "read": 20.0, "write": 10.0, "pool": 60.0}  # seconds
 _PAUSE = 0.5  # seconds before the second try; twice as long before each further one
+_LOOK = 0.1  # seconds between looks whether the command is to end
 _HEADERS = [(b"User-Agent", b"sira"), (b"Accept", b"image/*"), (b"Accept-Encoding", b"identity")]
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # stands for addresses of version 4, also for private ones
 
@@ -63,11 +67,15 @@ class WebPicture(Picture):
         raise SettingsError(f"{self.shown}: texts are not written to the web: give `output=` or `output_dir=`")
 
     def read(self) -> bytes:
-        """Download it."""
+        """Download it.
+
+        Raises:
+            KeyboardInterrupt: the command is to end.
+        """
         pause = _PAUSE
         for left in reversed(range(TRIES)):
             try:
-                data = _download(self.location, self.allow_private)
+                data = _in_time(self.location, self.allow_private)
                 break
             except _DownloadError as error:
                 if not left or not error.again:
@@ -118,6 +126,64 @@ class _PublicOnly(httpcore2.SyncBackend):
         return super().connect_tcp(public[-1], port, *args, **options)
 
 
+class _WithDeadline(httpcore2.NetworkBackend):
+    """Opens connections whose every step ends with the try that this thread is at.
+
+    Limits of single reads are not enough: a server that sends a byte now and then keeps within them for ever.
+    """
+
+    def __init__(self, backend: httpcore2.NetworkBackend) -> None:
+        self._backend = backend
+
+    def connect_tcp(
+        self, host: str, port: int, timeout: float | None = None, **options: Any
+    ) -> httpcore2.NetworkStream:
+        """Connect to a host."""
+        return _StreamWithDeadline(self._backend.connect_tcp(host, port, _left(timeout), **options))
+
+
+class _StreamWithDeadline(httpcore2.NetworkStream):
+    """A connection; one of the pool serves one try after the other."""
+
+    def __init__(self, stream: httpcore2.NetworkStream) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Return bytes that have come."""
+        return self._stream.read(max_bytes, _left(timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send bytes."""
+        self._stream.write(buffer, _left(timeout))
+
+    def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> httpcore2.NetworkStream:
+        """Return the connection, encrypted from now on."""
+        return _StreamWithDeadline(self._stream.start_tls(*args, timeout=_left(timeout), **options))
+
+    def close(self) -> None:
+        """End the connection."""
+        self._stream.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return the socket and the like."""
+        return self._stream.get_extra_info(info)
+
+
+_try = threading.local()  # `end`: when the try that this thread is at has to be over
+
+
+def _left(timeout: float | None) -> float:
+    """Return the seconds that a step of this thread's try may take."""
+    left: float = _try.end - time.monotonic()
+    if left <= 0:
+        raise _too_slow()
+    return left if timeout is None else min(left, timeout)
+
+
+def _too_slow() -> _DownloadError:
+    return _DownloadError(f"takes longer than {SECONDS:.0f} s", again=True)
+
+
 def _resolved(host: str, port: int) -> Iterable[Any]:
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -132,8 +198,36 @@ def _pool(allow_private: bool) -> httpcore2.ConnectionPool:
         max_connections=16,
         max_keepalive_connections=8,
         keepalive_expiry=10,
-        network_backend=httpcore2.SyncBackend() if allow_private else _PublicOnly(),
+        network_backend=_WithDeadline(httpcore2.SyncBackend() if allow_private else _PublicOnly()),
     )
+
+
+def _in_time(url: str, allow_private: bool) -> bytes:
+    """Return what is at a URL.
+
+    A thread of its own waits for the network, so that nobody has to wait for it: it cannot be stopped while it looks up
+    a name.
+
+    Raises:
+        _DownloadError: it cannot be had, or not in time.
+        KeyboardInterrupt: the command is to end.
+    """
+    interrupts.check()
+    end, found = time.monotonic() + SECONDS, Future[bytes]()
+
+    def work() -> None:
+        _try.end = end
+        try:
+            found.set_result(_download(url, allow_private))
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=work, name="sira-download", daemon=True).start()
+    while not wait([found], _LOOK).done:
+        interrupts.check()
+        if time.monotonic() > end + _LOOK:
+            raise _too_slow()
+    return found.result()
 
 
 def _download(url: str, allow_private: bool) -> bytes:
@@ -142,13 +236,13 @@ def _download(url: str, allow_private: bool) -> bytes:
     Raises:
         _DownloadError: it cannot be had.
     """
-    end = time.monotonic() + SECONDS
     for _ in range(REDIRECTS + 1):
         if not is_web(url):
             raise _DownloadError(f"redirected to {url[:100]!r}, expected http or https")
         try:
-            found = _fetch(url, allow_private, end)
+            found = _fetch(url, allow_private)
         except httpcore2.TimeoutException:
+            _left(None)  # raises if the try as a whole is too slow
             raise _DownloadError("the server does not answer in time", again=True) from None
         except httpcore2.UnsupportedProtocol as error:
             raise _DownloadError(str(error)) from None
@@ -163,7 +257,7 @@ def _download(url: str, allow_private: bool) -> bytes:
     raise _DownloadError(f"redirected more than {REDIRECTS} times")
 
 
-def _fetch(url: str, allow_private: bool, end: float) -> bytes | str:
+def _fetch(url: str, allow_private: bool) -> bytes | str:
     """Return the content at a URL, or the URL that it redirects to."""
     with _pool(allow_private).stream(
         "GET", _encoded(url), headers=_HEADERS, extensions={"timeout": _WAITS}
@@ -181,8 +275,6 @@ def _fetch(url: str, allow_private: bool, end: float) -> bytes | str:
             data += piece
             if len(data) > LARGEST:
                 raise _DownloadError(f"is larger than {LARGEST / 2**20:.0f} MiB")
-            if time.monotonic() > end:
-                raise _DownloadError(f"takes longer than {SECONDS:.0f} s", again=True)
         return bytes(data)
 
 

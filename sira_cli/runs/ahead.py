@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_PATIENCE = 0.05  # seconds
 
 
 def ahead(
@@ -22,3 +24,32 @@ def ahead(
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
+
+
+def as_they_come(
+    pool: ThreadPoolExecutor,
+    work: Callable[[T], R],
+    items: Iterable[T],
+    depth: Callable[[], int],
+    reach: Callable[[], int],
+) -> Iterator[R | None]:
+    """Map as `ahead`, but hand on first whichever of the first `reach()` items is there first; with 0, in order.
+
+    Yields:
+        Results; None whenever there is no new one for a while, unless `reach()` is 0.
+    """
+    waiting: list[Future[R]] = []
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        while len(waiting) >= depth():
+            yield _next(waiting, reach())
+    while waiting:
+        yield _next(waiting, reach())
+
+
+def _next(waiting: list[Future[R]], reach: int) -> R | None:
+    number = 0
+    if reach:
+        wait(waiting[:reach], _PATIENCE, FIRST_COMPLETED)
+        number = next((number for number, each in enumerate(waiting[:reach]) if each.done()), -1)
+    return None if number < 0 else waiting.pop(number).result()

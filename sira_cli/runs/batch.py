@@ -25,7 +25,7 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import Result
 from sira_cli.models.verify import Verify
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.ahead import ahead
+from sira_cli.runs.ahead import ahead, as_they_come
 from sira_cli.runs.batch_size import AUTO, FIRST, BatchSize, check_batch_size, largest_batch, usual_batch_size
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.item import Item
@@ -35,6 +35,7 @@ from sira_cli.runs.slots import GROUPS, Batch, PictureSlots
 
 READERS = 4
 FLUSH = 64  # pictures that an earlier run has done are given out together
+HELD = 256  # pictures on their way when one that is slow to read is waited for
 WINDOW = 4  # batches, within which pictures are sorted by size
 
 
@@ -147,14 +148,13 @@ class BatchRun:
         preparer = ThreadPoolExecutor(1, "sira-preparer")
         given_out: deque[Item] = deque()  # in order, waiting for their results
         try:
-            read = ahead(readers, self._task.read, _ready(todo), lambda: READERS + self._window)
-            batches = self._batches(read, given_out)
+            batches = self._batches(self._read(readers, todo, given_out), given_out)
             prepare = functools.partial(self._task.prepare, readers=readers)
             prepared = ahead(preparer, prepare, batches, lambda: 2 * self.batch_size // self._together)
             for _ in self._turns(prepared):
                 while self._halvings:
                     yield self._halvings.popleft()
-                while given_out and given_out[0].settled:
+                while given_out and given_out[0].read and given_out[0].settled:
                     yield given_out.popleft().event()
             while given_out:  # skipped, all of them
                 yield given_out.popleft().event()
@@ -172,18 +172,37 @@ class BatchRun:
         """How many pictures are sorted by size."""
         return FIRST if self._undecided else WINDOW * self.batch_size
 
-    def _batches(self, read: Iterator[Item], given_out: deque[Item]) -> Iterator[Batch]:
+    def _read(self, readers: ThreadPoolExecutor, todo: Iterable[Item], given_out: deque[Item]) -> Iterator[Item | None]:
+        """Read ahead. Where each picture is decoded alone, one that is slow to read does not keep others waiting."""
+
+        def depth() -> int:
+            return READERS + self._window
+
+        def reach() -> int:
+            if not self._one_by_one:
+                return 0
+            return 1 if self._on_text is not None or len(given_out) >= HELD else depth()
+
+        return as_they_come(readers, self._task.read, _taken(todo, given_out), depth, reach)
+
+    def _batches(self, read: Iterator[Item | None], given_out: deque[Item]) -> Iterator[Batch]:
         while True:
             window: list[Item] = []
             for item in read:
-                given_out.append(item)
+                if item is None:  # the next one takes its time: what is there does not wait for it
+                    if window:
+                        break
+                    yield Batch([])
+                    continue
+                item.read = True
                 if not item.settled:
                     window.append(item)
                 if len(window) == self._window:
                     break
                 if not window and (not item.skipped or len(given_out) >= FLUSH):
                     yield Batch([])  # lets those that need no decoding out
-            window.sort(key=lambda item: item.size[0] * item.size[1])  # stable
+            if not self._one_by_one:
+                window.sort(key=lambda item: item.size[0] * item.size[1])  # stable
             if self._undecided and len(window) > 1:
                 self._decide(window)
             size = self._together
@@ -191,6 +210,11 @@ class BatchRun:
                 yield Batch(window[start : start + size])
             if not window:
                 return
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether each picture is decoded alone."""
+        return self.batch_size == 1 and not self._undecided
 
     def _decide(self, window: Sequence[Item]) -> None:
         """Choose the batch size by the largest of some pictures; if none of them can be prepared, by later ones."""
@@ -292,8 +316,9 @@ def _is_final(error: Exception) -> bool:
     return isinstance(error, SiraError) and not isinstance(error, PictureError)
 
 
-def _ready(items: Iterable[Item]) -> Iterator[Item]:
-    """Make each picture ready for `read`; this runs in the main thread."""
-    for item in items:
+def _taken(todo: Iterable[Item], given_out: deque[Item]) -> Iterator[Item]:
+    """Note each picture as on its way, and make it ready for `read`; this runs in the main thread."""
+    for item in todo:
         item.picture.make_ready()
+        given_out.append(item)
         yield item

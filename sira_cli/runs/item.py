@@ -18,6 +18,7 @@ class Item:
         name: its name in the record.
         prompt: given to the model word by word.
         id: what tells it apart from others; the name, unless a picture comes with several prompts.
+        read: whether the thread that reads it is done with it.
         data: the file's bytes, until they are decoded.
         sha256: of these bytes, in hexadecimal.
         size: width and height in pixels.
@@ -30,6 +31,7 @@ class Item:
     name: str
     prompt: str
     id: str = ""
+    read: bool = False
     data: bytes = b""
     sha256: str = ""
     size: tuple[int, int] = (0, 0)

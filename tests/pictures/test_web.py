@@ -5,15 +5,18 @@ from __future__ import annotations
 import http.server
 import pickle
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
+from sira_cli import interrupts
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import web
 from sira_cli.pictures.find import find_pictures
@@ -231,3 +234,99 @@ def test_urls_in_lists_and_columns(server, sira, tmp_path, monkeypatch):
     for source in (("--files-from", "list.txt"), ("urls.parquet",)):
         code, out, _ = sira(*command, *source, "--allow-private", "--json")
         assert (code, out.count('"status": "ok"'), out.count("failed_to_download: the server answers 404")) == (3, 2, 1)
+
+
+def byte_by_byte(data: bytes) -> Iterator[bytes]:
+    for number in range(len(data)):
+        yield data[number : number + 1]
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+# A beginning, and what follows it piece by piece: each is legal, comes within the limit of a single read, and ends with
+# a picture after some seconds.
+DRIPS = {
+    "headers": (OK, byte_by_byte(b"X-Slow: " + b"x" * 99)),
+    "informational answers": (b"", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\n"] * 50),
+    "a chunk's extension": (OK + b"Transfer-Encoding: chunked\r\n\r\n", byte_by_byte(b"1;" + b"x" * 99)),
+    "the body": (OK + b"Content-Length: %d\r\n\r\n" % len(PICTURE), byte_by_byte(PICTURE[:100])),
+}
+
+
+@pytest.mark.parametrize("what", DRIPS)
+def test_a_try_has_one_deadline_over_everything(monkeypatch, what):
+    """Without it, the download goes on and ends in an error of another kind, or in a picture."""
+    begins, pieces = DRIPS[what]
+
+    class Drip(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(2**16)
+            self.request.sendall(begins)
+            for piece in pieces:
+                time.sleep(0.02)
+                self.request.sendall(piece)
+
+    class Dripping(socketserver.ThreadingTCPServer):
+        daemon_threads, block_on_close = True, False
+
+        def handle_error(self, *_: object) -> None:
+            """Who does not wait for the end hangs up."""
+
+    monkeypatch.setattr(web, "SECONDS", 0.2)
+    monkeypatch.setattr(web, "TRIES", 1)
+    with Dripping(("127.0.0.1", 0), Drip) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        picture = as_picture(f"http://127.0.0.1:{server.server_address[1]}/a.png")
+        with pytest.raises(PictureError, match=r"failed_to_download: takes longer than 0 s$"):
+            replace(picture, allow_private=True).read()
+        server.shutdown()
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch):
+    answers = threading.Event()
+    monkeypatch.setattr(web, "SECONDS", 0.1)
+    monkeypatch.setattr(web, "TRIES", 1)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait(20) and [])
+    assert refused("http://example.org/a.png").endswith("takes longer than 0 s")
+    answers.set()
+
+
+@pytest.mark.parametrize("path", ["silent", "status?503"])
+def test_an_interrupt_ends_a_download_and_begins_no_further_try(server, monkeypatch, path):
+    """A reader waits for the download, or for the next try, when the signal comes to the main thread."""
+    monkeypatch.setattr(web, "_PAUSE", 0.1)
+    ended = []
+
+    def reader() -> None:
+        try:
+            read(server, path)
+        except BaseException as error:
+            ended.append(type(error))
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    while not server.asked:
+        time.sleep(0.01)
+    monkeypatch.setattr(interrupts, "_happened", True)
+    thread.join(2)
+    assert (ended, server.asked) == ([KeyboardInterrupt], [f"/{path}"])
+
+
+def test_a_place_that_nobody_can_read_from_is_its_own_error(tmp_path):
+    """Among others; alone it is refused at once."""
+    (tmp_path / "a.png").write_bytes(PICTURE)
+    bad = [
+        "ftp://me:secret@example.org/b.png",
+        "gopher://example.org/c.parquet",
+        "http://example.org/d.tar",
+        "s3://[x/e",
+    ]
+    pictures = find_pictures([*bad, str(tmp_path / "a.png")])
+    assert pictures[-1].read() == PICTURE
+    for picture, place in zip(pictures[:-1], bad, strict=True):
+        with pytest.raises(PictureError) as caught:
+            picture.read()
+        assert str(caught.value).startswith(place.replace("me:secret@", "") + ": ")
+        assert "secret" not in str(caught.value)
+        with pytest.raises(SettingsError) as alone:
+            find_pictures([place])
+        assert "secret" not in str(alone.value)

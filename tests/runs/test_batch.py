@@ -302,3 +302,55 @@ def test_the_next_batch_is_prepared_while_the_model_works(demo, scenes, monkeypa
     monkeypatch.setattr(demo, "answer", wait_for_the_next)
     records(demo, scenes, batch_size=2, task="ask")
     assert answered == [True] * 5
+
+
+@dataclasses.dataclass(frozen=True)
+class SlowPicture(FilePicture):
+    """A picture that cannot be read before the others have been decoded, as at a URL that hangs."""
+
+    others: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def read(self) -> bytes:
+        assert self.others.wait(60)
+        return super().read()
+
+
+@pytest.fixture(scope="module")
+def brief():
+    return load("demo", max_new_tokens=2)
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_a_picture_that_is_slow_to_read_does_not_delay_others_that_are_decoded_alone(brief, scenes, monkeypatch, place):
+    for path in sorted(scenes.glob("*.jpg"))[5:]:
+        path.unlink()
+    expected = records(brief, scenes, batch_size=1)
+    decoded, others = [], threading.Event()
+    answer = brief.answer
+
+    def note(*args, **kwargs):
+        answers = answer(*args, **kwargs)
+        decoded.append(1)
+        if len(decoded) == len(expected) - 1:
+            others.set()
+        return answers
+
+    monkeypatch.setattr(brief, "answer", note)
+    pictures = named(scenes)
+    slow, name = pictures[place]
+    pictures[place] = (SlowPicture(slow.location, slow.relative, others), name)
+    events = BatchRun(brief, "caption", "Describe this image.", batch_size=1).events(pictures)
+    assert without_time([event.record.to_record() for event in events]) == without_time(expected)
+
+
+def test_texts_that_are_shown_as_they_are_decoded_come_in_order(brief, scenes):
+    """Whatever the sizes of the pictures are: on a terminal, each text follows its picture's name."""
+    pictures, shown = named(scenes)[:4], dict[str, str]()
+
+    def show(picture: Picture, text: str) -> None:
+        shown[picture.location] = text
+
+    run = BatchRun(brief, "caption", "Describe this image.", batch_size=1, on_text=show)
+    for number, event in enumerate(run.events(pictures), start=1):
+        assert event.picture == pictures[number - 1][0]
+        assert list(shown) == [picture.location for picture, _ in pictures[:number]]
