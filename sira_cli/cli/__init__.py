@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 import traceback
 from typing import Annotated
@@ -88,7 +90,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a file name may hold any bytes
     interrupts.raise_interrupts()
     try:
-        sys.exit(_run())
+        code = _run()
+        sys.exit(code if _flushed() else 1)
     finally:
         if interrupts.happened():  # even if a library made another error of it, or swallowed it
             sys.exit(interrupts.EXIT_CODE)
@@ -103,11 +106,41 @@ def _run() -> int | str | None:
     except SiraError as error:
         _report(error, str(error))
         return error.exit_code
+    except OSError as error:
+        if error.errno == errno.ENOSPC and error.filename is None:  # of `print`: files have errors of our own
+            _report_full(error)
+            return 1
+        _report_unexpected(error)
+        return 1
     except Exception as error:
-        if not interrupts.happened():
-            _report(error, f"unexpected {type(error).__name__}: {error} (-vv shows where)")
+        _report_unexpected(error)
         return 1
     return 0
+
+
+def _report_unexpected(error: Exception) -> None:
+    if not interrupts.happened():
+        _report(error, f"unexpected {type(error).__name__}: {error} (-vv shows where)")
+
+
+def _flushed() -> bool:
+    """Write out what stdout still holds, and return whether it took it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return True
+    except OSError as error:
+        _report_full(error)
+        return False
+    return True
+
+
+def _report_full(error: OSError) -> None:
+    """Say that stdout takes nothing more. What it still holds goes nowhere: Python would try again at its end."""
+    _report(error, f"stdout cannot be written: {error.strerror}")
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def _report(error: Exception, message: str) -> None:

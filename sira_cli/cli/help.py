@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
+
+from sira_cli.cli.option_values import MAY_BE_PATHS, check_path
 
 VALUES = {"int": "N", "int range": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 _TYPE = re.compile(rf"<(list\[\w+\]|{'|'.join(VALUES)})>")
@@ -13,6 +17,20 @@ _TYPE = re.compile(rf"<(list\[\w+\]|{'|'.join(VALUES)})>")
 
 class Command(TyperCommand):
     """A command whose epilog is a list of examples, one per line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line, and check all paths in it."""
+        rest: list[str] = super().parse_args(ctx, args)
+        parameters: list[Any] = [] if ctx.resilient_parsing else self.params
+        for parameter in parameters:
+            name, given = parameter.name, ctx.params.get(parameter.name)
+            for value in given if isinstance(given, list | tuple) else [given]:
+                if isinstance(value, Path) or (isinstance(value, str) and name in MAY_BE_PATHS):
+                    try:
+                        check_path(name, value)
+                    except typer.BadParameter as error:
+                        raise typer.BadParameter(error.message, ctx, parameter) from None
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for every group of options, in the order in which they are declared."""

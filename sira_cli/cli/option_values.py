@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
+from pathlib import Path
 
 import typer
 
@@ -73,6 +75,35 @@ def complete_preset(incomplete: str) -> list[str]:
 def complete_method(incomplete: str) -> list[str]:
     """Return the names of methods that begin so, for the shell."""
     return [name for name in METHODS if name.startswith(incomplete)]
+
+
+# Options and arguments that are texts and may name files.
+MAY_BE_PATHS = ("answers", "file", "files_from", "model", "name", "objects", "paths", "preset")
+_ROOM = "-" * 20  # for endings of files that are made beside one, such as `.records.jsonl`
+
+
+def check_path(name: str, value: str | Path) -> None:
+    """Check that files can be looked for at a path; whether there are any is up to those who open them.
+
+    Args:
+        name: of the parameter.
+        value: a path, or a text that may be one.
+
+    Raises:
+        typer.BadParameter: no file can have this name.
+    """
+    from sira_cli.files import too_long
+
+    text = str(value)
+    if "://" in text:
+        return
+    if too_long(Path(text)) or (name != "paths" and not os.path.lexists(text) and too_long(Path(text + _ROOM))):
+        raise typer.BadParameter(f"{text[:40]}...: is too long for a file's name ({len(os.fsencode(text))} bytes)")
+    try:
+        Path(text).expanduser()
+    except RuntimeError:
+        user = text.partition(os.sep)[0]
+        raise typer.BadParameter(f"{text}: there is no user {user[1:]}: write ./{text} for a folder {user}") from None
 
 
 def read_batch_size(text: str) -> int | str:
