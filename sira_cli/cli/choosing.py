@@ -301,18 +301,20 @@ def listed_paths(paths: Sequence[str], selection: PathOptions) -> list[str]:
 
     Raises:
         SettingsError: the list cannot be read, or names nothing.
+        DataError: it is no list.
     """
-    from sira_cli.pictures.find import read_list
+    from sira_cli.pictures.lists import read_list
     from sira_cli.pictures.single import STDIN
 
     listed: list[str] = []
     if selection.files_from == STDIN:
         if STDIN in paths:
             raise SettingsError("stdin cannot be both a picture (-) and a list of pictures (--files-from -)")
-        listed = read_list(sys.stdin.buffer.read())
+        listed = read_list(sys.stdin.buffer, "stdin")
     elif selection.files_from is not None:
         try:
-            listed = read_list(Path(selection.files_from).read_bytes())
+            with Path(selection.files_from).open("rb") as file:
+                listed = read_list(file, f"--files-from {selection.files_from}")
         except OSError as error:
             raise SettingsError(f"--files-from {selection.files_from}: cannot be read: {error.strerror}") from error
     if selection.files_from is not None and not paths and not listed:

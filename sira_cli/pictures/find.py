@@ -133,15 +133,6 @@ def check_images(folder: Path, names: Sequence[str]) -> None:
         raise PictureError(f"{folder / names[0]}: no such file{others}: is `images=` right?")
 
 
-def read_list(data: bytes) -> list[str]:
-    """Return the paths of a list: one per line, or ended by NUL bytes if there is one (`find -print0`)."""
-    separator = b"\0" if b"\0" in data else b"\n"
-    lines = data.split(separator)
-    if separator == b"\n":
-        lines = [line.removesuffix(b"\r") for line in lines]
-    return [os.fsdecode(line) for line in lines if line]
-
-
 def _is_folder(path: str) -> bool:
     """Return whether there is such a folder; False for names that no file can have."""
     try:

@@ -26,7 +26,11 @@ def schema(location: str) -> Any:
         OSError, ValueError: it cannot be read, or is no table.
         SettingsError: pyarrow is missing.
     """
-    return _parquet(location).schema_arrow if _is_parquet(location) else _arrow(location)[0]
+    found = _parquet(location).schema_arrow if _is_parquet(location) else _arrow(location)[0]
+    for name in found.names:
+        if len(found.get_all_field_indices(name)) > 1:
+            raise ValueError(f"two columns have the name {one_line(name)}")
+    return found
 
 
 def count(location: str) -> int:

@@ -12,6 +12,8 @@ from typing import Any
 from sira_cli.errors import DataError
 from sira_cli.pictures.names import is_utf8, one_line
 
+_PIECE = 2**20  # characters
+
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where every row stands, such as `file: line 3`, and the object that stands there.
@@ -94,10 +96,16 @@ def read_text(path: Path) -> str:
     """Return the content of a text file.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: it cannot be read, or is no text.
     """
+    pieces = []
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            while piece := file.read(_PIECE):  # `/dev/zero` has no end
+                if "\0" in piece:
+                    raise DataError(f"{path}: is no text file: it has NUL bytes")
+                pieces.append(piece)
+        return "".join(pieces)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 

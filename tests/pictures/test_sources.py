@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from sira_cli.errors import PictureError, SettingsError
-from sira_cli.pictures import stores
-from sira_cli.pictures.find import Shard, find_pictures, read_list
+from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.pictures import lists, stores
+from sira_cli.pictures.find import Shard, find_pictures
+from sira_cli.pictures.lists import read_list
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.single import FilePicture
 from sira_cli.pictures.stores import public
@@ -125,10 +127,40 @@ def test_limit_counts_the_shards_own(tree):
         (b"a\nb.jpg\0c.jpg\0", ["a\nb.jpg", "c.jpg"]),
         (b"\xff.jpg\n", [os.fsdecode(b"\xff.jpg")]),
         (b"", []),
+        (b"a\nb\r", ["a", "b"]),
+        ("\ufeffé.jpg\nb.jpg\n".encode(), ["é.jpg", "b.jpg"]),
+        ("é.jpg\r\nb.jpg\r\n".encode("utf-16"), ["é.jpg", "b.jpg"]),
+        ("\ufeffé.jpg\nb.jpg".encode("utf-16-be"), ["é.jpg", "b.jpg"]),
     ],
 )
-def test_lists(data, expected):
-    assert read_list(data) == expected
+@pytest.mark.parametrize("chunk", [3, 2**20])
+def test_lists(data, expected, monkeypatch, chunk):
+    if chunk == 3 and b"\0" in data and not data.startswith((b"\xff", b"\xfe")):
+        chunk = 9  # the first piece says what ends a path
+    monkeypatch.setattr(lists, "_CHUNK", chunk)
+    assert read_list(io.BytesIO(data)) == expected
+
+
+class Endless(io.BytesIO):
+    """What a device gives; more than a lowered limit of it is never asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.asked = data, 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        assert size is not None
+        assert size >= 0
+        self.asked += size
+        assert self.asked <= 2**18
+        return self.data * (size // len(self.data))
+
+
+@pytest.mark.parametrize("data", [b"\0", b"x", b"a.png\n", b"\xff\xfe"])
+def test_a_list_without_an_end_is_no_list(monkeypatch, data):
+    monkeypatch.setattr(lists, "_CHUNK", 2**14)
+    monkeypatch.setattr(lists, "_MOST", 2**17)
+    with pytest.raises(DataError, match="is no list of paths"):
+        read_list(Endless(data))
 
 
 def test_nothing_to_do(tree):

@@ -186,3 +186,14 @@ def test_what_is_wrong_with_rows_and_files(folder):
     assert [message.partition(": ")[2].partition(":")[0] for message in found[3:]] == [
         "is no table that can be read"
     ] * 2
+
+
+def test_two_columns_of_one_name_are_that_files_error(tmp_path):
+    data = pyarrow.array([EXAMPLES[0].read_bytes()])
+    twice = pyarrow.Table.from_arrays([data, data], names=["image", "image"])
+    parquet.write_table(twice, tmp_path / "twice.parquet")
+    parquet.write_table(twice.select([0]), tmp_path / "whole.parquet")
+    bad, good = find_pictures([str(tmp_path / "twice.parquet"), str(tmp_path / "whole.parquet")])
+    with pytest.raises(PictureError, match=r"twice\.parquet: .*two columns have the name image$"):
+        bad.read()
+    assert good.read() == EXAMPLES[0].read_bytes()

@@ -192,3 +192,12 @@ def test_a_command_without_a_question(sira, folder):
     assert (code, err) == (2, "sira: Missing argument 'QUESTION': the question to ask, or --questions FILE\n")
     code, _, err = sira("ask", "photos", "photos", "--questions", "q.jsonl", "-p", "demo")
     assert "--questions names the pictures: give the folder that they are in, or nothing" in err
+
+
+def test_a_file_of_questions_that_is_no_text_is_not_read_to_its_end(tmp_path):
+    """As a device without an end is read: the file claims to hold a terabyte."""
+    file = tmp_path / "questions.jsonl"
+    with file.open("wb") as sparse:
+        sparse.truncate(2**40)
+    with pytest.raises(DataError, match="is no text file: it has NUL bytes"):
+        question_pictures(file, str)
