@@ -6,6 +6,7 @@ import functools
 import ipaddress
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterable
@@ -136,10 +137,10 @@ class _WithDeadline(httpcore2.NetworkBackend):
         self._backend = backend
 
     def connect_tcp(
-        self, host: str, port: int, timeout: float | None = None, **options: Any
+        self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any
     ) -> httpcore2.NetworkStream:
         """Connect to a host."""
-        return _StreamWithDeadline(self._backend.connect_tcp(host, port, _left(timeout), **options))
+        return _StreamWithDeadline(self._backend.connect_tcp(host, port, _left(timeout), *args, **options))
 
 
 class _StreamWithDeadline(httpcore2.NetworkStream):
@@ -156,9 +157,11 @@ class _StreamWithDeadline(httpcore2.NetworkStream):
         """Send bytes."""
         self._stream.write(buffer, _left(timeout))
 
-    def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> httpcore2.NetworkStream:
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
         """Return the connection, encrypted from now on."""
-        return _StreamWithDeadline(self._stream.start_tls(*args, timeout=_left(timeout), **options))
+        return _StreamWithDeadline(self._stream.start_tls(ssl_context, server_hostname, _left(timeout)))
 
     def close(self) -> None:
         """End the connection."""
