@@ -121,7 +121,12 @@ class ModelOptions:
     ] = None
     offline: Annotated[bool, typer.Option("--offline", help="Never contact the Hugging Face hub.")] = False
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
+        bool,
+        typer.Option(
+            "--trust-remote-code",
+            help="Run Python code that comes with a model that transformers does not have. Only models of the usual "
+            "structure then work: not MiniCPM-V, Molmo or Phi-3.5-vision.",
+        ),
     ] = False
 
 

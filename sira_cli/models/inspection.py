@@ -11,6 +11,7 @@ from transformers import AutoModelForImageTextToText
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Fork
 from sira_cli.models.hub import find_config
+from sira_cli.models.reading import reading
 from sira_cli.models.weights import read_config
 
 
@@ -31,9 +32,10 @@ def inspect_model(model: str, revision: str = "main", *, offline: bool = False) 
         ModelNotFoundError: its config.json is not here and cannot be fetched.
         UnsupportedModelError: SIRA cannot follow it exactly.
     """
-    config = read_config(find_config(model, revision, offline=offline))
-    with torch.device("meta"):
-        lvlm: Any = AutoModelForImageTextToText.from_config(config)
+    folder = find_config(model, revision, offline=offline)
+    with reading(folder), torch.device("meta"):
+        config = read_config(folder)
+        lvlm: Any = AutoModelForImageTextToText.from_config(config, trust_remote_code=False)
     fork = Fork(lvlm, SiraConfig())
     weights = sum(parameter.numel() for parameter in lvlm.parameters())
     bytes_each = (config.dtype or torch.float32).itemsize

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli import methods
-from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError
+from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
 from sira_cli.models.calibrations import calibrated
@@ -17,7 +17,8 @@ from sira_cli.models.hub import Download, find_checkpoint
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import load_processor
-from sira_cli.models.weights import LOAD_ERRORS, load_model, pick_device, quantization_config
+from sira_cli.models.reading import reading
+from sira_cli.models.weights import load_model, pick_device, quantization_config, read_config
 
 
 def load(
@@ -41,7 +42,7 @@ def load(
         device: `auto` (cuda, else mps, else cpu), `cpu`, `cuda`, `cuda:1`, `mps`.
         quantization: `4bit` or `8bit` (extra `quant`).
         offline: never ask the hub; what is cached still works.
-        trust_remote_code: run Python code that the checkpoint brings.
+        trust_remote_code: run Python code that the checkpoint brings. Nobody is asked; without it none runs.
         compile: decode with a static cache and a compiled step (sira and greedy, no beams): slow at first, then faster,
             with the same texts up to rounding. Needs a C++ compiler.
         on_download: called before anything is fetched, with what it is and how large.
@@ -80,7 +81,8 @@ def load(
     )
     method = calibrated(method, preset.model, checkpoint.revision)  # before the weights are read
     attention = preset.load.attn_implementation
-    try:
+    with reading(checkpoint.folder):
+        read_config(checkpoint.folder, trust_remote_code=trust_remote_code)  # what it refuses has no processor either
         processor = load_processor(
             checkpoint.folder, max_pixels=preset.image.max_pixels, trust_remote_code=trust_remote_code
         )
@@ -92,10 +94,5 @@ def load(
             attn_implementation=None if attention == "auto" else attention,
             quantization_config=quantized,
         )
-    except SiraError:
-        raise
-    except LOAD_ERRORS as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelNotFoundError(f"the model in {checkpoint.folder} cannot be loaded: {reason[0]}") from error
     compiled = CompiledSteps(model) if compile else None
     return Lvlm(model, processor, preset, method, checkpoint.revision, quantization, compiled)

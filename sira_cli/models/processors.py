@@ -49,7 +49,9 @@ def load_processor(folder: Path, *, max_pixels: int | None = None, trust_remote_
     if trust_remote_code:
         processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
     else:
-        processor = _without_video(_processor_class(folder)).from_pretrained(folder, local_files_only=True)
+        processor = _without_video(_processor_class(folder)).from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     if max_pixels is not None:
         size = getattr(processor.image_processor, "size", None)
         if "max_pixels" not in processor.image_processor.valid_kwargs.__annotations__ or size is None:
@@ -135,7 +137,7 @@ def _processor_class(folder: Path) -> Any:
                     f"{path} names the processor class {name!r}, which this transformers does not have"
                 )
             return _importable(named)
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if type(config) not in PROCESSOR_MAPPING:
         raise UnsupportedModelError(
             f"{folder}: model type {config.model_type!r} has no processor for pictures and text"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForImageTextToText, BitsAndBytesConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils import logging
 
@@ -18,20 +19,22 @@ from sira_cli.errors import ModelNotFoundError, SettingsError, UnsupportedModelE
 from sira_cli.models.precision import on_processor
 
 MOST_LAYERS = 1_000
-# What transformers raises for torn weights, damaged JSON, sizes that do not match, a missing package, ...
-LOAD_ERRORS = (
-    *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ImportError),
-    SafetensorError,
-)
 
 
 def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     """Read the config of a model for pictures and text.
 
     Raises:
-        UnsupportedModelError: it is of another kind, or has more layers than any model.
-        LOAD_ERRORS: whatever transformers has against config.json.
+        UnsupportedModelError: it is of another kind, has code of its own that may not run, or more layers than any
+            model.
+        LOAD_ERRORS: whatever transformers has against config.json; see `reading`.
     """
+    stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if not trust_remote_code and "auto_map" in stated and stated.get("model_type") not in CONFIG_MAPPING:
+        raise UnsupportedModelError(
+            f"{folder} holds a {stated.get('model_type')!r} model, which transformers does not have; its own Python "
+            "code runs only with `trust_remote_code=`. Look for the model's version for transformers (often ...-hf)"
+        )
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
     if not trust_remote_code and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         raise UnsupportedModelError(f"{folder} holds a {config.model_type!r} model, not one for pictures and text")
@@ -55,7 +58,7 @@ def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
     Raises:
         UnsupportedModelError: not a model for pictures and text.
         ModelNotFoundError: tensors are missing.
-        LOAD_ERRORS: whatever transformers has against the files.
+        LOAD_ERRORS: whatever transformers has against the files; see `reading`.
     """
     config = read_config(folder, trust_remote_code=trust_remote_code)
     if (options["dtype"], options["device_map"], options["quantization_config"]) == ("auto", "cpu", None):

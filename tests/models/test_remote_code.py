@@ -1,0 +1,179 @@
+"""Python code that a checkpoint brings: without --trust-remote-code none of it runs, and nobody is asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import dynamic_module_utils
+
+from sira_cli import load
+from sira_cli.demo.export import export
+from sira_cli.demo.questions import Questions, held_out
+from sira_cli.errors import SiraError
+from sira_cli.models.inspection import inspect_model
+
+YES = b"y\ny\ny\ny\n"  # to whatever is asked
+# Classes by the name under which a file's `auto_map` offers them.
+OFFERED: dict[str, dict[str, Any]] = {
+    "config.json": {
+        "AutoConfig": "evil.Config",
+        "AutoModel": "evil.Model",
+        "AutoModelForImageTextToText": "evil.Model",
+    },
+    "processor_config.json": {"AutoProcessor": "evil.Processor"},
+    "preprocessor_config.json": {"AutoProcessor": "evil.Processor", "AutoImageProcessor": "evil.ImageProcessor"},
+    "tokenizer_config.json": {"AutoProcessor": "evil.Processor", "AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"]},
+}
+CODE = """
+from pathlib import Path
+
+Path({marker!r}).touch()
+
+
+class Config:
+    model_type = "evil"
+
+
+Model = Processor = ImageProcessor = Tokenizer = Config
+"""
+
+
+def change(path: Path, **values: Any) -> None:
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({name: value for name, value in {**content, **values}.items() if value is not None}))
+
+
+def foreign_model(folder: Path) -> None:
+    change(folder / "config.json", model_type="evil")
+    for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
+        change(folder / name, processor_class=None)
+
+
+def foreign_processor(folder: Path) -> None:
+    for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
+        change(folder / name, processor_class="EvilProcessor")
+
+
+def foreign_image_processor(folder: Path) -> None:
+    change(folder / "preprocessor_config.json", image_processor_type="EvilImageProcessor")
+
+
+def foreign_tokenizer(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", tokenizer_class="EvilTokenizer")
+
+
+def foreign_part(folder: Path) -> None:
+    """A text model of a type that transformers has the configuration of, and no model."""
+    config = json.loads((folder / "config.json").read_text())
+    part = {"model_type": "kosmos_2_text_model", "auto_map": {"AutoModel": f"{folder}--evil.Model"}}
+    change(folder / "config.json", text_config={**config["text_config"], **part})
+
+
+def foreign_audio(folder: Path) -> None:
+    """Every processor may have a model that hears."""
+    other = folder / "other"
+    other.mkdir()
+    (other / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": OFFERED["config.json"]}))
+    shutil.copy(folder / "evil.py", other)
+    audio = {"audio_tokenizer_class": "AutoModel", "audio_tokenizer_name_or_path": str(other)}
+    change(folder / "processor_config.json", audio_tokenizer=audio)
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """What the checkpoint's code makes when it runs."""
+    return tmp_path / "code has run"
+
+
+@pytest.fixture
+def checkpoint(llava_folder: Path, tmp_path: Path, marker: Path, monkeypatch) -> Path:
+    """An ordinary LLaVA-1.5 that offers its own code for every part."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tmp_path / "model"
+    shutil.copytree(llava_folder, folder)
+    (folder / "evil.py").write_text(CODE.format(marker=str(marker)))
+    for name, classes in OFFERED.items():
+        change(folder / name, auto_map=classes)
+    return folder
+
+
+def test_the_code_does_run_where_the_user_says_so(checkpoint, marker):
+    """Else the other tests would show nothing."""
+    foreign_model(checkpoint)
+    with pytest.raises(SiraError):
+        load(checkpoint, trust_remote_code=True)
+    assert marker.exists()
+
+
+def test_an_ordinary_model_works_without_the_code_that_comes_with_it(checkpoint, marker, sira, photos, llava_folder):
+    code, out, _ = sira("caption", photos["coffee"], "-m", checkpoint, "--max-new-tokens", 3, stdin=YES)
+    assert (code, out) == (0, sira("caption", photos["coffee"], "-m", llava_folder, "--max-new-tokens", 3)[1])
+    assert sira("presets", "new", checkpoint, stdin=YES)[0] == 0
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [foreign_model, foreign_processor, foreign_image_processor, foreign_tokenizer, foreign_part, foreign_audio],
+)
+def test_no_part_runs_its_own_code(checkpoint, marker, sira, photos, foreign: Callable[[Path], None]):
+    foreign(checkpoint)
+    timeout = dynamic_module_utils.TIME_OUT_REMOTE_CODE
+    # Greedy, and a text of one token: a part that can be had without its code may well work.
+    command = ("caption", photos["coffee"], "-m", checkpoint, "--max-new-tokens", 1)
+    code, out, err = sira(*command, stdin=YES)
+    assert "[y/N]" not in out + err
+    assert code in (0, 1, 2)
+    assert code == 0 or err.count("\n") <= 5
+    sira("presets", "new", checkpoint, stdin=YES)
+    assert not marker.exists()
+    assert timeout == dynamic_module_utils.TIME_OUT_REMOTE_CODE  # of other users of transformers
+
+
+def test_no_command_runs_it(checkpoint, marker, sira, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("sira_cli.demo.export.Questions", partial(Questions, 20))  # fewer scenes to count things in
+    foreign_model(checkpoint)
+    picture = tmp_path / "coffee.jpg"
+    picture.write_bytes(photos["coffee"].read_bytes())
+    (tmp_path / "coffee.txt").write_text("A cup on a table.")
+    preset = tmp_path / "evil.yaml"
+    preset.write_text(json.dumps({"model": str(checkpoint)}))
+    data = export([held_out(0)], tmp_path / "scenes")
+    images = ("--images", data.images, "-o", tmp_path / "answers")
+    commands = {
+        "caption": (picture,),
+        "caption -": ("-",),
+        "ask": (picture, "What is this?"),
+        "trace": (picture,),
+        "check": (picture,),
+        "drift": (picture,),
+        "bench": (),
+        "sweep": ("--scenes", "--limit", 2),
+        "serve": ("--port", 0),
+        "eval": ("pope", "--questions", *sorted(data.pope.iterdir()), *images),
+        "eval ": ("chair", "--annotations", data.coco, "--ids", data.coco / "ids.txt", *images),
+        "eval  ": ("amber", "--data", data.amber, "--similarity", "exact", *images),
+        "calibrate": ("k", picture),
+        "calibrate ": ("maskcd", picture),
+        "calibrate  ": ("free", "--scenes", "--limit", 2, "--method", "sira"),
+        "calibrate   ": ("ict", "--scenes", "--limit", 2),
+        "calibrate    ": ("support", "--scenes", "--limit", 2),
+    }
+    for name, arguments in commands.items():
+        stdin = picture.read_bytes() if "-" in name else YES
+        code, out, err = sira(name.split()[0], *arguments, "-m", checkpoint, stdin=stdin)
+        assert "own Python code" in err, (name, err)
+        assert (code, out) == (2, ""), (name, err)
+        assert not marker.exists(), name
+    sira("presets", "show", preset, stdin=YES)
+    sira("presets", "check", preset, stdin=YES)
+    sira("presets", "new", checkpoint, stdin=YES)
+    with pytest.raises(SiraError, match="own Python code"):
+        inspect_model(str(checkpoint))
+    assert not marker.exists()
