@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,6 +204,7 @@ def load_model(
             offline=model.offline,
             code=model.trust_remote_code,
             expected_gb=preset.download_gb,
+            judge=partial(_judge, preset, model),
             on_download=announce,
         )
     with waiting(f"loading {preset.name or preset.model}"):
@@ -213,6 +215,12 @@ def load_model(
     if compiled:
         note("compiling the decoding steps: the first text waits for it")
     return lvlm
+
+
+def _judge(preset: Preset, model: ModelOptions, folder: Path) -> None:
+    from sira_cli.models.inspection import check_structure  # imports torch, which only a download has to wait for
+
+    check_structure(folder, preset, trust_remote_code=model.trust_remote_code)
 
 
 def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.mixers import Mixer, all_columns, find_mixers
-from sira_cli.errors import UnsupportedModelError
+from sira_cli.errors import SettingsError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from sira_cli.core.config import SiraConfig
 
 
 @dataclass(frozen=True)
@@ -105,21 +107,16 @@ class Backbone:
     few_queries: bool
 
 
-def find_backbone(model: Any) -> Backbone:
-    """Find the text stack of `model`.
+def check_config(config: Any, name: str) -> None:
+    """Check what can be known of a model from its config alone.
+
+    Args:
+        config: the whole model's.
+        name: the model's class, for messages.
 
     Raises:
-        UnsupportedModelError: the architecture or its attention is one that the fork cannot follow
-            exactly; the message says why, and what to do.
+        UnsupportedModelError: the fork cannot follow such a model.
     """
-    name = type(model).__name__
-    config: Any = getattr(model, "config", None)
-    if config is None or not hasattr(model, "get_decoder"):
-        raise UnsupportedModelError(
-            f"{name} is not a Hugging Face image-text-to-text model. Load one with AutoModelForImageTextToText."
-        )
-    if model.get_output_embeddings() is None:
-        raise UnsupportedModelError(f"{name} has no output head: attach the whole model, whose `generate` you call")
     if getattr(config, "is_encoder_decoder", False):
         raise _refusal(name, "it is an encoder-decoder: its decoder never holds the image tokens")
     text_config = config.get_text_config(decoder=True)
@@ -132,12 +129,35 @@ def find_backbone(model: Any) -> Backbone:
     if foreign:
         raise _refusal(name, f"its text stack has layers of type {', '.join(sorted(foreign))}")
 
+
+def find_backbone(model: Any) -> Backbone:
+    """Find the text stack of `model`.
+
+    Raises:
+        UnsupportedModelError: the architecture or its attention is one that the fork cannot follow
+            exactly; the message says why, and what to do.
+    """
+    name = type(model).__name__
+    if hasattr(model, "get_base_model"):  # a PeftModel, whose `generate` calls that of the model inside
+        raise UnsupportedModelError(
+            f"{name} wraps the model: attach `model.get_base_model()`, and generate with either; or merge the adapter "
+            "for good (`model.merge_and_unload()`)"
+        )
+    config: Any = getattr(model, "config", None)
+    if config is None or not hasattr(model, "get_decoder"):
+        raise UnsupportedModelError(
+            f"{name} is not a Hugging Face image-text-to-text model. Load one with AutoModelForImageTextToText."
+        )
+    if model.get_output_embeddings() is None:
+        raise UnsupportedModelError(f"{name} has no output head: attach the whole model, whose `generate` you call")
+    check_config(config, name)
+
     decoder = model.get_decoder()
     layers = getattr(decoder, "layers", None)
     norm = next((getattr(decoder, norm) for norm in FINAL_NORMS if hasattr(decoder, norm)), None)
     if layers is None or norm is None:
         raise _refusal(name, "its text stack has no `layers` and final norm to hook")
-    mixers = find_mixers(layers, text_config)
+    mixers = find_mixers(layers, config.get_text_config(decoder=True))
     if mixers is None:
         raise _refusal(name, "its layers have no `self_attn` with a config")
     for argument in inspect.signature(layers[0].forward).parameters:
@@ -156,6 +176,24 @@ def find_backbone(model: Any) -> Backbone:
     few_queries = tested and attention == "sdpa" and not mixers[-1].recurrent
     behind_keys = _behind_keys(layers[-1], mixers[-1], few_queries) if tested else ()
     return Backbone(layers, norm, max(1, len(deepstack)), tested, mixers, behind_keys, few_queries)
+
+
+def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:
+    """Return the text stack of `model`, and the layer before which it forks, b = L - K.
+
+    Raises:
+        UnsupportedModelError: as `find_backbone`.
+        SettingsError: K does not fit the model.
+    """
+    backbone = find_backbone(model)
+    layers = len(backbone.decoder_layers)
+    k = config.layers_after_fork(layers)
+    if layers - k < backbone.first_boundary:
+        raise SettingsError(
+            f"k = {k} forks at layer b = {layers - k}, but this model adds image features to the outputs of its first "
+            f"{backbone.first_boundary} layers (DeepStack): k must be at most {layers - backbone.first_boundary}"
+        )
+    return backbone, layers - k
 
 
 def _behind_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module, ...]:

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from transformers.cache_utils import Cache, StaticCache
 from sira_cli.core.attention import Split, two_streams
 from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, open_streams
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import FAMILIES, ROW_ARGUMENTS, check_static_cache, find_backbone
+from sira_cli.core.families import FAMILIES, ROW_ARGUMENTS, check_static_cache, fork_place
 from sira_cli.core.forward_pass import OnStep, Pass
 from sira_cli.core.forward_pass import Step as Step  # known from here, too
 from sira_cli.core.hooks import Removable, attached_hooks
@@ -34,7 +35,9 @@ from sira_cli.core.masks import cf_columns, cf_mask, pack_rows, text_rows, valid
 from sira_cli.core.recurrent import two_states
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.core.static_cache import share_layers
-from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError, UntestedModelWarning
+from sira_cli.errors import AttachError, ImageTokenError, UnsupportedModelError, UntestedModelWarning
+
+_WARNED: WeakSet[nn.Module] = WeakSet()  # models of families that were not tested; Python's own `once` is per module
 
 
 @contextmanager
@@ -107,18 +110,12 @@ class Fork:
         Raises:
             UnsupportedModelError, SettingsError: as `attach`.
         """
-        backbone = find_backbone(model)
+        backbone, self.boundary = fork_place(model, config)  # b
         self.config = config
         self.layers = len(backbone.decoder_layers)  # L
-        self.k = config.layers_after_fork(self.layers)  # K
-        self.boundary = self.layers - self.k  # b
-        if self.boundary < backbone.first_boundary:
-            raise SettingsError(
-                f"k = {self.k} forks at layer b = {self.boundary}, but this model adds image features to the "
-                f"outputs of its first {backbone.first_boundary} layers (DeepStack): "
-                f"k must be at most {self.layers - backbone.first_boundary}"
-            )
-        if not backbone.tested:
+        self.k = self.layers - self.boundary  # K
+        if not backbone.tested and model not in _WARNED:
+            _WARNED.add(model)
             warnings.warn(
                 f"{type(model).__name__} has the structure that SIRA needs, but its family is not among the "
                 f"{len(FAMILIES)} that were tested against the reference; check results with alpha = 0",

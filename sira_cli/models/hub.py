@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
+from huggingface_hub import HfApi, ModelInfo, constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -26,6 +26,7 @@ from huggingface_hub.utils._paths import filter_repo_objects
 from huggingface_hub.utils._validators import validate_repo_id
 
 from sira_cli.errors import ModelNotFoundError
+from sira_cli.models.unusable import check_usable, is_weights
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 CODE = ["*.py"]
@@ -68,6 +69,7 @@ def find_checkpoint(
     offline: bool = False,
     code: bool = False,
     expected_gb: float | None = None,
+    judge: Callable[[Path], None] = lambda folder: None,
     on_download: Callable[[Download], None] | None = None,
 ) -> Checkpoint:
     """Find the files of `model`: a folder, a hub id in the cache, or one that is fetched from the hub.
@@ -78,10 +80,12 @@ def find_checkpoint(
         offline: never ask the hub.
         code: fetch Python files too (for `trust_remote_code`).
         expected_gb: size to name where the hub cannot be asked.
+        judge: given a folder with config.json before anything else is fetched; raises what is to be raised.
         on_download: told what will be fetched before anything is.
 
     Raises:
         ModelNotFoundError: not on this machine, and it cannot be fetched.
+        UnsupportedModelError: it is in a form that is not for `sira`, such as an adapter.
     """
     folder = _as_folder(model)
     if folder is not None:
@@ -94,13 +98,16 @@ def find_checkpoint(
     with contextlib.suppress(LocalEntryNotFoundError):
         cached = Path(snapshot_download(model, revision=revision, local_files_only=True, **patterns))
         if what_is_lacking(cached) is None:
+            _check_folder(cached, model)
             return Checkpoint(cached, cached.name)
     size = f" (about {expected_gb:g} GB)" if expected_gb else ""
     with _hub_errors(model, revision, size, offline):
         info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=TIMEOUT)
         wanted = list(filter_repo_objects(info.siblings or [], key=lambda file: file.rfilename, **patterns))
-        if not any(file.rfilename.endswith(".safetensors") for file in wanted):
+        _check_listed(model, revision, info)
+        if not any(is_weights(file.rfilename) for file in wanted):
             raise ModelNotFoundError(f"{model} has no safetensors weights, and `sira` loads no pickles; convert it")
+        judge(Path(hf_hub_download(model, "config.json", revision=revision)).parent)
         if on_download is not None:
             total = sum(file.size or 0 for file in wanted) / 1e9
             on_download(Download(model, revision, total, constants.HF_HUB_CACHE))
@@ -119,9 +126,11 @@ def find_config(model: str, revision: str = "main", *, offline: bool = False) ->
     if folder is not None:
         return folder
     with contextlib.suppress(LocalEntryNotFoundError):
-        return Path(hf_hub_download(model, "config.json", revision=revision, local_files_only=True)).parent
+        cached = Path(hf_hub_download(model, "config.json", revision=revision, local_files_only=True)).parent
+        _check_folder(cached, model)
+        return cached
     with _hub_errors(model, revision, "", offline):
-        HfApi().model_info(model, revision=revision, timeout=TIMEOUT)
+        _check_listed(model, revision, HfApi().model_info(model, revision=revision, timeout=TIMEOUT))
         return Path(hf_hub_download(model, "config.json", revision=revision)).parent
 
 
@@ -129,6 +138,7 @@ def _as_folder(model: str) -> Path | None:
     """Return the folder that `model` names; None for a hub id."""
     folder = Path(model).expanduser()
     if folder.is_dir():
+        _check_folder(folder, model)
         if not (folder / "config.json").is_file():
             raise ModelNotFoundError(f"model folder {folder}: no config.json; expected a Hugging Face checkpoint")
         return folder
@@ -139,6 +149,23 @@ def _as_folder(model: str) -> Path | None:
     except HFValidationError:
         raise ModelNotFoundError(f"{model!r} is neither a folder nor a model id like owner/name") from None
     return None
+
+
+def _check_folder(folder: Path, model: str) -> None:
+    check_usable(model, [path.name for path in folder.iterdir()], lambda name: _read_json(folder / name))
+
+
+def _check_listed(model: str, revision: str, info: ModelInfo) -> None:
+    names = [file.rfilename for file in info.siblings or []]
+    check_usable(model, names, lambda name: _read_json(hf_hub_download(model, name, revision=revision)))
+
+
+def _read_json(path: str | Path) -> Any:
+    """Return what a JSON file holds; None if it is damaged, which others will say."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return None
 
 
 @contextlib.contextmanager
@@ -181,7 +208,7 @@ def what_is_lacking(folder: Path) -> str | None:
         absent = sorted(shard for shard in shards if not (folder / shard).is_file())
         if absent:
             return f"{absent[0]} is missing, one of {len(absent)} absent shards"
-    elif not any(folder.glob("*.safetensors")):
+    elif not any(is_weights(path.name) for path in folder.iterdir()):
         return "no safetensors weights, and `sira` loads no pickles; convert them"
     for part, names in PARTS.items():
         if not any((folder / name).is_file() for name in names):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForImageTextToText
+from transformers.initialization import no_init_weights
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import check_config, fork_place
 from sira_cli.core.fork import Fork
 from sira_cli.models.hub import find_config
+from sira_cli.models.preset import Preset
 from sira_cli.models.reading import reading
 from sira_cli.models.weights import read_config
 
@@ -33,11 +39,43 @@ def inspect_model(model: str, revision: str = "main", *, offline: bool = False) 
         UnsupportedModelError: SIRA cannot follow it exactly.
     """
     folder = find_config(model, revision, offline=offline)
-    with reading(folder), torch.device("meta"):
-        config = read_config(folder)
-        lvlm: Any = AutoModelForImageTextToText.from_config(config, trust_remote_code=False)
+    lvlm = _without_weights(folder)
     fork = Fork(lvlm, SiraConfig())
     weights = sum(parameter.numel() for parameter in lvlm.parameters())
-    bytes_each = (config.dtype or torch.float32).itemsize
-    (image_token,) = SiraConfig().image_tokens.resolve(config).ids
+    bytes_each = (lvlm.config.dtype or torch.float32).itemsize
+    (image_token,) = SiraConfig().image_tokens.resolve(lvlm.config).ids
     return ModelFacts(fork.layers, fork.k, image_token, weights * bytes_each / 1e9)
+
+
+def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = False) -> None:
+    """Check that SIRA can follow a model, by its config.json: first as it stands there, then built without weights.
+
+    Where the code of the checkpoint itself makes the model, nothing is checked: it may need the weights.
+
+    Args:
+        folder: holds at least config.json.
+        preset: with K, and the attention that the model is loaded with.
+        trust_remote_code: as the model is loaded.
+
+    Raises:
+        UnsupportedModelError: SIRA cannot follow it exactly.
+        SettingsError: K does not fit it.
+        ModelNotFoundError: transformers has something against config.json.
+    """
+    with reading(folder):
+        stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if trust_remote_code and "auto_map" in stated:
+        return
+    fork_place(_without_weights(folder, preset.load.attention), preset.sira_config)
+
+
+def _without_weights(folder: Path, attention: str | None = None) -> Any:
+    """Return the model that config.json describes, on torch's meta device."""
+    with reading(folder):
+        config = read_config(folder)
+        model_class: Any = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)]
+        check_config(config, model_class.__name__)
+        with torch.device("meta"), no_init_weights():
+            return AutoModelForImageTextToText.from_config(
+                config, attn_implementation=attention, trust_remote_code=False
+            )

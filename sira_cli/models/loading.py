@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from sira_cli.models import presets
 from sira_cli.models.calibrations import calibrated
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.hub import Download, find_checkpoint
+from sira_cli.models.inspection import check_structure
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import load_processor
 from sira_cli.models.reading import reading
-from sira_cli.models.weights import load_model, pick_device, quantization_config, read_config
+from sira_cli.models.weights import load_model, pick_device, quantization_config
 
 
 def load(
@@ -71,18 +73,19 @@ def load(
     model_name = preset.model
     if model_name == presets.BUNDLED:
         model_name = str(presets.BUNDLED_FOLDER)
+    judge = partial(check_structure, preset=preset, trust_remote_code=trust_remote_code)
     checkpoint = find_checkpoint(
         model_name,
         preset.revision,
         offline=offline,
         code=trust_remote_code,
         expected_gb=preset.download_gb,
+        judge=judge,
         on_download=on_download,
     )
     method = calibrated(method, preset.model, checkpoint.revision)  # before the weights are read
-    attention = preset.load.attn_implementation
+    judge(checkpoint.folder)
     with reading(checkpoint.folder):
-        read_config(checkpoint.folder, trust_remote_code=trust_remote_code)  # what it refuses has no processor either
         processor = load_processor(
             checkpoint.folder, max_pixels=preset.image.max_pixels, trust_remote_code=trust_remote_code
         )
@@ -91,7 +94,7 @@ def load(
             trust_remote_code=trust_remote_code,
             dtype=preset.load.dtype,
             device_map=placement,
-            attn_implementation=None if attention == "auto" else attention,
+            attn_implementation=preset.load.attention,
             quantization_config=quantized,
         )
     compiled = CompiledSteps(model) if compile else None

@@ -127,6 +127,11 @@ class Load(_Strict):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
 
+    @property
+    def attention(self) -> str | None:
+        """The attention as transformers takes it; None: it chooses."""
+        return None if self.attn_implementation == "auto" else self.attn_implementation
+
 
 class ImageSettings(_Strict):
     """Limits for the image processor."""

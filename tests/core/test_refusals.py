@@ -273,6 +273,7 @@ def test_a_family_that_was_not_tested_warns(capsys):
 
     with warnings.catch_warnings():  # on the command line once, not with every picture
         set_verbosity(False, 0)
+        model = tiny.build(config, hf.VipLlavaForConditionalGeneration)
         for _ in range(3):
             with attach(model):
                 pass

@@ -150,6 +150,35 @@ def test_a_torn_download_is_completed(hub, tmp_path):
     assert (folder / "model.safetensors").read_bytes() == b"weights"
 
 
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({"model_type": "mllama"}, [], "MllamaForConditionalGeneration is not supported: it reads the image through"),
+        ({"model_type": "llava"}, ["--k", "33"], "k = 33"),  # of 32 layers, which are there on the meta device only
+        ({"model_type": "qwen2"}, [], "'qwen2' model, not one for pictures and text"),
+        ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}, [], "own Python code"),
+        ({"model_type": "molmo", "auto_map": {"AutoConfig": "a.B"}}, ["--trust-remote-code"], "owner/model cannot be"),
+    ],
+)
+def test_a_model_that_cannot_work_is_known_by_its_config_alone(hub, tmp_path, config, options, message):
+    endpoint, requests = hub
+    (tmp_path / "served" / "config.json").write_text(json.dumps(config))
+    picture = Path(__file__).parents[2] / "examples" / "scene-2900000.png"
+    process = subprocess.run(
+        [sys.executable, "-m", "sira_cli", "caption", picture, "-m", "owner/model", *options],
+        env={**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (process.returncode, process.stdout) == (2, ""), process.stderr
+    assert message in process.stderr
+    assert process.stderr.count("\n") == 1  # not even a download is announced
+    fetched = {request.split("?")[0].rsplit("/", 1)[1] for request in requests if "/resolve/" in request}
+    assert fetched == {"config.json"}
+
+
 def test_only_the_config(hub, tmp_path):
     folder = Path(ask(tmp_path, hub[0], "owner/model", what="config"))
     assert [path.name for path in folder.iterdir()] == ["config.json"]
