@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from transformers.processing_utils import ProcessorMixin
 from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
 from sira_cli.methods.prompts import Conversation, Prompt, picture_count, pictures_of
 from sira_cli.models.chats import Chats, no_thinking
+from sira_cli.models.completing import complete_processor, read_settings, todays_names
 from sira_cli.pictures.names import one_line
 
 if TYPE_CHECKING:
@@ -43,15 +43,18 @@ def load_processor(folder: Path, *, max_pixels: int | None = None, trust_remote_
         trust_remote_code: run the checkpoint's own Python code.
 
     Raises:
-        UnsupportedModelError: the checkpoint names no processor for pictures and text.
+        UnsupportedModelError: the checkpoint names no processor for pictures and text, or it lacks what every picture
+            needs.
         SettingsError: `max_pixels` means nothing to this image processor.
     """
     if trust_remote_code:
         processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
     else:
-        processor = _without_video(_processor_class(folder)).from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
+        with todays_names(folder) as files:
+            processor = _without_video(_processor_class(folder)).from_pretrained(
+                files, local_files_only=True, trust_remote_code=False
+            )
+    complete_processor(processor, folder, trust_remote_code=trust_remote_code)
     if max_pixels is not None:
         size = getattr(processor.image_processor, "size", None)
         if "max_pixels" not in processor.image_processor.valid_kwargs.__annotations__ or size is None:
@@ -128,13 +131,12 @@ def refused(name: str, error: Exception) -> PictureError:
 def _processor_class(folder: Path) -> Any:
     """Return the class that the files name, in AutoProcessor's order; else the one of the model type."""
     for file in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
-        path = folder / file
-        name = json.loads(path.read_text(encoding="utf-8")).get("processor_class") if path.is_file() else None
+        name = read_settings(folder, file).get("processor_class")
         if name is not None:
             named = processor_class_from_name(name)
             if named is None:
                 raise UnsupportedModelError(
-                    f"{path} names the processor class {name!r}, which this transformers does not have"
+                    f"{folder / file} names the processor class {name!r}, which this transformers does not have"
                 )
             return _importable(named)
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
