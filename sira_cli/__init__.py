@@ -8,7 +8,7 @@ for event in run_pictures(lvlm, "photos/", output="photos/captions.jsonl", batch
     print(event)
 
 with attach(model, SiraConfig(k=14, alpha=0.5)):
-    model.generate(**inputs)
+    model.generate(**inputs, do_sample=False, repetition_penalty=1.0)
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sira_cli.errors import (
         AttachError,
         DataError,
+        GenerationSettingsWarning,
         HugePictureError,
         ImageTokenError,
         ModelNotFoundError,
@@ -50,6 +51,7 @@ _HOMES = {
     "Between": "core.image_tokens",
     "DataError": "errors",
     "Fork": "core.fork",
+    "GenerationSettingsWarning": "errors",
     "HugePictureError": "errors",
     "ImageTokenError": "errors",
     "ImageTokens": "core.image_tokens",
@@ -76,6 +78,7 @@ __all__ = [
     "Between",
     "DataError",
     "Fork",
+    "GenerationSettingsWarning",
     "HugePictureError",
     "ImageTokenError",
     "ImageTokens",

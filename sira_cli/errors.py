@@ -59,3 +59,7 @@ class PictureSettingsError(SettingsError, PictureError):
 
 class UntestedModelWarning(UserWarning):
     """The model has the right structure, but its family is not among those that pass the conformance test."""
+
+
+class GenerationSettingsWarning(UserWarning):
+    """The checkpoint's own generation settings pick other tokens than greedy decoding does."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,13 +13,37 @@ from torch import Tensor
 
 from sira_cli.core import fork
 from sira_cli.core.config import SiraConfig
-from sira_cli.errors import SettingsError
+from sira_cli.errors import GenerationSettingsWarning, SettingsError
 from sira_cli.methods import find, require
 from sira_cli.methods.base import Ability, Method, TwoPasses
 
 if TYPE_CHECKING:
     from sira_cli.core.forward_pass import OnStep
     from sira_cli.methods.prompts import Prompt, Shown
+
+# Settings of `generate` by which greedy decoding picks other tokens than the largest logit, each with its value that
+# does not.
+_GREEDY = {
+    "do_sample": False,
+    "num_beams": 1,
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": None,
+    "guidance_scale": None,
+    "penalty_alpha": None,
+    "dola_layers": None,
+    "bad_words_ids": None,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None,
+}
+_OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
 @contextmanager
@@ -34,7 +60,9 @@ def attach(
     """Decode `model` with a method inside this context: every `model.generate(...)` picks by its rule.
 
     Only hooks are used; at the end, also after an error, the model is as before. What SIRA does in detail, and what
-    else it raises, stands at `sira_cli.core.fork.attach`.
+    else it raises, stands at `sira_cli.core.fork.attach`. `generate` obeys the checkpoint's generation settings
+    wherever its arguments do not say otherwise; where these settings pick other tokens than greedy decoding does, a
+    `GenerationSettingsWarning` names them, once.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.
@@ -58,6 +86,7 @@ def attach(
     config = config or SiraConfig()
     if type(decoder).attach is Method.attach:
         raise SettingsError(f"method {decoder.name} has a search of its own: use `load` instead of `attach`")
+    _warn_of_settings(model)
     context: AbstractContextManager[Any]
     if on_step is not None:
         require(decoder, Ability.TRACES, "on_step")
@@ -74,6 +103,31 @@ def attach(
         context = decoder.attach(model, config, prompts, {})
     with context as decoding:
         yield decoding
+
+
+def _warn_of_settings(model: Any) -> None:
+    """Warn if the checkpoint's generation settings pick other tokens than greedy decoding does."""
+    own = getattr(model, "generation_config", None)
+    given = {name: getattr(own, name, None) for name in (*_GREEDY, *_OF_SAMPLING)}
+    in_force = {name for name in _GREEDY if given[name] not in (None, _GREEDY[name])}
+    if given["top_k"] == 1:
+        in_force -= {"do_sample"}  # Qwen2-VL: one token is left to draw from, the largest
+    if not in_force:
+        return
+    named = [name for name in _GREEDY if name in in_force]
+    sampling = [name for name in _OF_SAMPLING if "do_sample" in in_force and given[name] is not None]
+    settings = ", ".join(f"{name}={given[name]!r}" for name in (*named, *sampling))
+    arguments = ", ".join(f"{name}={_GREEDY[name]!r}" for name in named)
+    _warn_once(
+        f"{getattr(model, 'name_or_path', '') or type(model).__name__}: its generation_config sets {settings}, and "
+        f"`generate` obeys it. For the greedy text of the method pass {arguments}"
+    )
+
+
+@functools.cache  # Python's own `once` forgets as soon as anybody changes the filters, as torch does
+def _warn_once(text: str) -> None:
+    # Of 5: this, its caller, `attach`, contextlib, and the line with `with attach(...)`.
+    warnings.warn(text, GenerationSettingsWarning, stacklevel=5)
 
 
 class _ModelAlone:

@@ -418,8 +418,9 @@ def test_quantized_weights(llava_folder, photos, bits):
 
 def test_public_names():
     assert sira_cli.__all__ == [
-        *("AttachError", "Between", "DataError", "Fork", "HugePictureError", "ImageTokenError", "ImageTokens", "Lvlm"),
-        *("ModelNotFoundError", "NotCalibratedError", "PictureError", "PictureSettingsError", "Preset", "Result"),
+        *("AttachError", "Between", "DataError", "Fork", "GenerationSettingsWarning", "HugePictureError"),
+        *("ImageTokenError", "ImageTokens", "Lvlm", "ModelNotFoundError", "NotCalibratedError", "PictureError"),
+        *("PictureSettingsError", "Preset", "Result"),
         *("SettingsError", "SiraConfig", "SiraError", "Step"),
         *("UnsupportedModelError", "UntestedModelWarning", "__version__", "attach", "load", "run_pictures"),
     ]
