@@ -8,7 +8,7 @@ import itertools
 import os
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may look for a hub; those of the hub client start their own
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -28,6 +28,7 @@ from sira_cli.cli import main
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
 from tests.support.checkpoints import write_llava, write_qwen
+from tests.support.layouts import write_layout
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
@@ -60,6 +61,18 @@ def llava_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Qwen2.5-VL checkpoint on disk."""
     return write_qwen(tmp_path_factory.mktemp("checkpoints") / "qwen2.5-vl")
+
+
+@pytest.fixture(scope="session")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The checkpoint of a shipped preset's model, in the layout of the hub; each is written once."""
+    folder = tmp_path_factory.mktemp("layouts")
+
+    @functools.cache
+    def written(name: str) -> Path:
+        return write_layout(name, folder / name)
+
+    return written
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ remains what one picture and one question need.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -571,7 +572,7 @@ def write_checkpoint(
 
     Args:
         folder: made here.
-        kind: of tokenizer; see `_write_tokenizer`.
+        kind: of tokenizer; see `write_tokenizer`.
         first: special tokens with the lowest ids.
         plain: added tokens that are not special, behind the words.
         last: special tokens behind everything.
@@ -586,7 +587,7 @@ def write_checkpoint(
         tied: the checkpoint holds no output matrix of its own.
     """
     folder.mkdir(parents=True)
-    ids = _write_tokenizer(folder, kind, json.loads(tokenizer), first.split(), plain.split(), last.split())
+    ids = write_tokenizer(folder, kind, json.loads(tokenizer), first.split(), plain.split(), last.split())
     values = _with_ids(json.loads(config), ids)
     values["text_config"] = {**TEXT, **values["text_config"]}
     values["vision_config"] = {**VISION, **values["vision_config"]}
@@ -620,17 +621,28 @@ def _with_ids(value: Any, ids: dict[str, int]) -> Any:
     return ids[value[1:]] if isinstance(value, str) and value.startswith("@") else value
 
 
-def _write_tokenizer(
-    folder: Path, kind: str, settings: dict[str, Any], first: list[str], plain: list[str], last: list[str]
+def write_tokenizer(
+    folder: Path,
+    kind: str,
+    settings: dict[str, Any],
+    first: list[str],
+    plain: list[str],
+    last: list[str],
+    places: dict[str, int] | None = None,
 ) -> dict[str, int]:
     """tokenizer.json, tokenizer_config.json, special_tokens_map.json; returns the vocabulary.
 
-    `llama` and `gemma` have SentencePiece's pieces with byte fallback, the other kinds byte-level BPE.
+    `llama` and `gemma` have SentencePiece's pieces with byte fallback, the other kinds byte-level BPE. Ids of tokens
+    are counted up, but for those that have `places`.
     """
     pieces = kind in ("llama", "gemma")
     words, merges = _learned(pieces)
     fallback = [f"<0x{byte:02X}>" for byte in range(256)] if pieces else []
-    vocabulary = {token: index for index, token in enumerate([*first, *fallback, *words])}
+    vocabulary = dict(places or {})
+    free = (index for index in itertools.count() if index not in (places or {}).values())
+    for token in [*first, *fallback, *words]:
+        if token not in vocabulary:
+            vocabulary[token] = next(free)
     unknown = "<unk>" if pieces else None
     tokenizer = Tokenizer(
         models.BPE(vocabulary, list(merges), unk_token=unknown, fuse_unk=pieces, byte_fallback=pieces)
@@ -702,8 +714,6 @@ def _write_model(folder: Path, config: dict[str, Any], ids: dict[str, int], tied
     _write(folder / "config.json", config)
     full = AutoConfig.from_pretrained(folder)
     full.tie_word_embeddings = tied  # some real ones are silent about it, and hold an output matrix of their own
-    words = {f"{space}{word}" for word in WORDS.split() for space in "▁Ġ"}
-    spoken = {*_learned(True)[0]} - {"▁", "\n"} if tied else words
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model: Any = AutoModelForImageTextToText.from_config(full, dtype=getattr(torch, config["torch_dtype"]))
@@ -711,9 +721,7 @@ def _write_model(folder: Path, config: dict[str, Any], ids: dict[str, int], tied
         if parameter.ndim > 1:
             parameter.data.mul_(4.0)  # so that attention, and with it the contrast, is not flat
     output = model.get_output_embeddings().weight.data
-    silent = torch.ones(len(output), dtype=torch.bool)
-    silent[[index for token, index in ids.items() if token in spoken]] = False
-    output[silent] = 0  # so that there is a text, and no end token comes before it
+    output[silent(ids, len(output), tied)] = 0
     model.save_pretrained(folder)
     _write(folder / "config.json", config)
     if config["vision_config"]["model_type"] in ("clip_vision_model", "siglip_vision_model"):
@@ -721,6 +729,16 @@ def _write_model(folder: Path, config: dict[str, Any], ids: dict[str, int], tied
         weights = load_file(folder / "model.safetensors")
         renamed = {re.sub(r"^vision_tower\.", "vision_tower.vision_model.", name): weights[name] for name in weights}
         save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def silent(ids: dict[str, int], size: int, tied: bool) -> torch.Tensor:
+    """Return which rows of an output matrix are to be 0, so that there is a text, and no end token comes before it."""
+    spoken = {f"{space}{word}" for word in WORDS.split() for space in "▁Ġ"}
+    if tied:
+        spoken = {*_learned(True)[0]} - {"▁", "\n"}
+    rows = torch.ones(size, dtype=torch.bool)
+    rows[[index for token, index in ids.items() if token in spoken]] = False
+    return rows
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -1,0 +1,124 @@
+"""Each shipped preset with its model in the layout of the hub: tokens, sizes of prompts and weights, end tokens.
+
+Image tokens of a photograph of 640 x 480 follow from the papers: LLaVA 24 x 24 patches, LLaVA-NeXT five tiles less the
+padding, with newlines, a Qwen token 28 x 28 pixels (Qwen3-VL: 32 x 32), InternVL 13 tiles of 256, SmolVLM2 13 of 81.
+End tokens are those of each generation_config.json, sizes those that the hub shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from PIL import Image
+from skimage import data
+from transformers import AutoConfig, GenerationConfig
+
+from sira_cli import Preset, load
+from sira_cli.models import presets
+from sira_cli.models.inspection import inspect_model
+from sira_cli.models.processors import chat_inputs, load_processor
+from tests.support import layouts, reference
+from tests.support.tiny import Tiny
+
+QUESTION = "Is there a cat on the table?"
+IMAGE_TOKENS = {
+    "llava-1.5-7b": 576,
+    "llava-1.5-13b": 576,
+    "llava-next-mistral-7b": 2340,
+    "qwen2-vl-7b": 391,
+    "qwen2.5-vl-3b": 391,
+    "qwen2.5-vl-7b": 391,
+    "qwen3-vl-8b": 300,
+    "gemma3-4b": 256,
+    "internvl3-8b": 3328,
+    "joycaption-beta-one": 729,
+    "smolvlm2-2.2b": 1053,
+}
+ENDS = {
+    "llava-1.5-7b": (2,),
+    "llava-1.5-13b": (2,),
+    "llava-next-mistral-7b": (2,),
+    "qwen2-vl-7b": (151645, 151643),
+    "qwen2.5-vl-3b": (151645, 151643),
+    "qwen2.5-vl-7b": (151645, 151643),
+    "qwen3-vl-8b": (151645, 151643),
+    "gemma3-4b": (1, 106),
+    "internvl3-8b": (151645,),
+    "joycaption-beta-one": (128001, 128008, 128009),
+    "smolvlm2-2.2b": (49279,),
+}
+GIGABYTES = {
+    "llava-1.5-7b": 14.1,
+    "llava-1.5-13b": 26.7,
+    "llava-next-mistral-7b": 15.1,
+    "qwen2-vl-7b": 16.6,
+    "qwen2.5-vl-3b": 7.5,
+    "qwen2.5-vl-7b": 16.6,
+    "gemma3-4b": 8.6,
+}
+# Pictures with few tiles for those that cut them up.
+STRIPS = ("llava-next-mistral-7b", "smolvlm2-2.2b")
+
+
+@dataclass(frozen=True)
+class Prompt(Tiny):
+    """A prompt of a model that has an image token of its own."""
+
+    image_token: int = 0
+
+    @property
+    def image(self):
+        return self.inputs["input_ids"] == self.image_token
+
+
+def test_every_preset_has_its_layout():
+    known = {presets.find(name).model for name in presets.available()} - {presets.BUNDLED}
+    assert {presets.find(name).model for name in layouts.NAMES} == known
+
+
+@pytest.mark.parametrize("name", layouts.NAMES)
+def test_image_tokens_of_a_photograph(name, tmp_path):
+    layouts.write_files(name, tmp_path / name)
+    preset, config = presets.find(name), AutoConfig.from_pretrained(tmp_path / name)
+    processor = load_processor(tmp_path / name, max_pixels=preset.image.max_pixels)
+    photograph = Image.fromarray(data.coffee()).resize((640, 480))
+    inputs = chat_inputs(processor, config.model_type, [photograph], [QUESTION], system=preset.prompts.system)
+    assert int(preset.image_tokens.resolve(config).find(inputs["input_ids"]).sum()) == IMAGE_TOKENS[name]
+
+
+@pytest.mark.parametrize("name", layouts.NAMES)
+def test_tokens_are_those_of_algorithm_1_by_the_letter(name, layout):
+    """And under greedy decoding those of transformers."""
+    preset = presets.find(name).model_copy(update={"model": str(layout(name))})
+    lvlm = load(preset, dtype="float32", max_new_tokens=3)
+    picture = Image.fromarray(data.rocket()).resize((320, 32) if name in STRIPS else (64, 64))
+    inputs = lvlm.prepare([picture], [QUESTION])
+    assert lvlm.ends.ids == ENDS[name]
+    (image_token,) = {*inputs["input_ids"][lvlm.find_image(inputs["input_ids"])].tolist()}
+    grown = dict.fromkeys({"mm_token_type_ids", "token_type_ids"} & {*inputs}, 0)
+    prompt = Prompt(lvlm.model, {**inputs, "logits_to_keep": 1}, grown, image_token=image_token)
+    slow = reference.decode(prompt, _papers_k(preset, lvlm.layers), 0.5, 2)
+    steps = []
+    tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))
+    assert tokens[0, :2].tolist() == slow.tokens
+    for view in ("full", "cf"):
+        found = [getattr(step, view)[0] for step in steps[:2]]
+        assert max(float((one - two).abs().max()) for one, two in zip(found, getattr(slow, view), strict=True)) < 1e-3
+    assert float((slow.full - slow.cf).abs().max()) > 0.1
+    greedy = lvlm.under(preset.method("greedy")).generate(inputs)
+    plain = lvlm.model.generate(
+        **inputs, generation_config=GenerationConfig(do_sample=False, max_new_tokens=3, pad_token_id=0)
+    )
+    assert greedy.tolist() == plain[:, inputs["input_ids"].shape[1] :].tolist()
+
+
+def _papers_k(preset: Preset, layers: int) -> int:
+    """14 and 16 for the two models of the paper, else half of the layers."""
+    return {"qwen2.5-vl-7b": 14, "llava-1.5-7b": 16}.get(preset.name, layers // 2)
+
+
+@pytest.mark.parametrize("name", GIGABYTES)
+def test_sizes(name, tmp_path):
+    facts = inspect_model(str(layouts.write_config(name, tmp_path / name)))
+    assert round(facts.gigabytes, 1) == presets.find(name).download_gb == GIGABYTES[name]
