@@ -100,7 +100,7 @@ def choose_preset(model: ModelOptions, **settings: Any) -> Preset:
     Raises:
         SettingsError: --preset and --model together, or a value is wrong.
     """
-    return _preset(model).with_settings(revision=model.revision, dtype=model.dtype, **settings)
+    return _preset(model).with_settings(**_own_settings(model), **settings)
 
 
 def method_settings(decoding: DecodingOptions, methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
@@ -146,8 +146,17 @@ def _preset(model: ModelOptions) -> Preset:
     from sira_cli.models import presets
 
     if model.model is not None:
-        return presets.for_model(model.model)
+        preset, shipped = presets.for_model(model.model), presets.shipped_for(model.model)
+        taken = presets.to_yaml(preset).splitlines()[1:]
+        if shipped is not None and taken:
+            note(f"--model {model.model} takes {'; '.join(taken)} from the preset {shipped.name}")
+        return preset
     return presets.find(model.preset or os.environ.get("SIRA_PRESET") or presets.DEFAULT)
+
+
+def _own_settings(model: ModelOptions) -> dict[str, Any]:
+    """Return what the options about the model change in a preset."""
+    return {name: getattr(model, name) for name in ("revision", "dtype", "max_pixels", "min_pixels")}
 
 
 def _with_settings(
@@ -166,7 +175,7 @@ def _with_settings(
         for field in fields(decoding)
         if field.name not in ("method", "settings", *METHOD_OPTIONS)
     }
-    changed = preset.with_settings(revision=model.revision, dtype=model.dtype, **generation, **settings)
+    changed = preset.with_settings(**_own_settings(model), **generation, **settings)
     return changed.with_values(**rest), chosen
 
 

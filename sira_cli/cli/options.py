@@ -116,6 +116,20 @@ class ModelOptions:
     ] = None
     device: Annotated[str, typer.Option(metavar="DEVICE", help="Device: auto, cpu, cuda, cuda:1, mps.")] = "auto"
     dtype: Annotated[Dtype | None, typer.Option(help="Precision of the weights (default: the preset's).")] = None
+    max_pixels: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Shrink larger pictures to N pixels, for models whose image tokens follow from the size, such as "
+            "Qwen-VL (default: the preset's).",
+        ),
+    ] = None
+    min_pixels: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Enlarge smaller pictures to N pixels, for such models (default: the preset's)."
+        ),
+    ] = None
     quantization: Annotated[
         Quantization | None, typer.Option(help="Load the weights in fewer bits (extra `quant`).")
     ] = None

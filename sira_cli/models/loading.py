@@ -50,8 +50,9 @@ def load(
         on_download: called before anything is fetched, with what it is and how large.
         **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
             top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, on_loop, dtype, attn_implementation,
-            max_pixels, revision, prompt, system, prefix, suffix, max_sentences, complete_sentences. A method's own
-            settings (alpha and beta of most, noise_step of vcd, ...) override its defaults.
+            max_pixels, min_pixels, max_tiles, longest_edge, pan_and_scan, revision, prompt, system,
+            prefix, suffix, max_sentences, complete_sentences. A method's own settings (alpha and beta of most,
+            noise_step of vcd, ...) override its defaults.
 
     Raises:
         SettingsError: a preset or a setting is wrong.
@@ -86,9 +87,7 @@ def load(
     method = calibrated(method, preset.model, checkpoint.revision)  # before the weights are read
     judge(checkpoint.folder)
     with reading(checkpoint.folder):
-        processor = load_processor(
-            checkpoint.folder, max_pixels=preset.image.max_pixels, trust_remote_code=trust_remote_code
-        )
+        processor = load_processor(checkpoint.folder, image=preset.image, trust_remote_code=trust_remote_code)
         model = load_model(
             checkpoint.folder,
             trust_remote_code=trust_remote_code,

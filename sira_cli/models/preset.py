@@ -22,8 +22,10 @@ from sira_cli.pictures.names import is_utf8
 # Names in `Preset.decisive` that are there only where they are set: keys and files of records stay those of versions
 # that did not have them.
 _LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop")
+_LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan")
 ONLY_IF_SET = (
     "system",
+    *(f"image.{name}" for name in _LATER_IMAGE),
     *(f"generation.{name}" for name in _LATER_GENERATION),
     *(f"text.{name}" for name in TextSettings.model_fields),
     *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "rounds")),
@@ -134,9 +136,24 @@ class Load(_Strict):
 
 
 class ImageSettings(_Strict):
-    """Limits for the image processor."""
+    """How pictures are brought to the model's size; what is not set is as the checkpoint's processor has it.
+
+    Attributes:
+        max_pixels, min_pixels: of the resized picture, where its size decides the number of image tokens (Qwen-VL).
+        max_tiles: most tiles that a picture is cut into (InternVL).
+        longest_edge: of the resized picture, in pixels, where the processor has one (SmolVLM, Idefics3, Pixtral).
+        pan_and_scan: whether crops of wide and tall pictures are shown as well (Gemma 3).
+    """
 
     max_pixels: int | None = Field(default=None, ge=1)
+    min_pixels: int | None = Field(default=None, ge=1)
+    max_tiles: int | None = Field(default=None, ge=1)
+    longest_edge: int | None = Field(default=None, ge=1)
+    pan_and_scan: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return what is set."""
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 class Preset(_Strict):
@@ -195,6 +212,7 @@ class Preset(_Strict):
         for name in _LATER_GENERATION:
             if name not in later:
                 del values["generation"][name]
+        values["image"] = {"max_pixels": None} | self.image.given()
         if "system" in later:
             values["system"] = later["system"]
         if text := self.text.given():
@@ -219,7 +237,7 @@ class Preset(_Strict):
         """Return the same preset with single values replaced; None leaves a value as it is.
 
         Args:
-            **settings: keys of `sira`, `generation`, `text` and `load`, `revision`, `max_pixels`, `prompt` (the caption
+            **settings: keys of `sira`, `generation`, `text`, `load` and `image`, `revision`, `prompt` (the caption
                 prompt), or `system`.
 
         Raises:
@@ -233,7 +251,8 @@ class Preset(_Strict):
         homes = dict.fromkeys(SiraSettings.model_fields, "sira")
         homes |= dict.fromkeys(Generation.model_fields, "generation")
         homes |= dict.fromkeys(TextSettings.model_fields, "text")
-        homes |= dict.fromkeys(Load.model_fields, "load") | {"max_pixels": "image", "system": "prompts"}
+        homes |= dict.fromkeys(Load.model_fields, "load") | dict.fromkeys(ImageSettings.model_fields, "image")
+        homes["system"] = "prompts"
         for name, value in settings.items():
             if isinstance(value, str):
                 check_text(name, value)

@@ -13,7 +13,7 @@ import yaml
 from platformdirs import user_cache_path, user_config_path
 
 from sira_cli.errors import SettingsError
-from sira_cli.models.preset import Preset, nearest, validate
+from sira_cli.models.preset import Preset, Prompts, nearest, validate
 
 # In the wheel the presets lie inside the package, in a checkout beside it.
 _PACKAGE = Path(__file__).parents[1]
@@ -38,8 +38,25 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def for_model(model: str) -> Preset:
-    """Return the preset of a model id or folder that has none: K = L/2, alpha = 0.5, image tokens from its config."""
-    return Preset(model=model)
+    """Return the preset of a model id or folder: K = L/2, alpha = 0.5, image tokens from its config.
+
+    The sizes of pictures, the system prompt and the settings of the second look are those of the shipped preset of the
+    same id (`shipped_for`), where there is one.
+    """
+    shipped = shipped_for(model)
+    if shipped is None:
+        return Preset(model=model)
+    prompts = Prompts(system=shipped.prompts.system)
+    return Preset(model=model, image=shipped.image, prompts=prompts, verify=shipped.verify)
+
+
+def shipped_for(model: str) -> Preset | None:
+    """Return the shipped preset of a model id; of several, that with the shortest name: others are variants of it."""
+    for path in sorted(SHIPPED.glob("*.yaml"), key=lambda path: len(path.stem)):
+        preset = read(path)
+        if preset.model == model:
+            return preset
+    return None
 
 
 def read(path: Path) -> Preset:

@@ -22,6 +22,8 @@ from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
 from sira_cli.methods.prompts import Conversation, Prompt, picture_count, pictures_of
 from sira_cli.models.chats import Chats, no_thinking
 from sira_cli.models.completing import complete_processor, read_settings, todays_names
+from sira_cli.models.image_size import limit_size
+from sira_cli.models.preset import ImageSettings
 from sira_cli.pictures.names import one_line
 
 if TYPE_CHECKING:
@@ -34,18 +36,18 @@ PROMPTS_WITHOUT_TEMPLATE = {
 }
 
 
-def load_processor(folder: Path, *, max_pixels: int | None = None, trust_remote_code: bool = False) -> Any:
+def load_processor(folder: Path, *, image: ImageSettings | None = None, trust_remote_code: bool = False) -> Any:
     """Load the processor that the checkpoint in `folder` names, without its video part.
 
     Args:
         folder: a checkpoint's files.
-        max_pixels: upper limit for image processors of models with a variable number of image tokens.
+        image: the preset's limits of the size of pictures.
         trust_remote_code: run the checkpoint's own Python code.
 
     Raises:
         UnsupportedModelError: the checkpoint names no processor for pictures and text, or it lacks what every picture
             needs.
-        SettingsError: `max_pixels` means nothing to this image processor.
+        SettingsError: the processor has no such limit, or a narrower one.
     """
     if trust_remote_code:
         processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
@@ -55,11 +57,7 @@ def load_processor(folder: Path, *, max_pixels: int | None = None, trust_remote_
                 files, local_files_only=True, trust_remote_code=False
             )
     complete_processor(processor, folder, trust_remote_code=trust_remote_code)
-    if max_pixels is not None:
-        size = getattr(processor.image_processor, "size", None)
-        if "max_pixels" not in processor.image_processor.valid_kwargs.__annotations__ or size is None:
-            raise SettingsError(f"image.max_pixels: {type(processor.image_processor).__name__} has no such limit")
-        processor.image_processor.size = {**dict(size), "longest_edge": max_pixels}
+    limit_size(processor, image or ImageSettings())
     processor.tokenizer.padding_side = "left"  # generation continues at the right end
     return processor
 

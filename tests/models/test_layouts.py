@@ -81,7 +81,7 @@ def test_every_preset_has_its_layout():
 def test_image_tokens_of_a_photograph(name, tmp_path):
     layouts.write_files(name, tmp_path / name)
     preset, config = presets.find(name), AutoConfig.from_pretrained(tmp_path / name)
-    processor = load_processor(tmp_path / name, max_pixels=preset.image.max_pixels)
+    processor = load_processor(tmp_path / name, image=preset.image)
     photograph = Image.fromarray(data.coffee()).resize((640, 480))
     inputs = chat_inputs(processor, config.model_type, [photograph], [QUESTION], system=preset.prompts.system)
     assert int(preset.image_tokens.resolve(config).find(inputs["input_ids"]).sum()) == IMAGE_TOKENS[name]

@@ -67,7 +67,7 @@ def load_shape(name: str, method: Method, device: str = "auto", **settings: Any)
     )
     with tempfile.TemporaryDirectory() as folder:
         write_processor(shape, Path(folder))
-        processor = load_processor(Path(folder), max_pixels=preset.image.max_pixels)
+        processor = load_processor(Path(folder), image=preset.image)
     return Lvlm(model, processor, preset, method, "random", None)
 
 
