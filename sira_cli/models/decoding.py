@@ -23,6 +23,7 @@ from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models.calibrations import calibrated
 from sira_cli.models.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.end_tokens import EndTokens
+from sira_cli.models.image_size import pad_to_square
 from sira_cli.models.loops import LoopGuard
 from sira_cli.models.preset import Preset, check_text
 from sira_cli.models.processors import chat_inputs, check_chat
@@ -172,6 +173,8 @@ class DecodingModel:
             images, prompts: as for `prepare`.
             system: the system's message; empty: the preset's.
         """
+        if self.preset.image.pad_to_square:
+            images = [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
         inputs: Mapping[str, torch.Tensor] = chat_inputs(
             self.processor, self.model.config.model_type, images, prompts, system=system or self.preset.prompts.system
         )

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import SettingsError
+from PIL import Image
+
+from sira_cli.errors import HugePictureError, SettingsError
+from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.preset import ImageSettings
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 
 def limit_size(processor: Any, settings: ImageSettings) -> None:
@@ -25,6 +32,32 @@ def limit_size(processor: Any, settings: ImageSettings) -> None:
     if settings.pan_and_scan is not None:
         _having("pan_and_scan", processor.image_processor, "do_pan_and_scan")
         _set(processor, "do_pan_and_scan", settings.pan_and_scan)
+
+
+def pad_to_square(shown: Shown, mean: Sequence[float]) -> list[Image.Image]:
+    """Return pictures with bars of one colour at their short sides, as LLaVA-1.5's authors show them.
+
+    Args:
+        shown: RGB pictures.
+        mean: of the image processor, from 0 to 1 per channel: the bars are 0 in its pixels.
+
+    Raises:
+        HugePictureError: a square would have more pixels than a picture may have.
+    """
+    colour = tuple(int(255 * channel) for channel in mean)
+    return [_squared(picture, colour) for picture in pictures_of(shown)]
+
+
+def _squared(picture: Image.Image, colour: tuple[int, ...]) -> Image.Image:
+    side, most = max(picture.size), 2 * (Image.MAX_IMAGE_PIXELS or 0)  # as where pictures are opened
+    if most and side**2 > most:
+        raise HugePictureError(
+            f"padded to a square, a picture of {picture.width} x {picture.height} would have {side**2:,} pixels; "
+            f"expected at most {most:,}"
+        )
+    square = Image.new(picture.mode, (side, side), colour)
+    square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
+    return square
 
 
 def _limit_pixels(images: Any, least: int | None, most: int | None) -> None:

@@ -50,7 +50,7 @@ def load(
         on_download: called before anything is fetched, with what it is and how large.
         **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
             top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, on_loop, dtype, attn_implementation,
-            max_pixels, min_pixels, max_tiles, longest_edge, pan_and_scan, revision, prompt, system,
+            max_pixels, min_pixels, max_tiles, longest_edge, pan_and_scan, pad_to_square, revision, prompt, system,
             prefix, suffix, max_sentences, complete_sentences. A method's own settings (alpha and beta of most,
             noise_step of vcd, ...) override its defaults.
 

@@ -22,7 +22,7 @@ from sira_cli.pictures.names import is_utf8
 # Names in `Preset.decisive` that are there only where they are set: keys and files of records stay those of versions
 # that did not have them.
 _LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop")
-_LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan")
+_LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan", "pad_to_square")
 ONLY_IF_SET = (
     "system",
     *(f"image.{name}" for name in _LATER_IMAGE),
@@ -143,6 +143,8 @@ class ImageSettings(_Strict):
         max_tiles: most tiles that a picture is cut into (InternVL).
         longest_edge: of the resized picture, in pixels, where the processor has one (SmolVLM, Idefics3, Pixtral).
         pan_and_scan: whether crops of wide and tall pictures are shown as well (Gemma 3).
+        pad_to_square: whether bars of the processor's mean colour make pictures square, so that it crops nothing
+            (LLaVA-1.5).
     """
 
     max_pixels: int | None = Field(default=None, ge=1)
@@ -150,6 +152,7 @@ class ImageSettings(_Strict):
     max_tiles: int | None = Field(default=None, ge=1)
     longest_edge: int | None = Field(default=None, ge=1)
     pan_and_scan: bool | None = None
+    pad_to_square: bool | None = None
 
     def given(self) -> dict[str, Any]:
         """Return what is set."""

@@ -17,6 +17,7 @@ SHIPPED = [
     *("llava-next-mistral-7b", "internvl3-8b", "smolvlm2-2.2b", "gemma3-4b", "joycaption-beta-one"),
     *("qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.6-27b", "qwen3.6-35b-a3b"),
     *("gemma4-e2b", "gemma4-e4b", "gemma4-26b-a4b"),
+    "llava-1.5-7b-original",
 ]
 
 
@@ -35,7 +36,7 @@ def test_each_shipped_preset_is_valid_and_named_like_its_file(name: str):
     preset = presets.find(name)
     assert preset.name == name
     assert preset.sira.alpha == 0.5
-    measured = name in ("demo", "qwen2.5-vl-7b", "llava-1.5-7b")
+    measured = name in ("demo", "qwen2.5-vl-7b", "llava-1.5-7b", "llava-1.5-7b-original")
     assert measured or "rule of thumb, not measured" in preset.description
     assert measured or preset.sira.k_fraction == 0.5
 
