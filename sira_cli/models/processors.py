@@ -24,6 +24,7 @@ from sira_cli.models.chats import Chats, no_thinking
 from sira_cli.models.completing import complete_processor, read_settings, todays_names
 from sira_cli.models.image_size import limit_size
 from sira_cli.models.preset import ImageSettings
+from sira_cli.models.picture_sizes import check_picture_size
 from sira_cli.pictures.names import one_line
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def chat_inputs(
     Raises:
         UnsupportedModelError: the checkpoint has no chat template and its family no known prompt.
         SettingsError: the chat format has no room for all turns of a prompt (`check_chat`).
+        ValueError: the image processor would make a giant of a picture, or refuses it.
     """
+    check_pictures(processor, images)
     template = processor.chat_template or processor.tokenizer.chat_template
     if template is None:
         if model_type not in PROMPTS_WITHOUT_TEMPLATE:
@@ -103,6 +106,17 @@ def chat_inputs(
         processor_kwargs={"padding": True, **beside},
         **no_thinking(template),
     )
+
+
+def check_pictures(processor: Any, images: Sequence[Shown]) -> None:
+    """Check that the checkpoint's image processor makes no giant of a picture.
+
+    Raises:
+        ValueError: it does.
+    """
+    for shown in images:
+        for image in pictures_of(shown):
+            check_picture_size(processor.image_processor, *image.size)
 
 
 def check_chat(processor: Any, conversation: Conversation, system: str) -> None:

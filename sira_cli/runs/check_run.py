@@ -14,6 +14,7 @@ from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
+from sira_cli.models.processors import check_pictures
 from sira_cli.models.records import Answer, Result
 from sira_cli.models.rewriting import Rewriter
 from sira_cli.models.second_look import SecondLook
@@ -96,6 +97,7 @@ class CheckTask(PictureTask):
 
     def inputs(self, pictures: Sequence[tuple[Item, Image.Image]]) -> Any:
         """Return whether there is anything to ask about: questions are prepared when the things are known."""
+        check_pictures(self.lvlm.processor, [image for _, image in pictures])
         return True if pictures else None
 
     def _answers(self, batch: Batch, on_text: Callable[[Picture, str], None] | None) -> list[Answer]:

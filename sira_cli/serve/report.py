@@ -14,7 +14,9 @@ from sira_cli.analysis.trace.read import traces_of
 from sira_cli.analysis.trace.record import trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
 from sira_cli.analysis.trace.targets import Line, as_json
+from sira_cli.errors import SiraError
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer
 from sira_cli.pictures.picture import OpenedPicture
 from sira_cli.serve.jobs import Job, Piece, Reply
@@ -54,6 +56,7 @@ def traced(lvlm: Lvlm, job: Job) -> Reply:
     Raises:
         RequestError: the client has gone, or the request has what a trace cannot show.
         SettingsError: the method cannot be traced.
+        PictureError: the image processor refuses the picture.
     """
     if not isinstance(job.prompt, str):
         raise RequestError("messages: the report is about one turn; leave out the others", param="messages")
@@ -68,7 +71,12 @@ def traced(lvlm: Lvlm, job: Job) -> Reply:
 
     picture = OpenedPicture("", job.pictures.image, job.pictures.sha256)
     request = OpenedRequest(job.task, picture, "the picture", job.prompt)
-    end = trace_generated(lvlm, request, TraceOptions(verify=job.verify), write)
+    try:
+        end = trace_generated(lvlm, request, TraceOptions(verify=job.verify), write)
+    except SiraError:
+        raise
+    except Exception as error:
+        raise refused("the picture", error) from error
     job.trace = lines
     answer = Answer(end["text"], end["finish_reason"], output_tokens=end["output_tokens"])
     return Reply(answer, {}, Piece("", []))

@@ -539,3 +539,21 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path, home, many):
         assert len(read(folder / "captions.jsonl")) == count
         peaks[count] = json.loads((folder / "captions.run.json").read_text())["peak_memory_bytes"]["host"]
     assert peaks[many] < peaks[100] + 20e6 + 3e3 * many
+
+
+@pytest.mark.parametrize("command", [["caption", "-b", 2], ["ask", "Is there a dog?"], ["trace"], ["check", "-b", 2]])
+def test_a_thin_picture_is_its_own_error(sira, tmp_path, command):
+    """The bundled model's processor resizes by the shorter edge, to 96 pixels."""
+    folder = tmp_path / "scenes"
+    folder.mkdir()
+    shutil.copy(EXAMPLES[0], folder / "a.png")
+    Image.new("RGB", (1, 5000)).save(folder / "b.png")
+    for name in ("a", "b"):
+        (folder / f"{name}.txt").write_text("A dog.")
+    name, *options = command
+    pictures = [*options, folder] if name != "ask" else [folder, *options]
+    code, _, err = sira(name, *pictures, "-p", "demo", "-o", tmp_path / "out.jsonl")
+    assert code == 3, err
+    assert "b.png: the image processor refused it: its 1 x 5,000 pixels would become 96 x 480,000, and" in err
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["status"] for line in lines if "status" in line] == ["ok", "error"]

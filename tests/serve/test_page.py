@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from PIL import Image
 
 from sira_cli.analysis.page.page import policy_sources, render
 from sira_cli.analysis.trace.read import BadTraceError, read_traces, traces_of
@@ -175,6 +176,11 @@ def test_a_report_opens_no_file_but_its_own_parts(address, monkeypatch):
         ({"stop": "cat"}, 400, "stop: a trace"),
         ({"model": "gpt-4o"}, 404, "this server has 'demo'"),
         ({"messages": []}, 400, "messages"),
+        (
+            {"messages": said(picture=Image.new("RGB", (1, 5000)))},
+            400,
+            "would become 96 x 480,000",
+        ),
     ],
 )
 def test_what_cannot_be_reported_is_refused(address, change, status, words):

@@ -227,6 +227,11 @@ def test_a_text_that_takes_too_long(endless):
         ({"messages": said(picture="data:image/png;base64,!!!!")}, 400, "no base64"),
         ({"messages": said(picture="data:image/png;base64,aGVsbG8=")}, 400, "is not a picture"),
         ({"messages": said("what is <image> here?")}, 400, "placeholder"),
+        (
+            {"messages": said(picture=Image.new("RGB", (1, 5000)))},
+            400,
+            "would become 96 x 480,000",
+        ),
         ({"model": "gpt-4o"}, 404, "this server has 'demo'"),
         ({"n": 2}, 400, "one text per request"),
         ({"tools": [{"type": "function"}]}, 400, "tools: not supported"),
