@@ -147,6 +147,11 @@ def test_kl_divergence():
     )
 
 
+def test_what_is_impossible_adds_nothing_to_kl_divergence():
+    p, q = torch.tensor([0.5, 0.5, 0.0, 0.0]), torch.tensor([0.25, 0.25, 0.5, 0.0])
+    assert float(kl_divergence(p.log(), q.log())) == pytest.approx(math.log(2), rel=0, abs=1e-7)
+
+
 def test_numbers_out_of_range_are_not_hidden():
     assert math.isnan(kl(torch.tensor([0.0, math.nan]), torch.zeros(2)))
 

@@ -13,6 +13,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Step, attach
 from sira_cli.core.image_tokens import ImageTokenFinder
+from sira_cli.core.rules import plausible
 from tests.support import tiny
 from tests.support.helpers import generate, generate_sira, hooks, left_pad
 from tests.support.prompts import gemma_prompts, llava_prompts, qwen_prompts
@@ -169,6 +170,15 @@ def test_beta_leaves_only_plausible_tokens(llava: tiny.Tiny, beta: float):
         best = step.contrast[0].masked_fill(~plausible, -math.inf)
         best[tiny.SUPPRESS] = -math.inf
         assert token == int(best.argmax())
+
+
+def test_the_likeliest_token_is_plausible_whatever_the_cut(llava: tiny.Tiny):
+    """With beta = 1 it is the only one: the texts are greedy's. A token at the cut itself is left."""
+    tokens, _ = generate_sira(llava.model, llava.inputs, SiraConfig(k=3, alpha=3.0, beta=1.0))
+    assert torch.equal(tokens, generate(llava.model, llava.inputs))
+    z = torch.tensor([[0.0, math.log(0.5), math.log(0.49)], [2.0, 2.0, 1.0]])
+    for beta, kept in ((1.0, [[True, False, False], [True, True, False]]), (0.5, [[True, True, False]] * 2)):
+        assert plausible(torch.ones(2, 3), z, beta).isfinite().tolist() == kept
 
 
 def test_late_layers_report_the_full_stream_alone(llava: tiny.Tiny):

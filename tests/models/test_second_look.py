@@ -150,6 +150,15 @@ def test_nothing_recognised(demo):
     assert (check.objects, check.support, check.below(0.5)) == ((), 1.0, [])
 
 
+def test_what_is_at_the_line_is_supported(demo):
+    check = demo.check(CHELSEA, "A cat on a table beside a dog.")
+    least, *others = sorted(check.objects, key=lambda claim: claim.support)
+    assert others
+    assert least.support < others[0].support
+    assert check.below(least.support) == []
+    assert check.below(others[0].support) == [least]
+
+
 def test_ones_own_words(demo):
     check = demo.check(CHELSEA, "Eine Katze.", words=WordList.of(["Katze"], "deutsch"))
     assert [claim.thing for claim in check.objects] == ["katze"]

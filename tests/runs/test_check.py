@@ -15,6 +15,7 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.analysis.check.captions import find_captions
 from sira_cli.analysis.check.run import check_captions
+from sira_cli.analysis.check.summary import Summary
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.rewriting import Rewriter
@@ -133,6 +134,23 @@ def test_the_worst_come_first_and_the_sums_below(sira, demo, scenes, tmp_path):
         f"5 captions, {len(claims)} things: {below} of them, in {len(expected)} captions, below {limit:g}",
         "2 captions with nothing recognised (--objects: your own words)",
     ]
+
+
+def test_what_is_at_the_line_is_supported(demo, scenes):
+    """In the record, and in the sums: the least supported thing is at the line, and nothing is taken out."""
+    image, text = scenes / "0.png", TEXTS["0"]
+    line = demo.check(image, text).support
+    assert 0 < line < 1
+    above = min(claim.support for claim in demo.check(image, text).objects if claim.support > line)
+    for least, low in ((line, 0), (above, 1)):
+        [record] = [
+            event.record.to_record()
+            for event in check_captions(demo, find_captions(image), verify=Verify(min_support=least))
+            if isinstance(event, Finished)
+        ]
+        sums = Summary(least)
+        sums.add(record)
+        assert (record["fixed"] != text, len(record["dropped"]), sums.unsupported) == (bool(low), low, low)
 
 
 def test_below_shows_these_only_and_keeps_all(sira, scenes, tmp_path):

@@ -91,8 +91,11 @@ def test_a_text_longer_than_the_context_is_refused_before_it_is_decoded(address,
     ):
         answer = post(address, **change)
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "context_length_exceeded")
-    fits = next(text for count in range(longest, 0, -8) if len(lvlm.vocabulary.encode(text := word * count)) <= longest)
-    check_length(ChatRequest(messages=said(fits)), lvlm.vocabulary, longest)
+    chat = ChatRequest(messages=said(word * 9))
+    count = len(lvlm.vocabulary.encode(chat.messages[0].texts()))
+    check_length(chat, lvlm.vocabulary, count)
+    with pytest.raises(RequestError, match=f"has {count} tokens and more"):
+        check_length(chat, lvlm.vocabulary, count - 1)
 
 
 def test_who_goes_before_the_body_ends_is_no_failure_of_the_server(address, caplog):
