@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sira_cli import SiraConfig, attach
+from sira_cli import SettingsError, SiraConfig, attach
 
 
 def generate(model: Any, k: int | None = None, alpha: float = 0.5, beta: float | None = None, **arguments: Any) -> Any:
@@ -21,9 +21,15 @@ def generate(model: Any, k: int | None = None, alpha: float = 0.5, beta: float |
         What `model.generate` returns; `scores` are those of the contrast.
 
     Raises:
-        SettingsError: k, alpha or beta is out of range.
+        AttachError: another thread generates with the same model: one after the other, or together as one batch.
+        SettingsError: k, alpha or beta is out of range, or an argument is unknown.
         UnsupportedModelError: the model or the way of generating cannot be followed exactly.
         ImageTokenError: the prompt has no picture.
     """
     with attach(model, SiraConfig(k=k, alpha=alpha, beta=beta)):
-        return model.generate(**arguments)
+        try:
+            return model.generate(**arguments)
+        except ValueError as error:
+            if "`model_kwargs` are not used" not in str(error):
+                raise
+            raise SettingsError(f"{error}: the settings of SIRA are k, alpha and beta") from error

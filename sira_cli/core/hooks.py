@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ class Removable(Protocol):
 
 
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_attaching = threading.Lock()  # so that of two threads one is refused
 
 
 @contextmanager
@@ -32,10 +34,14 @@ def attached_hooks(norm: nn.Module) -> Iterator[list[Removable]]:
     Raises:
         AttachError: a decoder is attached to this model already.
     """
-    if norm in _attached:
-        raise AttachError("a decoder is attached to this model already: leave the first `with attach(...)` block first")
+    with _attaching:
+        if norm in _attached:
+            raise AttachError(
+                "a decoder is attached to this model already: leave the first `with attach(...)` block first; threads "
+                "that share a model generate one after the other, with a lock of theirs, or together as one batch"
+            )
+        _attached.add(norm)
     handles: list[Removable] = []
-    _attached.add(norm)
     try:
         yield handles
     finally:

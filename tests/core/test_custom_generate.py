@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Event
 
 import pytest
 import torch
@@ -10,7 +13,8 @@ from transformers.generation.streamers import BaseStreamer
 
 from sira_cli._version import __version__
 from sira_cli.core.config import SiraConfig
-from sira_cli.errors import ImageTokenError, SettingsError
+from sira_cli.core.hooks import attached_hooks
+from sira_cli.errors import AttachError, ImageTokenError, SettingsError
 from tests.support import tiny
 from tests.support.helpers import SlowContrast, generate, generate_sira
 
@@ -75,6 +79,66 @@ def test_wrong_settings_and_prompts_without_a_picture_are_refused_and_leave_no_h
     with pytest.raises(ImageTokenError):
         case.model.generate(input_ids=torch.tensor([[1, 2, 3]]), max_new_tokens=1, **OURS)
     assert torch.equal(decode(case, alpha=0.0), generate(case.model, case.inputs, max_new_tokens=6))
+
+
+def test_an_unknown_setting_is_told_which_ones_there_are(monkeypatch):
+    case = tiny.llava()
+    with pytest.raises(SettingsError, match=r"\['gamma'\].*: the settings of SIRA are k, alpha and beta"):
+        decode(case, gamma=2.0)
+    assert torch.equal(decode(case, alpha=0.0), generate(case.model, case.inputs, max_new_tokens=6))
+
+    def fails(**arguments):
+        raise ValueError("something else")
+
+    monkeypatch.setattr(case.model, "generate", fails)
+    with pytest.raises(ValueError, match="something else") as other:
+        decode(case)
+    assert not isinstance(other.value, SettingsError)
+
+
+def test_a_second_thread_is_refused_while_the_first_one_generates():
+    """It is told what to do; the first one's text is what it is alone, and then the model is free."""
+    case, found = tiny.llava(), []
+    alone = decode(case, k=3)
+
+    class Meanwhile(BaseStreamer):
+        def put(self, value: torch.Tensor) -> None:
+            if not found:
+                with ThreadPoolExecutor(1) as pool:
+                    found.append(pool.submit(decode, case, k=3).exception())
+
+        def end(self) -> None:
+            pass
+
+    assert torch.equal(decode(case, k=3, streamer=Meanwhile()), alone)
+    assert isinstance(found[0], AttachError)
+    assert "one after the other, with a lock of theirs, or together as one batch" in str(found[0])
+    assert torch.equal(decode(case, k=3), alone)
+
+
+def test_of_two_threads_that_attach_at_once_one_is_refused(monkeypatch):
+    """Both look whether the model is free before either has taken it, unless looking and taking are one."""
+    norm, both, refused = torch.nn.LayerNorm(2), Barrier(2), Event()
+
+    class Slow(set):
+        def __contains__(self, value: object) -> bool:
+            found = super().__contains__(value)
+            with suppress(BrokenBarrierError):
+                both.wait(0.2)
+            return found
+
+    def attach_once() -> None:
+        try:
+            with attached_hooks(norm):
+                refused.wait(1)
+        except AttachError:
+            refused.set()
+            raise
+
+    monkeypatch.setattr("sira_cli.core.hooks._attached", Slow())
+    with ThreadPoolExecutor(2) as pool:
+        tries = [pool.submit(attach_once) for _ in range(2)]
+    assert [type(error) for one in tries if (error := one.exception())] == [AttachError]
 
 
 def test_its_code_runs_only_for_those_who_trust_it():
