@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from sira_cli.core.forward_pass import OnStep
 
+LENGTHS = ("published", "text")
+
 
 @dataclass(frozen=True)
 class Opera(Method):
@@ -31,6 +33,8 @@ class Opera(Method):
         damping: factor on phi, which the paper does not have.
         threshold: after more than so many steps over one column in every beam, go back behind it.
         attempts: how often the search may go back to one place; 0: never.
+        length: what the score of a text that has ended is divided by: `published`: the tokens of prompt and text, a
+            picture as one, without the end token; `text`: those of the text, as transformers has it today.
     """
 
     name = "opera"
@@ -43,6 +47,7 @@ class Opera(Method):
     damping: float = setting(1e-7, "factor on the over-trust score (the authors' code: 1e-07, the paper: 1)", low=0)
     threshold: int = setting(15, "steps that trust one token, after which the search goes back", low=2)
     attempts: int = setting(5, "how often the search goes back to one place", low=0)
+    length: str = setting(LENGTHS[0], "length that scores of texts are divided by", choices=LENGTHS)
 
     def check_model(self, model: Any, config: SiraConfig) -> None:
         """Check the model's structure.

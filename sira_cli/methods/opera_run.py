@@ -63,13 +63,16 @@ class OperaRun:
         ends, pad = config._eos_token_tensor, config._pad_token_tensor
         ending = Ending(
             criteria=lambda ids: stopping_criteria(ids, None),
+            ends=input_ids.new_tensor([] if ends is None else ends.tolist()),
             kept=max(2, 1 + (0 if ends is None else len(ends))) * self._rule.beams,
             length_penalty=config.length_penalty,
             early_stopping=config.early_stopping,
             longest=config.max_length - input_ids.shape[1],
         )
-        prompts = zip(input_ids, self._image, strict=True)
-        searches = [Search(self._rule, prompt, image, ending) for prompt, image in prompts]
+        mask = kwargs.get("attention_mask")
+        padding = [0] * len(input_ids) if mask is None else (mask == 0).sum(dim=-1).tolist()
+        prompts = zip(input_ids, self._image, padding, strict=True)
+        searches = [Search(self._rule, *prompt, ending) for prompt in prompts]
         filler = int(pad if pad is not None else ends[0] if ends is not None else 0)
         self._processors, self._prompts, self._filler = logits_processor, input_ids, filler
         self._search(searches, self.passes.prompt(input_ids, kwargs))

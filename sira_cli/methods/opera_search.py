@@ -36,6 +36,7 @@ class Rule:
     damping: float
     threshold: int
     attempts: int
+    length: str
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,14 @@ class Ending:
 
     Attributes:
         criteria: `[N, S + t]` ids -> `[N]` bool, whether each has ended.
+        ends: `[E]` end tokens.
         kept: continuations that are ranked at each step: (end tokens + 1) K, so that K of them go on.
         length_penalty, early_stopping: of the generation config.
         longest: new tokens at most.
     """
 
     criteria: Callable[[Tensor], Tensor]
+    ends: Tensor
     kept: int
     length_penalty: float
     early_stopping: bool | str
@@ -84,13 +87,14 @@ class Search:
         longest: tokens that the beams had at most so far.
     """
 
-    def __init__(self, rule: Rule, prompt: Tensor, image: Tensor, ending: Ending) -> None:
+    def __init__(self, rule: Rule, prompt: Tensor, image: Tensor, padding: int, ending: Ending) -> None:
         """Begin with an empty text.
 
         Args:
             rule: of the method.
             prompt: `[S]` ids, left-padded.
             image: `[S]` bool, its image tokens.
+            padding: tokens of the prompt that are none of its own.
             ending: when texts end.
         """
         self.beams = Beams(
@@ -100,6 +104,10 @@ class Search:
         )
         self.done, self.longest = False, 0
         self._rule, self._prompt, self._image, self._ending = rule, prompt, image, ending
+        self._published = rule.length == "published"
+        # LLaVA's prompts have one placeholder per picture in the published code, where `generate` gets them.
+        rest = int((image[1:] & image[:-1]).sum())  # image tokens that follow one
+        self._counted = len(prompt) - padding - rest if self._published else 0
         # Of each step since the beginning of the text; a way back shortens them.
         self._before: list[Beams] = []
         self._trusted: list[list[int]] = []  # by beam, the column that most of its candidates trust most
@@ -194,11 +202,14 @@ class Search:
         now, ending, beams = self.beams, self._ending, self._rule.beams
         finished = list(now.finished)
         if now.open and not (len(finished) == beams and ending.early_stopping is True):
-            final = (scores / self.length**ending.length_penalty).tolist()
+            without = torch.isin(tokens[:, -1], ending.ends) * self._published  # [K], an end token that does not count
+            final = (scores / (self._counted + self.length - without.int()) ** ending.length_penalty).tolist()
             finished += [(final[row], tokens[row]) for row in ended.nonzero().flatten().tolist()]
         finished = sorted(finished, key=lambda text: -text[0])[:beams]
         hoped = ending.longest if ending.early_stopping == "never" and ending.length_penalty > 0 else self.length
-        best = float(now.scores[0] / hoped**ending.length_penalty)
+        # The published search hopes for the best continuation, even if it has just ended.
+        hopeful = scores[0] if self._published else now.scores[0]
+        best = float(hopeful / (self._counted + hoped) ** ending.length_penalty)
         worst = finished[-1][0] if len(finished) == beams else ENDED
         self.beams = replace(now, finished=tuple(finished), open=now.open and best > worst)
 

@@ -19,6 +19,7 @@ from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 from sira_cli.methods.attaching import attach
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.opera_run import OperaRun
+from sira_cli.methods.opera_search import Ending, Rule, Search
 from sira_cli.models.preset import Generation
 from sira_cli.models.repetition import processors_of
 from tests.support import decoding, tiny
@@ -92,7 +93,7 @@ def test_equals_its_reference(name: str):
 
 def test_the_defaults_are_the_authors():
     settings = {"beams": 5, "candidates": 5, "scale": 50, "penalty": 1, "damping": 1e-7, "threshold": 15, "attempts": 5}
-    assert Opera().settings() == settings
+    assert Opera().settings() == {**settings, "length": "published"}
 
 
 @pytest.mark.parametrize("change", [{"penalty": 0.0}, {"penalty": 3.0}, {"damping": 1.0}, {"scale": 5.0}])
@@ -111,7 +112,7 @@ def test_each_strength_is_felt_and_is_the_reference_s(change: dict):
 def test_without_strength_and_with_every_token_a_candidate_it_is_beam_search(name: str):
     """Log-probabilities are those among the candidates: with fewer of them beams are weighed in another way."""
     case = case_of(name)
-    method = Opera(penalty=0, candidates=tiny.VOCABULARY, attempts=0)
+    method = Opera(penalty=0, candidates=tiny.VOCABULARY, attempts=0, length="text")
     for settings in ({}, {"eos_token_id": [150, 145, 45, 35, 117], "length_penalty": 0.5, "early_stopping": True}):
         beams = generate(case.model, case.inputs, num_beams=5, **settings)
         assert decoded(method, case, suppress_tokens=tiny.SUPPRESS, **settings)[0] == beams.tolist()
@@ -129,16 +130,45 @@ def test_texts_end_as_in_beam_search(early_stopping, length_penalty: float):
     case, ends = case_of("LLaVA-1.5"), [150, 145, 131, 123, 7]
     settings = {"early_stopping": early_stopping, "length_penalty": length_penalty, "eos_token_id": ends}
     beams = generate(case.model, case.inputs, num_beams=4, max_new_tokens=14, **settings).tolist()
-    method = Opera(beams=4, penalty=0, candidates=tiny.VOCABULARY, attempts=0)
+    method = Opera(beams=4, penalty=0, candidates=tiny.VOCABULARY, attempts=0, length="text")
     assert decoded(method, case, max_new_tokens=14, **settings)[0] == beams
 
 
-@pytest.mark.parametrize("name", ["LLaVA-1.5", "Pixtral (LLaVA)"])
-def test_ends_equal_the_reference_s(name: str):
-    case, ends = case_of(name), (150, 45, 35, 6)
-    slow = expected(Opera(), case, 8, ends)
-    assert slow.tokens[-1] in ends
-    assert decoded(Opera(), case, max_new_tokens=8, eos_token_id=list(ends))[0] == [slow.tokens]
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("LLaVA-1.5", (150, 45, 35, 6)),
+        ("LLaVA-1.5", (123, 183, 97, 131)),
+        ("LLaVA-1.5", (97, 7, 156, 188)),
+        ("Pixtral (LLaVA)", (150, 45, 35, 6)),
+        ("Pixtral (LLaVA)", (122, 180, 31, 93)),
+    ],
+)
+def test_ends_equal_the_reference_s_by_either_length(name: str, ends: tuple[int, ...]):
+    """A published score is divided by more, so that a longer text gains less by its length."""
+    case, method, texts = case_of(name), Opera(beams=3, candidates=4, damping=0.01), {}
+    for length in ("published", "text"):
+        named = method.with_settings(length=length)
+        texts[length] = expected(named, case, 12, ends).tokens
+        assert decoded(named, case, max_new_tokens=12, eos_token_id=list(ends))[0] == [texts[length]]
+    assert texts["published"][-1] in ends
+    assert len(texts["published"]) <= len(texts["text"])
+    assert (texts["published"] != texts["text"]) == (150 not in ends)
+
+
+def test_a_text_that_ended_is_divided_by_prompt_and_text_without_the_end():
+    """By hand: two pictures of 2 and 3 tokens among 4 of text count as two; 3 tokens of padding count nothing."""
+    image = torch.tensor([False] * 4 + [True] * 2 + [False] * 2 + [True] * 3 + [False])
+    rule = Rule(**Opera(beams=2).settings())
+    ending = Ending(lambda ids: ids[:, -1] == 9, torch.tensor([9]), 4, 1.0, False, 5)
+    search = Search(rule, torch.ones(12, dtype=torch.long), image, 3, ending)
+    scores = torch.full((2, 10), -torch.inf)
+    scores[0, 8], scores[0, 9] = -1.0, -2.0
+    search.weigh(torch.zeros(2, 10), torch.tensor([[8, 9]] * 2), torch.ones(2, 2, 13))
+    search.step(scores)
+    [(score, tokens)] = search.beams.finished
+    assert (score, tokens.tolist()) == (pytest.approx(-2.0 / (4 + 2), abs=1e-6), [9])
+    assert search.beams.open  # -1 by 7 may still be better
 
 
 def test_a_last_layer_with_a_sliding_window():

@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,14 +47,17 @@ class Text:
 
 
 class SlowOpera:
-    def __init__(self, case: Tiny, settings: dict[str, float], ends: tuple[int, ...] = (), suppress=tuple(SUPPRESS)):
+    def __init__(self, case: Tiny, settings: dict[str, Any], ends: tuple[int, ...] = (), suppress=tuple(SUPPRESS)):
         self.case, self.ends, self.suppress = case, ends, list(suppress)
         self.model = copy.deepcopy(case.model)
         self.model.set_attn_implementation("eager")
         self.beams, self.candidates = int(settings["beams"]), int(settings["candidates"])
         self.scale, self.strength, self.damping = settings["scale"], settings["penalty"], settings["damping"]
         self.threshold, self.attempts = settings["threshold"], settings["attempts"]
+        self.published = settings["length"] == "published"
         self.prompt = case.inputs["input_ids"].shape[1]
+        # Tokens that the published scorer counts of a prompt: a picture is one.
+        self.counted = sum(1 if on else len(list(run)) for on, run in groupby(case.image[0].tolist()))
 
     @torch.no_grad()
     def run(self, texts: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -142,7 +147,8 @@ class SlowOpera:
         for rank, (score, number, token) in enumerate(totals[: max(2, 1 + len(self.ends)) * self.beams]):
             if token in self.ends or length == steps:
                 if rank < self.beams:
-                    said.append((score / length, [*now.beams[number].tokens, token]))
+                    own = length - (self.published and token in self.ends)
+                    said.append((score / self.divisor(own), [*now.beams[number].tokens, token]))
             elif len(going) < self.beams:
                 going.append((score, number, token))
         said = sorted(said, key=lambda text: -text[0])[: self.beams]
@@ -150,7 +156,11 @@ class SlowOpera:
         states.append(State([Beam([*now.beams[n].tokens, token], score) for score, n, token in going], said))
         if length == steps:
             return True
-        return len(said) == self.beams and going[0][0] / length <= said[-1][0]
+        hope = totals[0][0] if self.published else going[0][0]
+        return len(said) == self.beams and hope / self.divisor(length) <= said[-1][0]
+
+    def divisor(self, length: int) -> int:
+        return length + self.counted if self.published else length
 
 
 def mode(values: list[int]) -> int:
