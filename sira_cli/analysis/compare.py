@@ -9,10 +9,10 @@ for pair in comparison.changed:
 from __future__ import annotations
 
 import json
-import os
 import re
+from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -20,17 +20,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
+from sira_cli.analysis.record_file import Record, RecordFile, Records, aligned, name_of
 from sira_cli.errors import DataError
 from sira_cli.models.records import configuration_of
-from sira_cli.pictures.stores import is_uri
 
 SCHEMA = "sira.compare/1"
-_SCHEMAS = ("sira.caption/", "sira.ask/")
 # A word or a mark with the white space before it; Chinese and Japanese characters stand alone.
 _PIECE = re.compile(r"\s*(?:[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+(?:['\u2019-]\w+)*|[^\w\s])")
 _FIGURES = {"words": "words per text", "output_tokens": "tokens per text", "duration_ms": "ms per picture"}
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,34 @@ class Pair:
             line += f"{{+{stretch.b.strip()}+}}" if stretch.b else ""
         return line.strip()
 
+    def to_record(self) -> dict[str, Any]:
+        """Return both texts and what differs, ready for JSON."""
+        return {
+            "file_name": self.name,
+            "a": self.a["text"],
+            "b": self.b["text"],
+            "error_a": self.a["error"],
+            "error_b": self.b["error"],
+            "marked": self.marked(),
+        }
+
+
+class Pairs(Sequence[Pair]):
+    """Records of the same pictures in both files, read when they are looked at."""
+
+    def __init__(self, a: Records, b: Records) -> None:
+        """Lay records side by side; both have the same length."""
+        self._a, self._b = a, b
+
+    def __len__(self) -> int:
+        return len(self._a)
+
+    def __getitem__(self, place: Any) -> Any:
+        if not isinstance(place, int):
+            return Pairs(self._a[place], self._b[place])
+        a = self._a[place]
+        return Pair(name_of(a), a, self._b[place])
+
 
 @dataclass(frozen=True)
 class Side:
@@ -97,21 +124,31 @@ class Side:
 
     Attributes:
         path: the file.
-        records: the newest record of each picture, by its name.
+        records: the newest record of each picture.
     """
 
     path: Path
-    records: dict[str, Record]
+    records: Records
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What is equal in all its records."""
-        return configuration_of(next(iter(self.records.values())))
+        return configuration_of(self.records[0])
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """What one look at all pairs finds: the places of those that differ, and what `Comparison` says of the others."""
+
+    changed: list[int]
+    figures: dict[str, tuple[array[float], array[float]]]
+    finish_reasons: tuple[Counter[str], Counter[str]]
+    words: tuple[Counter[str], Counter[str]]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between two files of records.
+    """What differs between two files of records, which stay on disk.
 
     Attributes:
         a, b: the files.
@@ -121,19 +158,39 @@ class Comparison:
 
     a: Side
     b: Side
-    pairs: list[Pair]
+    pairs: Pairs
     only_a: list[str]
     only_b: list[str]
 
+    @cached_property
+    def _sums(self) -> _Sums:
+        figures = {title: (array("d"), array("d")) for title in _FIGURES.values()}
+        sums = _Sums([], figures, (Counter(), Counter()), (Counter(), Counter()))
+        for number, pair in enumerate(self.pairs):
+            for reasons, record in zip(sums.finish_reasons, (pair.a, pair.b), strict=True):
+                reasons[str(record["finish_reason"])] += 1
+            if pair.ok:
+                for name, title in _FIGURES.items():
+                    for values, record in zip(sums.figures[title], (pair.a, pair.b), strict=True):
+                        values.append(_figure(record, name))
+            if not pair.equal:
+                sums.changed.append(number)
+                if pair.ok:
+                    a, b = (_vocabulary(record["text"]) for record in (pair.a, pair.b))
+                    sums.words[0].update(a - b)
+                    sums.words[1].update(b - a)
+        return sums
+
     @property
-    def changed(self) -> list[Pair]:
+    def changed(self) -> Pairs:
         """The pictures whose texts differ."""
-        return [pair for pair in self.pairs if not pair.equal]
+        changed: Pairs = self.pairs[np.array(self._sums.changed, dtype=np.int64)]
+        return changed
 
     @property
     def equal(self) -> int:
         """How many pictures have the same text in both."""
-        return len(self.pairs) - len(self.changed)
+        return len(self.pairs) - len(self._sums.changed)
 
     @property
     def settings(self) -> dict[str, tuple[Any, Any]]:
@@ -145,18 +202,12 @@ class Comparison:
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
         """Means over the pictures that have a text in both; none if there are none."""
-        both = [(pair.a, pair.b) for pair in self.pairs if pair.ok]
-        if not both:
-            return {}
-        return {
-            title: (fmean(_figure(a, name) for a, _ in both), fmean(_figure(b, name) for _, b in both))
-            for name, title in _FIGURES.items()
-        }
+        return {title: (fmean(a), fmean(b)) for title, (a, b) in self._sums.figures.items() if a}
 
     @property
     def finish_reasons(self) -> dict[str, tuple[int, int]]:
         """How texts ended, of the pictures that both have."""
-        a, b = (Counter(str(pair_side["finish_reason"]) for pair_side in side) for side in self._sides())
+        a, b = self._sums.finish_reasons
         return {reason: (a[reason], b[reason]) for reason in sorted(a | b)}
 
     @property
@@ -165,18 +216,22 @@ class Comparison:
 
         The words whose numbers differ most come first.
         """
-        gone: Counter[str] = Counter()
-        new: Counter[str] = Counter()
-        for pair in self.changed:
-            if pair.ok:
-                a, b = (_vocabulary(record["text"]) for record in (pair.a, pair.b))
-                gone.update(a - b)
-                new.update(b - a)
+        gone, new = self._sums.words
         order = sorted(gone | new, key=lambda word: (-abs(gone[word] - new[word]), -gone[word] - new[word], word))
         return {word: (gone[word], new[word]) for word in order}
 
     def to_record(self) -> dict[str, Any]:
         """Return all of it, ready for JSON."""
+        return self._head() | {"changed": [pair.to_record() for pair in self.changed]}
+
+    def json_parts(self) -> Iterator[str]:
+        """Yield what `json.dumps` makes of `to_record`, part by part: all texts may be more than the memory holds."""
+        yield json.dumps(self._head(), ensure_ascii=False)[:-1] + ', "changed": ['
+        for number, pair in enumerate(self.changed):
+            yield ", " * bool(number) + json.dumps(pair.to_record(), ensure_ascii=False)
+        yield "]}"
+
+    def _head(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
             "a": str(self.a.path),
@@ -187,21 +242,7 @@ class Comparison:
             "figures": self.figures,
             "finish_reasons": self.finish_reasons,
             "words": self.words,
-            "changed": [
-                {
-                    "file_name": pair.name,
-                    "a": pair.a["text"],
-                    "b": pair.b["text"],
-                    "error_a": pair.a["error"],
-                    "error_b": pair.b["error"],
-                    "marked": pair.marked(),
-                }
-                for pair in self.changed
-            ],
         }
-
-    def _sides(self) -> tuple[list[Record], list[Record]]:
-        return [pair.a for pair in self.pairs], [pair.b for pair in self.pairs]
 
 
 def compare(a: str | Path, b: str | Path) -> Comparison:
@@ -214,58 +255,15 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
         DataError: one of them is no file of records, or they have no picture in common.
     """
     first, second = Path(a), Path(b)
-    sides = [(path, _read(path)) for path in (first, second)]
-    best: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
-    for identify in (_by_name, _by_path, _by_content):
-        found_a, found_b = ({identify(record, path): record for record in records} for path, records in sides)
-        if len(found_a.keys() & found_b.keys()) > len(best[0].keys() & best[1].keys()):
-            best = found_a, found_b
-    in_a, in_b = best
-    if not in_a:
+    found = aligned(RecordFile(first), RecordFile(second))
+    if found is None:
         raise DataError(f"{first} and {second} have no picture in common: give records about the same pictures")
-    return Comparison(
-        Side(first, in_a),
-        Side(second, in_b),
-        [Pair(_by_name(record, first), record, in_b[key]) for key, record in in_a.items() if key in in_b],
-        [_by_name(record, first) for key, record in in_a.items() if key not in in_b],
-        [_by_name(record, second) for key, record in in_b.items() if key not in in_a],
+    in_a, in_b, places_a, places_b = found
+    only_a, only_b = (
+        [name_of(record) for record in records[np.delete(np.arange(len(records)), places)]]
+        for records, places in ((in_a, places_a), (in_b, places_b))
     )
-
-
-def _read(path: Path) -> list[Record]:
-    """Return the records of a file; a torn last line, of a run that was killed, is left out."""
-    records: list[Record] = []
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}: expected a file of records (.jsonl)") from error
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            record = json.loads(line)
-            if not record["schema"].startswith(_SCHEMAS) or not isinstance(record["text"], str):
-                raise ValueError
-            configuration_of(record)
-            records.append({"finish_reason": "", "error": "", "image_sha256": "", **record})
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise DataError(f"{path}: line {number} is no record of sira caption or sira ask") from None
-    if not records:
-        raise DataError(f"{path}: holds no records: expected a file that sira caption or sira ask wrote with -o")
-    return records
-
-
-def _by_name(record: Record, path: Path) -> str:
-    return str(record.get("id") or record["file_name"])
-
-
-def _by_path(record: Record, path: Path) -> str:
-    name = _by_name(record, path)
-    if is_uri(name) or "id" in record:
-        return name
-    return os.path.normpath(path.parent.resolve() / name)
-
-
-def _by_content(record: Record, path: Path) -> str:
-    return str(record["image_sha256"] or _by_name(record, path))
+    return Comparison(Side(first, in_a), Side(second, in_b), Pairs(in_a[places_a], in_b[places_b]), only_a, only_b)
 
 
 def _figure(record: Record, name: str) -> float:

@@ -30,9 +30,9 @@ def compare(
 
     comparison = comparing.compare(a, b)
     if json:
-        from json import dumps
-
-        print(dumps(comparison.to_record(), ensure_ascii=False))
+        for part in comparison.json_parts():
+            print(part, end="")
+        print()
         return
     if not summary:
         for pair in comparison.changed:

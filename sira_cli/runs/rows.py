@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -21,17 +20,41 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         DataError: the file cannot be read, or a row is no JSON object.
     """
-    content = read_text(path)
-    if content.lstrip().startswith("["):
-        rows = parse_json(path, content)
-        for number, row in enumerate(rows, start=1):
-            yield _object(f"{path}: row {number}", row)
-        return
-    for number, line in enumerate(content.split("\n"), start=1):
+    lines, begun = enumerate(_lines(path), start=1), False
+    for number, line in lines:
+        if not begun and line.lstrip().startswith("["):
+            content = line + "".join(more for _, more in lines)
+            for place, row in enumerate(parse_json(path, content, number), start=1):
+                yield _object(f"{path}: row {place}", row)
+            return
         if line.strip() == "{":
             raise DataError(f"{path}: line {number}: expected one object per line, or one JSON array of objects")
         if line.strip():
-            yield _object(f"{path}: line {number}", parse_json(path, line, number))
+            begun = True
+            yield _object(f"{path}: line {number}", parse_json(path, line.removesuffix("\n"), number))
+
+
+def is_array(path: Path) -> bool:
+    """Return whether a file holds one JSON array: whether that is how it begins.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    return next((line.lstrip() for line in _lines(path) if line.strip()), "").startswith("[")
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file, with their ends, one after the other: it may be larger than the memory."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            yield from file
+    except (OSError, UnicodeDecodeError) as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError | UnicodeDecodeError) -> DataError:
+    """Return what is said of a text file that cannot be read."""
+    return DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
 
 
 def read_cells(path: Path) -> Iterator[list[str]]:
@@ -42,22 +65,28 @@ def read_cells(path: Path) -> Iterator[list[str]]:
     """
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
-        yield from csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter)
+        yield from csv.reader(_lines(path), delimiter=delimiter)
     except csv.Error as error:
         raise DataError(f"{path}: is no table: {error}") from error
 
 
-def read_table(path: Path) -> tuple[tuple[str, ...], list[tuple[str, dict[str, Any]]]]:
-    """Return the columns of a CSV or TSV file, and its rows, each with where it stands.
+def read_table(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
+    """Return the columns of a CSV or TSV file, and its rows one after the other, each with where it stands.
 
     Raises:
-        DataError: the file cannot be read, two columns have the same name, or a row has more cells than the head.
+        DataError: the file cannot be read, two columns have the same name, or (at that row) one has more cells than
+            the head.
     """
     cells = read_cells(path)
     columns = tuple(next(cells, ()))
     if len({*columns}) < len(columns):
         raise DataError(f"{path}: two columns have the same name: {some(columns)}")
-    rows: list[tuple[str, dict[str, Any]]] = []
+    return columns, _table_rows(path, columns, cells)
+
+
+def _table_rows(
+    path: Path, columns: tuple[str, ...], cells: Iterator[list[str]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, row in enumerate(cells, start=2):
         if len(row) > len(columns):
             raise DataError(
@@ -65,8 +94,7 @@ def read_table(path: Path) -> tuple[tuple[str, ...], list[tuple[str, dict[str, A
                 "a text with a comma or a tab needs quotes"
             )
         if row:
-            rows.append((f"{path}: row {number}", dict(zip(columns, row, strict=False))))
-    return columns, rows
+            yield f"{path}: row {number}", dict(zip(columns, row, strict=False))
 
 
 def read_json(path: Path) -> Any:
@@ -107,7 +135,7 @@ def read_text(path: Path) -> str:
                 pieces.append(piece)
         return "".join(pieces)
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise unreadable(path, error) from error
 
 
 def entries(path: Path) -> Iterator[tuple[str, Any]]:

@@ -155,11 +155,16 @@ def find_captions(
         file = CaptionFile.read(path, image_column, text_column)
         found.files.append(file)
         for row in file.rows:
+            is_enough = limit is not None and len(found.pictures) >= limit
+            if is_enough and shard is None and row.text is not None:
+                continue
             picture = recorded(row.image, images or path.parent, allow_private=allow_private)
             if shard is not None and not shard.holds(picture.relative):
                 continue
             if row.failed:
                 found.failed += 1
+            elif is_enough and row.text is not None:
+                continue
             found._rows.append((row, None if row.failed else found.add(picture, row.text)))
     if not found.pictures and (shard is None or found.without or found.failed):
         raise DataError(f"{one_line(places[0])}: holds no captions")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sira_cli.errors import DataError
 from sira_cli.files import replacing
-from sira_cli.runs.rows import read_rows, read_table, read_text, some, text_of
+from sira_cli.runs.rows import is_array, read_rows, read_table, some, text_of
 
 TABLES = (".csv", ".tsv")
 ENDINGS = (".jsonl", ".json", *TABLES)
@@ -50,7 +50,7 @@ class CaptionFile:
         image_column, text_column: which columns count.
         is_array: whether it is one JSON array.
         own: whether it holds records of sira.
-        rows: what is in it; of records about the same picture, the newest.
+        newest: of pictures with several such records, the newest and where it stands.
     """
 
     path: Path
@@ -59,11 +59,11 @@ class CaptionFile:
     text_column: str
     is_array: bool
     own: bool
-    rows: tuple[Row, ...]
+    newest: Mapping[Any, tuple[str, dict[str, Any]]]
 
     @classmethod
     def read(cls, path: Path, image_column: str | None = None, text_column: str | None = None) -> CaptionFile:
-        """Read a file.
+        """Read a file through. Its rows are not kept: it may be larger than the memory.
 
         Args:
             path: ends in one of `ENDINGS`.
@@ -72,19 +72,29 @@ class CaptionFile:
         Raises:
             DataError: it cannot be read, holds nothing, or lacks a column; the message names those that there are.
         """
-        is_table = path.suffix.lower() in TABLES
-        columns, rows = read_table(path) if is_table else ((), list(read_rows(path)))
-        if not rows:
+        columns, names, own, newest, by = _scan(path, image_column)
+        if own is None:
             raise DataError(f"{path}: holds no captions")
-        names = columns or tuple(dict.fromkeys(name for _, values in rows for name in values))
         image = _column(path, names, "image_column", image_column, IMAGE_COLUMNS)
         text = _column(path, names, "text_column", text_column, TEXT_COLUMNS)
-        own = is_record(rows[0][1])
-        if own:
-            rows = list({values.get("id", values.get(image)): (where, values) for where, values in rows}.values())
-        is_array = not is_table and read_text(path).lstrip().startswith("[")
-        found = cls(path, columns, image, text, is_array, own, ())
-        return replace(found, rows=tuple(found._row(where, values) for where, values in rows))
+        if own and image != by:
+            newest = _scan(path, image).newest
+        return cls(path, columns, image, text, not columns and is_array(path), own, newest)
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """Its rows, read again one after the other; of records about the same picture, the newest.
+
+        Raises:
+            DataError: a row names no picture, or its text is none.
+        """
+        again = dict(self.newest)
+        for where, values in _values(self.path)[1]:
+            if self.own and (same := _same(values, self.image_column)) in self.newest:
+                if same not in again:
+                    continue
+                where, values = again.pop(same)
+            yield self._row(where, values)
 
     def _row(self, where: str, values: dict[str, Any]) -> Row:
         image = text_of(where, values, self.image_column)
@@ -119,6 +129,43 @@ class CaptionFile:
                 file.writelines(json.dumps(values, ensure_ascii=False).encode() + b"\n" for values in changed)
 
 
+class _Scan(NamedTuple):
+    """What a pass over a file finds. `own`: None without a row; `by`: the column that says which picture it is."""
+
+    columns: tuple[str, ...]
+    names: tuple[str, ...]
+    own: bool | None
+    newest: dict[Any, tuple[str, dict[str, Any]]]
+    by: str | None
+
+
+def _scan(path: Path, by: str | None) -> _Scan:
+    columns, rows = _values(path)
+    names = dict.fromkeys(columns)
+    own: bool | None = None
+    seen: set[Any] = set()
+    newest: dict[Any, tuple[str, dict[str, Any]]] = {}
+    for where, values in rows:
+        names.update(dict.fromkeys(values))
+        if own is None:
+            own, by = is_record(values), by or _usual(tuple(names), IMAGE_COLUMNS)
+        if own:
+            same = _same(values, by)
+            if same in seen:
+                newest[same] = where, values
+            seen.add(same)
+    return _Scan(columns, tuple(names), own, newest, by)
+
+
+def _values(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
+    return read_table(path) if path.suffix.lower() in TABLES else ((), read_rows(path))
+
+
+def _same(values: Mapping[str, Any], by: str | None) -> Any:
+    """Return what is equal in two records of the same picture."""
+    return values.get("id", values.get(by))  # type: ignore[arg-type] # None is no column
+
+
 def is_record(values: Mapping[str, Any]) -> bool:
     """Return whether a row is a record of sira."""
     return str(values.get("schema", "")).startswith("sira.")
@@ -140,11 +187,16 @@ def _column(path: Path, names: Sequence[str], option: str, given: str | None, us
         if given in names:
             return given
         raise DataError(f"{path}: no column {given!r} (`{option}=`), but {some(names) or 'none at all'}")
-    lower = {name.lower(): name for name in reversed(names)}
-    for name in usual:
-        if name in lower:
-            return lower[name]
+    found = _usual(names, usual)
+    if found is not None:
+        return found
     raise DataError(
         f"{path}: expected a column {', '.join(usual[:-1])} or {usual[-1]}, found {some(names) or 'none'}: "
         f"name yours with `{option}=`"
     )
+
+
+def _usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
+    """Return the first usual name that there is, in whatever case."""
+    lower = {name.lower(): name for name in reversed(names)}
+    return next((lower[name] for name in usual if name in lower), None)

@@ -1,0 +1,146 @@
+"""A file of records that stays on disk: each record is found again by where it begins, and by what it is about."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sira_cli.errors import DataError
+from sira_cli.models.records import configuration_of
+from sira_cli.pictures.stores import is_uri
+
+Record = Mapping[str, Any]
+Numbers = NDArray[np.int64]  # of records in a file, from 0 on
+_SCHEMAS = ("sira.caption/", "sira.ask/")
+
+
+class RecordFile:
+    """Records of `sira caption` or `sira ask`; a torn last line, of a run that was killed, is left out.
+
+    Attributes:
+        path: the file.
+        identities: what tells the picture of each record: its name, its path, its content; a hash each.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the file through.
+
+        Raises:
+            DataError: it is no file of records.
+        """
+        self.path = path
+        try:
+            self._file = _seekable(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}: expected a file of records (.jsonl)") from error
+        weakref.finalize(self, self._file.close)
+        self._starts = array("q", [0])
+        folder = path.parent.resolve()
+        hashes = [array("q") for _ in range(3)]
+        for number, line in enumerate(self._lines(), start=1):
+            try:
+                record = _record(line)
+                name = name_of(record)
+                is_known = is_uri(name) or "id" in record
+                found = (name, name if is_known else os.path.normpath(folder / name), record["image_sha256"] or name)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise DataError(f"{path}: line {number} is no record of sira caption or sira ask") from None
+            for each, identity in zip(hashes, found, strict=True):
+                each.append(hash(str(identity)))
+            self._starts.append(self._starts[-1] + len(line))
+        if len(self._starts) == 1:
+            raise DataError(f"{path}: holds no records: expected a file that sira caption or sira ask wrote with -o")
+        self.identities: tuple[Numbers, ...] = tuple(np.array(each, dtype=np.int64) for each in hashes)
+
+    def __getitem__(self, number: int) -> Record:
+        """Read a record."""
+        start, end = self._starts[number], self._starts[number + 1]
+        self._file.seek(start)
+        return _record(self._file.read(end - start))
+
+    def _lines(self) -> Iterator[bytes]:
+        return (line for line in self._file if line.endswith(b"\n"))
+
+
+class Records(Sequence[Record]):
+    """Some records of a file, read when they are looked at."""
+
+    def __init__(self, file: RecordFile, numbers: Numbers) -> None:
+        self._file, self._numbers = file, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, int):
+            return self._file[int(self._numbers[place])]
+        return Records(self._file, self._numbers[place])
+
+
+def aligned(a: RecordFile, b: RecordFile) -> tuple[Records, Records, Numbers, Numbers] | None:
+    """Return the newest records of each picture in both files, and which of them are of the same pictures.
+
+    A picture is the same if it has the same name in both; if more are in common by path (the files lie in different
+    folders) or by content (the pictures were moved), that decides.
+
+    Returns:
+        The records of both, in the order in which the pictures come first, and the places there of those in common;
+        None if nothing is in common.
+    """
+    best: tuple[Records, Records, Numbers, Numbers] | None = None
+    for in_a, in_b in zip(a.identities, b.identities, strict=True):
+        (keys_a, numbers_a), (keys_b, numbers_b) = _newest(in_a), _newest(in_b)
+        places_a = np.flatnonzero(np.isin(keys_a, keys_b))
+        if len(places_a) > (0 if best is None else len(best[2])):
+            order = np.argsort(keys_b)
+            places_b = order[np.searchsorted(keys_b, keys_a[places_a], sorter=order)]
+            best = Records(a, numbers_a), Records(b, numbers_b), places_a, places_b
+    return best
+
+
+def name_of(record: Record) -> str:
+    """Return what a record calls its picture."""
+    return str(record.get("id") or record["file_name"])
+
+
+def _newest(keys: Numbers) -> tuple[Numbers, Numbers]:
+    """Return each key once, in the order in which they come first, and the number of the last record that has it."""
+    _, first = np.unique(keys, return_index=True)
+    found, last = np.unique(keys[::-1], return_index=True)
+    order = np.argsort(first)
+    return found[order], (len(keys) - 1 - last)[order]
+
+
+def _record(line: bytes) -> Record:
+    """Return the record in a line.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: there is none.
+    """
+    record = json.loads(line)
+    if not record["schema"].startswith(_SCHEMAS) or not isinstance(record["text"], str):
+        raise ValueError
+    configuration_of(record)
+    return {"finish_reason": "", "error": "", "image_sha256": "", **record}
+
+
+def _seekable(path: Path) -> IO[bytes]:
+    """Open a file; what comes through a pipe is laid into one that is gone when it is closed."""
+    file = path.open("rb")
+    if file.seekable():
+        return file
+    with file:
+        copy = tempfile.TemporaryFile()  # noqa: SIM115 # the caller closes it
+        shutil.copyfileobj(file, copy)
+    copy.seek(0)
+    return copy
