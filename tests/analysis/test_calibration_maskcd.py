@@ -32,7 +32,7 @@ def find(ids):
     return ids == tiny.IMAGE
 
 
-@pytest.mark.parametrize("name", list(tiny.FAMILIES))
+@pytest.mark.parametrize("name", tiny.WITH_HEADS)
 def test_each_step_s_mass_is_that_of_an_eager_pass_over_the_whole_text(name):
     case = case_of(name)
     kept = case.model.get_decoder().config._attn_implementation

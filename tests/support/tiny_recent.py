@@ -56,6 +56,9 @@ def qwen3_5(experts: bool = False) -> Tiny:
         vision_end_token_id=103,
     )
     model = build(config, model_class, scale=5.0)  # with 7, steps and chunks of the model's own differ by 1e-4
+    for name, parameter in model.named_parameters():
+        if name.endswith("A_log"):  # new ones forget a row within a few others: dropping it would change nothing
+            parameter.copy_(torch.linspace(-5.0, -2.0, len(parameter)))
     return Tiny(model, qwen_inputs(prompt(seed=6)), {"mm_token_type_ids": 0})
 
 
