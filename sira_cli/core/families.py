@@ -215,7 +215,7 @@ def output_projections(model: Any) -> list[nn.Module]:
     found = [getattr(mixer.module, "o_proj", None) for mixer in find_backbone(model).mixers]
     if None in found:
         raise UnsupportedModelError(
-            f"{type(model).__name__} has layers without attention heads and their `o_proj`: "
+            f"{type(model).__name__} has layers with no `o_proj` to hook (no attention heads, or another name for it): "
             "methods that change heads (ict, maskcd) cannot decode it"
         )
     return [projection for projection in found if projection is not None]

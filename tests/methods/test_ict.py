@@ -117,7 +117,7 @@ def test_attention_without_o_proj_is_refused():
     layer = case.model.get_decoder().layers[2]
     layer.self_attn.dense = layer.self_attn.o_proj
     del layer.self_attn.o_proj
-    with pytest.raises(UnsupportedModelError, match="has no `o_proj` to hook"), attached(Ict(), case):
+    with pytest.raises(UnsupportedModelError, match="with no `o_proj` to hook"), attached(Ict(), case):
         pass
 
 
