@@ -56,7 +56,7 @@ def shown_k(preset: Preset) -> str:
 
 
 def _sizes(preset: Preset) -> tuple[str, str]:
-    """Return the download and the memory needed; weights are loaded in the precision that they are stored in."""
+    """Return the download and the memory needed; few models are loaded in fewer bits than they are stored in."""
     from sira_cli.models.presets import BUNDLED
 
     if preset.download_gb is None:

@@ -18,7 +18,7 @@ from sira_cli.core.fork import Fork
 from sira_cli.models.hub import find_config
 from sira_cli.models.preset import Preset
 from sira_cli.models.reading import reading
-from sira_cli.models.weights import read_config
+from sira_cli.models.weights import own_dtype, read_config
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,9 @@ def inspect_model(model: str, revision: str = "main", *, offline: bool = False) 
     folder = find_config(model, revision, offline=offline)
     lvlm = _without_weights(folder)
     fork = Fork(lvlm, SiraConfig())
-    weights = sum(parameter.numel() for parameter in lvlm.parameters())
-    bytes_each = (lvlm.config.dtype or torch.float32).itemsize
+    bytes_each = lvlm.dtype.itemsize
     (image_token,) = SiraConfig().image_tokens.resolve(lvlm.config).ids
-    return ModelFacts(fork.layers, fork.k, image_token, weights * bytes_each / 1e9)
+    return ModelFacts(fork.layers, fork.k, image_token, _stored_weights(lvlm, folder) * bytes_each / 1e9)
 
 
 def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = False) -> None:
@@ -62,11 +61,31 @@ def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = F
         SettingsError: K does not fit it.
         ModelNotFoundError: transformers has something against config.json.
     """
-    with reading(folder):
-        stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if trust_remote_code and "auto_map" in stated:
+    if trust_remote_code and "auto_map" in _stated(folder):
         return
     fork_place(_without_weights(folder, preset.load.attention), preset.sira_config)
+
+
+def _stored_weights(lvlm: Any, folder: Path) -> int:
+    """Return how many weights the files hold. The output matrix is among them unless config.json ties it.
+
+    The model itself cannot tell: where config.json is silent, transformers takes InternVL's for tied, and its files
+    hold a matrix of their own.
+    """
+    text = lvlm.config.get_text_config(decoder=True)
+    tied = _stated(folder).get("tie_word_embeddings", getattr(text, "tie_word_embeddings", False))
+    head, embeddings = lvlm.get_output_embeddings().weight, lvlm.get_input_embeddings().weight
+    others = {
+        id(weight): weight for weight in (embeddings, *lvlm.parameters()) if weight is embeddings or weight is not head
+    }
+    return sum(weight.numel() for weight in others.values()) + (0 if tied else head.numel())
+
+
+def _stated(folder: Path) -> dict[str, Any]:
+    """Return what config.json says, without the defaults of transformers."""
+    with reading(folder):
+        stated: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return stated
 
 
 def _without_weights(folder: Path, attention: str | None = None) -> Any:
@@ -77,5 +96,5 @@ def _without_weights(folder: Path, attention: str | None = None) -> Any:
         check_config(config, model_class.__name__)
         with torch.device("meta"), no_init_weights():
             return AutoModelForImageTextToText.from_config(
-                config, attn_implementation=attention, trust_remote_code=False
+                config, dtype=own_dtype(config), attn_implementation=attention, trust_remote_code=False
             )

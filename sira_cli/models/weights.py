@@ -47,6 +47,12 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     return config
 
 
+def own_dtype(config: Any) -> torch.dtype | None:
+    """Return the precision that a config names for the whole model or else, as Qwen3-VL's, for the text stack alone."""
+    dtype: torch.dtype | None = config.dtype or config.get_text_config(decoder=True).dtype
+    return dtype
+
+
 def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
     """Load the model in a checkpoint folder, every one of its tensors from the files.
 
@@ -62,7 +68,7 @@ def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
     """
     config = read_config(folder, trust_remote_code=trust_remote_code)
     if (options["dtype"], options["device_map"], options["quantization_config"]) == ("auto", "cpu", None):
-        options["dtype"] = on_processor(config.dtype, folder)
+        options["dtype"] = on_processor(own_dtype(config), folder)
     loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
     with without_progress_bar():
         model, report = loader.from_pretrained(

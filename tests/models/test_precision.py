@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from sira_cli import load
 from sira_cli.models import precision
@@ -65,3 +66,17 @@ def test_a_checkpoint_in_bfloat16(llava_folder, tmp_path, monkeypatch, dtype, ex
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"dtype": "bfloat16"}))
     assert load(tmp_path / "model", dtype=dtype, device="cpu").dtype == expected
+
+
+def test_a_precision_that_only_the_text_stack_has(qwen_folder, tmp_path, monkeypatch):
+    """As Qwen3-VL's config.json says it."""
+    monkeypatch.setattr(precision, "computes_in", lambda dtype: False)
+    shutil.copytree(qwen_folder, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    config = json.loads(file.read_text())
+    del config["dtype"]
+    config["text_config"]["dtype"] = "bfloat16"
+    file.write_text(json.dumps(config))
+    weights = tmp_path / "model" / "model.safetensors"
+    save_file({name: tensor.bfloat16() for name, tensor in load_file(weights).items()}, weights, {"format": "pt"})
+    assert load(tmp_path / "model", device="cpu").dtype == "float32"
