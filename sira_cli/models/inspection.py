@@ -78,7 +78,8 @@ def _stored_weights(lvlm: Any, folder: Path) -> int:
     others = {
         id(weight): weight for weight in (embeddings, *lvlm.parameters()) if weight is embeddings or weight is not head
     }
-    return sum(weight.numel() for weight in others.values()) + (0 if tied else head.numel())
+    stored = [*others.values(), *([] if tied else [head])]
+    return sum(int(weight.numel()) for weight in stored)
 
 
 def _stated(folder: Path) -> dict[str, Any]:
