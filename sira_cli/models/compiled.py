@@ -37,12 +37,12 @@ class CompiledSteps:
     """
 
     def __init__(self, model: Any) -> None:
-        check_static_cache(model)
         if model.device.type not in ("cpu", "cuda"):
             raise SettingsError(f"compile needs device cpu or cuda, not {model.device.type}")
         quantizer = getattr(model, "hf_quantizer", None)
         if quantizer is not None and not quantizer.is_compileable:
             raise SettingsError("compile does not go with this quantization: leave out one of them")
+        check_static_cache(model)
         self._model = model
         # Inductor, with CUDA graphs where there is CUDA; not for sliding windows, whose rows transformers counts in
         # Python: each count would be a CUDA graph of its own.
