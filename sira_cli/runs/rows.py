@@ -45,16 +45,30 @@ def is_array(path: Path) -> bool:
 
 def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text file, with their ends, one after the other: it may be larger than the memory."""
+    pieces: list[str] = []
+    for piece in _pieces(path):
+        pieces.append(piece)
+        if piece.endswith("\n"):
+            yield "".join(pieces)
+            pieces = []
+    if pieces:
+        yield "".join(pieces)
+
+
+def _pieces(path: Path) -> Iterator[str]:
+    """Yield lines of a text file, long ones in pieces: `/dev/zero` is a line without an end.
+
+    Raises:
+        DataError: it cannot be read, or is no text.
+    """
     try:
         with path.open(encoding="utf-8-sig") as file:
-            yield from file
+            while piece := file.readline(_PIECE):
+                if "\0" in piece:
+                    raise DataError(f"{path}: is no text file: it has NUL bytes")
+                yield piece
     except (OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, error) from error
-
-
-def unreadable(path: Path, error: OSError | UnicodeDecodeError) -> DataError:
-    """Return what is said of a text file that cannot be read."""
-    return DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def read_cells(path: Path) -> Iterator[list[str]]:
@@ -126,16 +140,7 @@ def read_text(path: Path) -> str:
     Raises:
         DataError: it cannot be read, or is no text.
     """
-    pieces = []
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            while piece := file.read(_PIECE):  # `/dev/zero` has no end
-                if "\0" in piece:
-                    raise DataError(f"{path}: is no text file: it has NUL bytes")
-                pieces.append(piece)
-        return "".join(pieces)
-    except (OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, error) from error
+    return "".join(_pieces(path))
 
 
 def entries(path: Path) -> Iterator[tuple[str, Any]]:

@@ -194,9 +194,6 @@ def test_a_command_without_a_question(sira, folder):
     assert "--questions names the pictures: give the folder that they are in, or nothing" in err
 
 
-@pytest.mark.xfail(
-    reason="reading record by record lost the check for NUL bytes when two changes met: issue 26, point 4", run=False
-)
 def test_a_file_of_questions_that_is_no_text_is_not_read_to_its_end(tmp_path):
     """As a device without an end is read: the file claims to hold a terabyte."""
     file = tmp_path / "questions.jsonl"
