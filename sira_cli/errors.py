@@ -53,6 +53,10 @@ class HugePictureError(PictureError):
     """A picture has more pixels than may be decoded."""
 
 
+class PictureMemoryError(PictureError):
+    """Memory does not suffice to decode a picture, even alone."""
+
+
 class PictureSettingsError(SettingsError, PictureError):
     """A setting does not fit one picture; the other pictures of a run go on."""
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import functools
 import io
-import math
+from collections.abc import Callable
+from typing import TypeVar
 
-import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
-from sira_cli.errors import HugePictureError, PictureError
+from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError
 from sira_cli.pictures.names import one_line
+from sira_cli.pictures.room import ROOM, give_back
+from sira_cli.pictures.samples import in_rgb, reduced, reduction, suspicious, to_rgb, upright
 
-BOUND = 2**26  # pixels; half the width and height is still more than any model reads
-SMALL = 32  # pixels; a patch of a vision encoder has 14 to 32
-DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, MemoryError)  # what Pillow's decoders raise
+T = TypeVar("T")
+
+_DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError)  # what Pillow's decoders raise
+_LONGEST = 65_535  # pixels of a side: JPEG has no longer ones
+# Bytes per pixel that decoding takes: at most 4 for samples, as many for a copy, and the decoders' own, as measured.
+_USUAL = 10
+_DECODERS = {"WEBP": 17, "AVIF": 19, "JPEG2000": 25}
+_MUCH = 2**28  # bytes
+_BITS_PER_SAMPLE = 258  # tag of TIFF
 
 
 def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]]:
@@ -30,30 +38,18 @@ def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]
     Raises:
         PictureError: they are no picture, or a damaged one; one line that names it.
     """
-    with _opened(name, data) as image:
-        try:
-            if (factor := _reduction(image)) > 1:
-                image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: it is decoded smaller
-            warnings = suspicious(image)
-            return to_rgb(image), warnings
-        except DECODING_ERRORS as error:
-            raise _damaged(name, error) from None
 
+    def decoded() -> tuple[Image.Image, tuple[str, ...]]:
+        image = _opened(name, data)
+        if (factor := reduction(image)) > 1:
+            image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: it is decoded smaller
+        warnings = suspicious(image)
+        # One after the other, so that the larger one is gone before the next is made.
+        image = upright(image)
+        image = reduced(image)
+        return in_rgb(image), warnings
 
-def suspicious(image: Image.Image) -> tuple[str, ...]:
-    """Return why a picture's text may be about something else than one sees: usually nothing."""
-    found = []
-    # Phones store a second picture (MPO) for depth or a preview; what one sees is the first.
-    if getattr(image, "is_animated", False) and image.format != "MPO":
-        found.append("has several frames or pages: the first one was taken")
-    image.load()
-    if image.has_transparency_data:
-        with_alpha = image if "A" in image.getbands() else image.convert("RGBA")
-        if with_alpha.getchannel("A").getextrema() != (255, 255):
-            found.append("is transparent in parts: they were taken as white")
-    if min(image.size) < SMALL:
-        found.append(f"is tiny: {image.width} x {image.height} pixels")
-    return tuple(found)
+    return _in_room(name, data, decoded)
 
 
 def picture_size(name: str, data: bytes) -> tuple[int, int]:
@@ -62,8 +58,7 @@ def picture_size(name: str, data: bytes) -> tuple[int, int]:
     Raises:
         PictureError: as `decode_picture`.
     """
-    with _opened(name, data) as image:
-        return image.size
+    return _opened(name, data).size
 
 
 @functools.cache
@@ -80,13 +75,25 @@ def _formats() -> list[str]:
     return [name for name in Image.OPEN if name != "EPS"]
 
 
+def _needed(image: Image.Image) -> int:
+    """Return how many bytes decoding takes at most."""
+    each = _DECODERS.get(image.format or "", _USUAL)
+    if isinstance(image, TiffImagePlugin.TiffImageFile):  # a strip of it may be the whole picture
+        each = max(each, 5 + sum(image.tag_v2.get(_BITS_PER_SAMPLE, (1,))) // 8)
+    return image.width * image.height * each
+
+
 def _opened(name: str, data: bytes) -> Image.Image:
-    """Read the header, not the samples."""
+    """Read the header, not the samples.
+
+    Raises:
+        PictureError: it is no picture, or decoding would take more memory than there may be.
+    """
     shown = one_line(name)
     if not data:
         raise PictureError(f"{shown}: is empty (0 bytes)")
     try:
-        return Image.open(io.BytesIO(data), formats=_formats())
+        image = Image.open(io.BytesIO(data), formats=_formats())
     except UnidentifiedImageError:
         raise PictureError(f"{shown}: is not a picture that Pillow can read; convert it to PNG or JPEG") from None
     except Image.DecompressionBombError:
@@ -95,45 +102,24 @@ def _opened(name: str, data: bytes) -> Image.Image:
             f"{shown}: has more than {limit:,} pixels, which may be a decompression bomb: scale it down, or raise "
             "PIL.Image.MAX_IMAGE_PIXELS in Python"
         ) from None
-    except DECODING_ERRORS as error:
+    except (*_DECODING_ERRORS, MemoryError) as error:
         raise _damaged(name, error) from None
+    if max(image.size) > _LONGEST:
+        raise HugePictureError(
+            f"{shown}: has {image.width:,} x {image.height:,} pixels, expected sides of at most {_LONGEST:,}: scale "
+            "it down, or cut it"
+        )
+    if (needed := _needed(image)) > ROOM.size:
+        most = ROOM.size * image.width * image.height // needed
+        raise HugePictureError(
+            f"{shown}: has {image.width * image.height:,} pixels, expected at most {most:,}, because {image.format} "
+            f"takes {needed / 1e9:.1f} GB to decode: scale it down, or convert it to JPEG or PNG"
+        )
+    return image
 
 
 def _damaged(name: str, error: BaseException) -> PictureError:
     return PictureError(f"{one_line(name)}: is damaged: {str(error) or type(error).__name__}")
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Return what a viewer would show of a decoded image; see `decode_picture`."""
-    image = ImageOps.exif_transpose(image)
-    if (factor := _reduction(image)) > 1:
-        if image.mode in ("1", "P"):  # of these, `resize` would only take every other pixel
-            image = image.convert("RGBA" if image.has_transparency_data else "RGB")
-        image = image.resize((image.width // factor, image.height // factor), Image.Resampling.BOX)
-    if image.mode == "F" or image.mode.startswith("I"):
-        image = _to_8_bit(image)
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, rgba).convert("RGB")
-    return image.convert("RGB")
-
-
-def _reduction(image: Image.Image) -> int:
-    """Return by how much width and height are divided, so that a picture has at most `BOUND` pixels."""
-    return math.ceil(math.sqrt(image.width * image.height / BOUND))
-
-
-def _to_8_bit(image: Image.Image) -> Image.Image:
-    """Scale grey samples of 16 or 32 bits or floats: the smallest usual full scale that holds them becomes white."""
-    samples = np.nan_to_num(np.asarray(image, dtype=np.float64))
-    if image.mode.startswith("I;16"):
-        scale = 65535.0
-    else:
-        brightest = float(samples.max(initial=0.0))
-        usual = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
-        scale = next((full for full in usual if brightest <= full), brightest)
-    return Image.fromarray(np.clip(np.rint(samples / scale * 255), 0, 255).astype(np.uint8))
 
 
 def small_picture(name: str, data: bytes, side: int) -> Image.Image:
@@ -147,11 +133,32 @@ def small_picture(name: str, data: bytes, side: int) -> Image.Image:
     Raises:
         PictureError: as `decode_picture`.
     """
-    with _opened(name, data) as image:
-        try:
-            image.draft("RGB", (2 * side, 2 * side))  # still twice as large, so that it stays sharp
-            small = to_rgb(image)
-        except DECODING_ERRORS as error:
-            raise _damaged(name, error) from None
-    small.thumbnail((side, side), Image.Resampling.BICUBIC)
-    return small
+
+    def decoded() -> Image.Image:
+        image = _opened(name, data)
+        image.draft("RGB", (2 * side, 2 * side))  # still twice as large, so that it stays sharp
+        small = to_rgb(image)
+        small.thumbnail((side, side), Image.Resampling.BICUBIC)
+        return small
+
+    return _in_room(name, data, decoded)
+
+
+def _in_room(name: str, data: bytes, decode: Callable[[], T]) -> T:
+    """Decode as soon as there is room for it, and alone if memory does not suffice."""
+    needed = _needed(_opened(name, data)) + len(data)
+    for room in (needed, ROOM.size):
+        with ROOM.taken(room):
+            try:
+                return decode()
+            except _DECODING_ERRORS as error:
+                raise _damaged(name, error) from None
+            except MemoryError:
+                continue
+            finally:
+                if needed > _MUCH:
+                    give_back()
+    raise PictureMemoryError(
+        f"{one_line(name)}: memory does not suffice to decode it: it may take {needed / 1e9:.1f} GB; close other "
+        "programs, or scale the picture down"
+    )

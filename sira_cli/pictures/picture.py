@@ -136,6 +136,10 @@ class Picture(ABC):
         inside = [part for part in path.parts if part not in (path.anchor, os.pardir)]
         return Path(*inside).with_suffix(extension)
 
+    def file_size(self) -> int:
+        """Return the bytes of its file; 0: that is known only when it is read."""
+        return 0
+
     def make_ready(self) -> None:  # noqa: B027 (most kinds have nothing to do)
         """Get ready for `read`. Called in the main thread, before `read` is called in another one."""
 

@@ -51,6 +51,13 @@ class FilePicture(Picture):
         except OSError:  # the name is too long, or the folder may not be looked into
             return False
 
+    def file_size(self) -> int:
+        """Return the size of the file."""
+        try:
+            return os.stat(self.location).st_size  # noqa: PTH116 (many pictures)
+        except (OSError, ValueError):  # `read` says why
+            return 0
+
     def name_in(self, folder: Path | None) -> str:
         """Return the path as seen from `folder`; without one, as it was named."""
         if folder is None:

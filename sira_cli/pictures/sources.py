@@ -14,8 +14,8 @@ from PIL import Image
 from sira_cli.errors import PictureError
 from sira_cli.pictures import stores
 from sira_cli.pictures.names import from_text
-from sira_cli.pictures.opening import suspicious, to_rgb
 from sira_cli.pictures.picture import OpenedPicture, Picture
+from sira_cli.pictures.samples import suspicious, to_rgb
 from sira_cli.pictures.single import STDIN, FilePicture, StorePicture
 from sira_cli.pictures.web import WebPicture, is_web
 

@@ -25,12 +25,13 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import Result
 from sira_cli.models.verify import Verify
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.samples import BOUND
 from sira_cli.runs.ahead import ahead, as_they_come
 from sira_cli.runs.batch_size import AUTO, FIRST, BatchSize, check_batch_size, largest_batch, usual_batch_size
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.item import Item
 from sira_cli.runs.memory import out_of_memory, peak_memory
-from sira_cli.runs.picture_task import PictureTask
+from sira_cli.runs.picture_task import LARGE, PictureTask
 from sira_cli.runs.slots import GROUPS, Batch, PictureSlots
 
 READERS = 4
@@ -149,7 +150,7 @@ class BatchRun:
         given_out: deque[Item] = deque()  # in order, waiting for their results
         try:
             batches = self._batches(self._read(readers, todo, given_out), given_out)
-            prepare = functools.partial(self._task.prepare, readers=readers)
+            prepare = functools.partial(self._task.prepare, each=readers.map)
             prepared = ahead(preparer, prepare, batches, lambda: 2 * self.batch_size // self._together)
             for _ in self._turns(prepared):
                 while self._halvings:
@@ -205,9 +206,7 @@ class BatchRun:
                 window.sort(key=lambda item: item.size[0] * item.size[1])  # stable
             if self._undecided and len(window) > 1:
                 self._decide(window)
-            size = self._together
-            for start in range(0, len(window), size):
-                yield Batch(window[start : start + size])
+            yield from _portions(window, self._together)
             if not window:
                 return
 
@@ -269,13 +268,15 @@ class BatchRun:
 
     def _decode(self, batch: Batch) -> None:
         """Give every item its result. What fails is tried again in halves, down to single pictures."""
-        if batch.inputs is None:
+        if not batch.items:
             return
         if len(batch.items) > self.batch_size:
             self._decode_halves(batch)
             return
         started = time.perf_counter()
         try:
+            if batch.failure is not None:
+                raise batch.failure
             answers = self._task.answers(batch, self._on_text)
         except Exception as error:
             if _is_final(error):
@@ -297,18 +298,31 @@ class BatchRun:
             before, self.batch_size = len(batch.items), len(batch.items) // 2
             self._halvings.append(Halved(before, self.batch_size))
         failure.__traceback__ = None  # it holds on to the memory of the failed try
-        batch.inputs = None
+        batch.inputs = batch.failure = None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self._decode_halves(batch)
 
     def _decode_halves(self, batch: Batch) -> None:
         batch.inputs = None
+        batch.images.clear()
         middle = len(batch.items) // 2
-        for part in (slice(None, middle), slice(middle, None)):
-            items, images = batch.items[part], batch.images[part]
-            inputs = self._task.inputs(list(zip(items, images, strict=True)))
-            self._decode(Batch(items, images, inputs, batch.seconds / 2))
+        for items in (batch.items[:middle], batch.items[middle:]):
+            self._decode(self._task.prepare(Batch(items, seconds=batch.seconds / 2)))
+
+
+def _portions(window: Sequence[Item], size: int) -> Iterator[Batch]:
+    """Yield batches of at most `size` pictures, fewer if they are so large that their samples would fill the memory."""
+    batch, room = Batch([]), size * LARGE
+    for item in window:
+        pixels = min(item.size[0] * item.size[1], BOUND)
+        if batch.items and (len(batch.items) == size or pixels > room):
+            yield batch
+            batch, room = Batch([]), size * LARGE
+        batch.items.append(item)
+        room -= pixels
+    if batch.items:
+        yield batch
 
 
 def _is_final(error: Exception) -> bool:

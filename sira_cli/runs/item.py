@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
+from sira_cli.errors import PictureError
 from sira_cli.models.records import Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
@@ -19,7 +21,7 @@ class Item:
         prompt: given to the model word by word.
         id: what tells it apart from others; the name, unless a picture comes with several prompts.
         read: whether the thread that reads it is done with it.
-        data: the file's bytes, until they are decoded.
+        data: the file's bytes, until it is settled; empty also if they are many and can be read again.
         sha256: of these bytes, in hexadecimal.
         size: width and height in pixels.
         warnings: what is suspicious about the picture.
@@ -41,6 +43,19 @@ class Item:
 
     def __post_init__(self) -> None:
         self.id = self.id or self.name
+
+    def content(self) -> bytes:
+        """Return the file's bytes.
+
+        Raises:
+            PictureError: they have to be read again, and are gone or others.
+        """
+        if self.data:
+            return self.data
+        data = self.picture.read()
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise PictureError(f"{self.picture.shown}: changed between two readings; run the command again")
+        return data
 
     @property
     def settled(self) -> bool:

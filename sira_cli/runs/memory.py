@@ -25,4 +25,4 @@ def peak_memory() -> dict[str, int]:
 
 def out_of_memory(error: Exception) -> bool:
     """Return whether an error says that memory did not suffice, so that fewer pictures at once might do."""
-    return isinstance(error, torch.OutOfMemoryError) or bool(should_reduce_batch_size(error))
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or bool(should_reduce_batch_size(error))

@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -25,12 +24,16 @@ from sira_cli.models.verify import Verify
 from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.room import ROOM
 from sira_cli.runs.item import Item
 from sira_cli.runs.kept import Kept
+from sira_cli.runs.memory import out_of_memory
 from sira_cli.runs.prompts import filled
 from sira_cli.runs.slots import Batch
 
 DECODED = 2  # pictures whose samples wait for the next question about them
+LARGE = 2**24  # pixels; the samples of larger pictures do not wait
+KEPT = 2**22  # bytes; larger files are read again when they are decoded
 
 _log = logging.getLogger(__name__)
 
@@ -85,15 +88,18 @@ class PictureTask:
     def read(self, item: Item) -> Item:
         """Get bytes, key and size. The samples are decoded when their turn comes, so that few are in memory."""
         try:
-            item.data = item.picture.read()
-            item.sha256 = hashlib.sha256(item.data).hexdigest()
-            self._complete_prompt(item)
-            if not self._is_done(item):
-                item.size = picture_size(item.picture.shown, item.data)
+            with ROOM.taken(item.picture.file_size()):
+                item.data = item.picture.read()
+                item.sha256 = hashlib.sha256(item.data).hexdigest()
+                self._complete_prompt(item)
+                if not self._is_done(item):
+                    item.size = picture_size(item.picture.shown, item.data)
+                if len(item.data) > KEPT and item.picture.is_here():
+                    item.data = b""
         except Exception as error:
             if not self._is_done(item):
                 self.fail(item, error)
-        if item.settled:
+        if item.skipped:
             item.data = b""
         return item
 
@@ -112,32 +118,47 @@ class PictureTask:
         item.skipped = self.lvlm.keys.fits(self._done(item.id), *work, old_draws=self._old_draws)
         return item.skipped
 
-    def prepare(self, batch: Batch, readers: ThreadPoolExecutor) -> Batch:
+    def prepare(self, batch: Batch, each: Callable[..., Iterable[Image.Image | None]] = map) -> Batch:
         """Decode the samples of pictures that are read, and give the batch the model's inputs.
 
-        Pictures that fail have their records, and are no longer in the batch.
+        Pictures that fail have their records, and are no longer in the batch. Where memory does not suffice, the batch
+        has no inputs, but the error.
+
+        Args:
+            batch: of pictures that are read.
+            each: as `map`; in threads, perhaps.
         """
         started = time.perf_counter()
-        pictures = []
-        for item, image in zip(batch.items, readers.map(self._samples, batch.items), strict=True):
-            if image is not None:
-                pictures.append((item, image))
+        pictures = [
+            (item, image)
+            for item, image in zip(batch.items, each(self._samples, batch.items), strict=True)
+            if image is not None
+        ]
         try:
             batch.inputs = self.inputs(pictures)
         except SiraError:
             raise
-        except Exception:  # the processor refused one of them, but which?
-            pictures = [(item, image) for item, image in pictures if self._is_accepted(item, image)]
-            batch.inputs = self.inputs(pictures)
-        batch.items, batch.images = [item for item, _ in pictures], [image for _, image in pictures]
-        batch.seconds = time.perf_counter() - started
+        except Exception as error:
+            if out_of_memory(error):
+                batch.failure = error
+            else:  # the processor refused one of them, but which?
+                pictures = [(item, image) for item, image in pictures if self._is_accepted(item, image)]
+                batch.inputs = self.inputs(pictures)
+        batch.items = [item for item, _ in pictures]
+        # The second look shows the picture again. For others it is decoded again if the batch has to be halved.
+        batch.images = [] if self._looked is None else [image for _, image in pictures]
+        batch.seconds += time.perf_counter() - started
         return batch
 
     def _samples(self, item: Item) -> Image.Image | None:
-        data, item.data = item.data, b""
+        def decoded() -> tuple[Image.Image, tuple[str, ...]]:
+            return decode_picture(item.picture.shown, item.content())
+
         try:
-            shown = item.picture.shown
-            image, item.warnings = self._decoded.get((shown, item.sha256), lambda: decode_picture(shown, data))
+            if item.size[0] * item.size[1] > LARGE:
+                image, item.warnings = decoded()
+            else:
+                image, item.warnings = self._decoded.get((item.picture.shown, item.sha256), decoded)
         except Exception as error:
             self.fail(item, error)
             return None
@@ -164,7 +185,7 @@ class PictureTask:
 
     def inputs_alone(self, item: Item) -> Any:
         """Return the model's inputs for one picture that is read; its turn to be prepared is still to come."""
-        image, _ = decode_picture(item.picture.shown, item.data)
+        image, _ = decode_picture(item.picture.shown, item.content())
         return self.inputs([(item, image)])
 
     def answers(self, batch: Batch, on_text: Callable[[Picture, str], None] | None = None) -> list[Answer]:
@@ -194,6 +215,7 @@ class PictureTask:
 
     def settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record."""
+        item.data = b""
         item.result = self.lvlm.result(
             self.name, item.name, item.sha256, item.prompt, answer, milliseconds, item.warnings
         )
@@ -203,8 +225,10 @@ class PictureTask:
         name, message = item.picture.shown, str(error)
         if isinstance(error, PictureSettingsError):
             message = f"{name}: {message}"
+        elif out_of_memory(error):
+            message = f"{name}: memory does not suffice for it, even alone: {_first_line(message)}"
         elif not isinstance(error, PictureError):
-            message = f"{name}: {type(error).__name__}: {(message.strip().splitlines() or [''])[0]}"
+            message = f"{name}: {type(error).__name__}: {_first_line(message)}"
             _log.debug("%s failed", name, exc_info=error)
         self.settle(item, self._no_answer(message))
 
@@ -216,3 +240,7 @@ class PictureTask:
             objects=None if self._looked is None else [],
             verify=self._looked,
         )
+
+
+def _first_line(message: str) -> str:
+    return next(iter(message.strip().splitlines()), "")

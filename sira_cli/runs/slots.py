@@ -18,19 +18,27 @@ GROUPS = 4  # so many groups of pictures fill the slots; a group begins as soon 
 
 @dataclass
 class Batch:
-    """Pictures that are prepared together; `inputs` is None if there is nothing to decode."""
+    """Pictures that are prepared together.
+
+    Attributes:
+        items: the pictures.
+        images: their samples, if they are needed once more.
+        inputs: of the model; None if there is nothing to decode, or not yet.
+        seconds: that its preparation took.
+        failure: why there are no inputs.
+    """
 
     items: list[Item]
     images: list[Image.Image] = field(default_factory=list)
     inputs: Any = None
     seconds: float = 0.0
+    failure: Exception | None = None
 
 
 class _UnderWay(NamedTuple):
     """A picture in a slot, with the seconds of its preparation."""
 
     item: Item
-    image: Image.Image
     seconds: float
 
 
@@ -55,7 +63,7 @@ class PictureSlots:
     def add(self, batch: Batch) -> None:
         """Let a batch begin beside the others."""
         each = batch.seconds / len(batch.items)
-        new = [_UnderWay(item, image, each) for item, image in zip(batch.items, batch.images, strict=True)]
+        new = [_UnderWay(item, each) for item in batch.items]
         self._pictures += new
         prompts = [item.prompt for item in batch.items]
         seeds = self._lvlm.text_seeds([item.sha256 for item in batch.items], prompts)
@@ -70,9 +78,9 @@ class PictureSlots:
 
     def give_up(self) -> Batch:
         """After an error, return all pictures without an answer; there are none left here."""
-        items, images = [each.item for each in self._pictures], [each.image for each in self._pictures]
+        items = [each.item for each in self._pictures]
         seconds = sum(each.seconds for each in self._pictures)
         self._slots.rows = len(items) // 2  # the run tries again in halves
         self._slots.clear()
         self._pictures = []
-        return Batch(items, images, None, seconds)
+        return Batch(items, seconds=seconds)

@@ -420,7 +420,7 @@ def test_public_names():
     assert sira_cli.__all__ == [
         *("AttachError", "Between", "DataError", "Fork", "GenerationSettingsWarning", "HugePictureError"),
         *("ImageTokenError", "ImageTokens", "Lvlm", "ModelNotFoundError", "NotCalibratedError", "PictureError"),
-        *("PictureSettingsError", "Preset", "Result"),
+        *("PictureMemoryError", "PictureSettingsError", "Preset", "Result"),
         *("SettingsError", "SiraConfig", "SiraError", "Step"),
         *("UnsupportedModelError", "UntestedModelWarning", "__version__", "attach", "load", "run_pictures"),
     ]

@@ -18,8 +18,9 @@ from sira_cli.models.second_look import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import FilePicture
 from sira_cli.pictures.sources import located
-from sira_cli.runs.batch import BatchRun
+from sira_cli.runs.batch import BatchRun, _portions
 from sira_cli.runs.events import Halved, Skipped
+from sira_cli.runs.item import Item
 from tests.support.checkpoints_other import WRITERS
 
 PROMPT = "Is there a cat on the table?"
@@ -242,6 +243,58 @@ def test_a_picture_that_the_processor_refuses_fails_alone(qwen_folder, folder):
     found = {record["file_name"]: record for record in records(lvlm, folder, batch_size=8)}
     assert "the image processor refused it: absolute aspect ratio" in found["1-line.jpg"]["error"]
     assert [record["status"] for record in found.values()].count("ok") == 5
+
+
+def test_a_processor_without_memory_halves_the_batch(demo, scenes, monkeypatch):
+    """The shortage is made up: more than three pictures are too many for the processor."""
+    expected = records(demo, scenes, batch_size=1)
+    prepare = Lvlm.prepare
+
+    def short(self, images, *args, **kwargs):
+        if len(images) > 3:
+            raise MemoryError
+        return prepare(self, images, *args, **kwargs)
+
+    monkeypatch.setattr(Lvlm, "refills", False)
+    monkeypatch.setattr(Lvlm, "prepare", short)
+    assert without_time(records(demo, scenes, batch_size=8)) == without_time(expected)
+
+
+def test_a_picture_for_which_memory_does_not_suffice_is_not_called_damaged(demo, scenes, monkeypatch):
+    def short(self, *args, **kwargs):
+        raise MemoryError("cannot allocate\nmore")
+
+    monkeypatch.setattr(Lvlm, "prepare", short)
+    for record in records(demo, scenes, batch_size=3):
+        assert record["error"].endswith("memory does not suffice for it, even alone: cannot allocate")
+
+
+def test_batches_of_large_pictures_are_smaller():
+    """16.8 million pixels for each picture that the batch may have, and the reduced size counts."""
+
+    def sizes(sides: list[int], size: int) -> list[list[int]]:
+        items = [Item(located("x"), "x", "", size=(side, side)) for side in sides]
+        return [[item.size[0] for item in batch.items] for batch in _portions(items, size)]
+
+    assert sizes([4000] * 5, 2) == [[4000, 4000], [4000, 4000], [4000]]
+    assert sizes([100, 100, 5000, 5000, 5000], 3) == [[100, 100, 5000], [5000, 5000]]
+    assert sizes([100, 13_000, 13_000], 4) == [[100], [13_000], [13_000]]
+    assert sizes([8192, 8192, 13_000], 8) == [[8192, 8192], [13_000]]
+    assert sizes([], 3) == []
+
+
+def test_large_files_are_read_again_and_have_to_be_the_same(demo, scenes, monkeypatch):
+    expected = records(demo, scenes, batch_size=3)
+    monkeypatch.setattr("sira_cli.runs.picture_task.KEPT", 100)
+    reads = []
+    read = FilePicture.read
+    monkeypatch.setattr(FilePicture, "read", lambda picture: reads.append(picture) or read(picture))
+    assert without_time(records(demo, scenes, batch_size=3)) == without_time(expected)
+    assert len(reads) == 2 * len(expected)
+
+    monkeypatch.setattr(FilePicture, "read", lambda picture: read(picture) + b"." * len(reads.append(picture) or reads))
+    for record in records(demo, scenes, batch_size=3):
+        assert "changed between two readings" in record["error"]
 
 
 def test_pictures_are_read_a_little_ahead_and_no_further(demo, scenes, monkeypatch):
