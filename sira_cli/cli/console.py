@@ -33,6 +33,7 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
     log.handlers = [_LogToStderr()]
     log.propagate = False
     log.setLevel(logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
+    logging.getLogger("bitsandbytes").setLevel(logging.NOTSET if _verbosity >= 1 else logging.ERROR)  # a line per layer
     if _verbosity >= 1:
         return
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

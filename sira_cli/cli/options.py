@@ -131,7 +131,8 @@ class ModelOptions:
         ),
     ] = None
     quantization: Annotated[
-        Quantization | None, typer.Option(help="Load the weights in fewer bits (extra `quant`).")
+        Quantization | None,
+        typer.Option(help="Load the language layers in fewer bits (extra `quant`): 4bit is nf4, computed in bfloat16."),
     ] = None
     offline: Annotated[bool, typer.Option("--offline", help="Never contact the Hugging Face hub.")] = False
     trust_remote_code: Annotated[

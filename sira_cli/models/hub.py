@@ -69,7 +69,7 @@ def find_checkpoint(
     offline: bool = False,
     code: bool = False,
     expected_gb: float | None = None,
-    judge: Callable[[Path], None] = lambda folder: None,
+    judge: Callable[[Path], object] = lambda folder: None,
     on_download: Callable[[Download], None] | None = None,
 ) -> Checkpoint:
     """Find the files of `model`: a folder, a hub id in the cache, or one that is fetched from the hub.

@@ -46,7 +46,7 @@ def inspect_model(model: str, revision: str = "main", *, offline: bool = False) 
     return ModelFacts(fork.layers, fork.k, image_token, _stored_weights(lvlm, folder) * bytes_each / 1e9)
 
 
-def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = False) -> None:
+def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = False) -> Any:
     """Check that SIRA can follow a model, by its config.json: first as it stands there, then built without weights.
 
     Where the code of the checkpoint itself makes the model, nothing is checked: it may need the weights.
@@ -56,14 +56,19 @@ def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = F
         preset: with K, and the attention that the model is loaded with.
         trust_remote_code: as the model is loaded.
 
+    Returns:
+        The model without weights; None where it is not checked.
+
     Raises:
         UnsupportedModelError: SIRA cannot follow it exactly.
         SettingsError: K does not fit it.
         ModelNotFoundError: transformers has something against config.json.
     """
     if trust_remote_code and "auto_map" in _stated(folder):
-        return
-    fork_place(_without_weights(folder, preset.load.attention), preset.sira_config)
+        return None
+    model = _without_weights(folder, preset.load.attention)
+    fork_place(model, preset.sira_config)
+    return model
 
 
 def _stored_weights(lvlm: Any, folder: Path) -> int:

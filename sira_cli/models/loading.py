@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
+
+from transformers import BitsAndBytesConfig
 
 from sira_cli import methods
 from sira_cli.errors import SettingsError
@@ -19,8 +20,9 @@ from sira_cli.models.inspection import check_structure
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import load_processor
+from sira_cli.models.quantization import check_quantization, quantization_config
 from sira_cli.models.reading import reading
-from sira_cli.models.weights import load_model, pick_device, quantization_config
+from sira_cli.models.weights import load_model, pick_device
 
 
 def load(
@@ -42,7 +44,7 @@ def load(
         method: `sira`, `greedy` for the model as it is, or another one of `sira_cli.methods.METHODS` to compare with.
             A name takes the preset's settings for that method.
         device: `auto` (cuda, else mps, else cpu), `cpu`, `cuda`, `cuda:1`, `mps`.
-        quantization: `4bit` or `8bit` (extra `quant`).
+        quantization: `4bit` or `8bit` for the decoder layers (extra `quant`).
         offline: never ask the hub; what is cached still works.
         trust_remote_code: run Python code that the checkpoint brings. Nobody is asked; without it none runs.
         compile: decode with a static cache and a compiled step (sira and greedy, no beams): slow at first, then faster,
@@ -70,11 +72,15 @@ def load(
     if compile:
         methods.check_compile(method, preset.generation.num_beams)
     placement = pick_device(device)
-    quantized = quantization_config(quantization)
+    check_quantization(quantization)
     model_name = preset.model
     if model_name == presets.BUNDLED:
         model_name = str(presets.BUNDLED_FOLDER)
-    judge = partial(check_structure, preset=preset, trust_remote_code=trust_remote_code)
+
+    def judge(folder: Path) -> BitsAndBytesConfig | None:
+        model = check_structure(folder, preset, trust_remote_code=trust_remote_code)
+        return None if quantization is None else quantization_config(quantization, model)
+
     checkpoint = find_checkpoint(
         model_name,
         preset.revision,
@@ -85,7 +91,7 @@ def load(
         on_download=on_download,
     )
     method = calibrated(method, preset.model, checkpoint.revision)  # before the weights are read
-    judge(checkpoint.folder)
+    quantized = judge(checkpoint.folder)
     with reading(checkpoint.folder):
         processor = load_processor(checkpoint.folder, image=preset.image, trust_remote_code=trust_remote_code)
         model = load_model(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils import logging
@@ -119,18 +118,3 @@ def pick_device(name: str) -> str:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise SettingsError("device mps is not there: it needs a Mac with Apple silicon")
     return name if name != "cuda" else "cuda:0"
-
-
-def quantization_config(name: str | None) -> BitsAndBytesConfig | None:
-    """Return what `4bit` and `8bit` mean to transformers.
-
-    Raises:
-        SettingsError: another name, or bitsandbytes is not installed.
-    """
-    if name is None:
-        return None
-    if name not in ("4bit", "8bit"):
-        raise SettingsError(f"no quantization named {name!r}; expected 4bit or 8bit")
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise SettingsError("quantization needs bitsandbytes: pip install 'sira-cli[quant]'")
-    return BitsAndBytesConfig(load_in_4bit=name == "4bit", load_in_8bit=name == "8bit")

@@ -7,8 +7,6 @@ End tokens are those of each generation_config.json, sizes those that the hub sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 from PIL import Image
 from skimage import data
@@ -19,7 +17,7 @@ from sira_cli.models import presets
 from sira_cli.models.inspection import inspect_model
 from sira_cli.models.processors import chat_inputs, load_processor
 from tests.support import layouts, reference
-from tests.support.tiny import Tiny
+from tests.support.tiny_parts import TinyPrompt
 
 QUESTION = "Is there a cat on the table?"
 IMAGE_TOKENS = {
@@ -61,17 +59,6 @@ GIGABYTES = {
 STRIPS = ("llava-next-mistral-7b", "smolvlm2-2.2b")
 
 
-@dataclass(frozen=True)
-class Prompt(Tiny):
-    """A prompt of a model that has an image token of its own."""
-
-    image_token: int = 0
-
-    @property
-    def image(self):
-        return self.inputs["input_ids"] == self.image_token
-
-
 def test_every_preset_has_its_layout():
     """All but those of 2026, whose folders are not rebuilt here yet."""
     recent = {name for name in presets.available() if name.startswith(("gemma4", "qwen3.5", "qwen3.6"))}
@@ -99,7 +86,7 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter(name, layout):
     assert lvlm.ends.ids == ENDS[name]
     (image_token,) = {*inputs["input_ids"][lvlm.find_image(inputs["input_ids"])].tolist()}
     grown = dict.fromkeys({"mm_token_type_ids", "token_type_ids"} & {*inputs}, 0)
-    prompt = Prompt(lvlm.model, {**inputs, "logits_to_keep": 1}, grown, image_token=image_token)
+    prompt = TinyPrompt(lvlm.model, {**inputs, "logits_to_keep": 1}, grown, image_token=image_token)
     slow = reference.decode(prompt, _papers_k(preset, lvlm.layers), 0.5, 2)
     steps = []
     tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))

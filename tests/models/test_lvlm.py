@@ -400,22 +400,6 @@ def test_bad_settings(llava_folder, settings, message):
         load(llava_folder, **settings)
 
 
-def test_quantization_names_the_extra(llava_folder, monkeypatch):
-    """bitsandbytes is made to be absent: it is not among the test dependencies, but a user may have it."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"pip install 'sira-cli\[quant\]'"):
-        load(llava_folder, quantization="4bit")
-
-
-@pytest.mark.parametrize("bits", ["4bit", "8bit"])
-@pytest.mark.filterwarnings("ignore")  # bitsandbytes has remarks on running without a GPU
-def test_quantized_weights(llava_folder, photos, bits):
-    pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
-    lvlm = load(llava_folder, quantization=bits, max_new_tokens=4)
-    assert "bitsandbytes" in type(lvlm.model.get_decoder().layers[0].mlp.up_proj).__module__
-    assert lvlm.caption(photos["coffee"]).status == "ok"
-
-
 def test_public_names():
     assert sira_cli.__all__ == [
         *("AttachError", "Between", "DataError", "Fork", "GenerationSettingsWarning", "HugePictureError"),

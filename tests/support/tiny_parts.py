@@ -111,3 +111,15 @@ def qwen_inputs(ids: Tensor, grid: tuple[int, int, int] = (1, 8, 8), seed: int =
 
 def with_mask(ids: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **inputs}
+
+
+@dataclass(frozen=True)
+class TinyPrompt(Tiny):
+    """A prompt of a model that has an image token of its own."""
+
+    image_token: int = 0
+
+    @property
+    def image(self) -> torch.Tensor:
+        """P_img."""
+        return self.inputs["input_ids"] == self.image_token

@@ -1,0 +1,132 @@
+"""Quantized weights: which layers, which numbers, and Algorithm 1 on them. What loads a model needs bitsandbytes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from transformers.quantizers.quantizers_utils import should_convert_module
+
+from sira_cli import Step, load
+from sira_cli.errors import SettingsError
+from sira_cli.models.inspection import check_structure
+from sira_cli.models.presets import find
+from sira_cli.models.quantization import quantization_config
+from sira_cli.pictures.sources import open_picture
+from tests.support import layouts, reference, tiny
+from tests.support.tiny_parts import TinyPrompt
+
+# What sees the picture, by the names in transformers' sources, and the output matrix.
+LLAVA = {"model.vision_tower", "model.multi_modal_projector", "lm_head"}
+LEFT_ALONE = {
+    "llava-1.5-7b": LLAVA,
+    "llava-next-mistral-7b": LLAVA,
+    "joycaption-beta-one": LLAVA,
+    "internvl3-8b": LLAVA,
+    "qwen2-vl-7b": {"model.visual", "lm_head"},
+    "qwen2.5-vl-7b": {"model.visual", "lm_head"},
+    "qwen3-vl-8b": {"model.visual", "lm_head"},
+    "gemma3-4b": {"model.vision_tower", "lm_head"},  # its projector is a plain parameter
+    "smolvlm2-2.2b": {"model.vision_model", "model.connector", "lm_head"},
+}
+# The 16 levels of the 4-bit normal float, from appendix E of the QLoRA paper, arXiv:2305.14314.
+NF4 = [
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+]
+BLOCK = 64  # weights with one constant, as there
+
+
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_only_matrices_of_the_language_layers_are_quantized(name, bits, tmp_path):
+    """As transformers reads the names that are to be skipped."""
+    model = check_structure(layouts.write_config(name, tmp_path / name), find(name))
+    config = quantization_config(bits, model)
+    assert set(config.llm_int8_skip_modules) == LEFT_ALONE[name]
+    assert (config.load_in_4bit, config.load_in_8bit) == (bits == "4bit", bits == "8bit")
+    assert (config.bnb_4bit_quant_type, config.bnb_4bit_compute_dtype) == ("nf4", torch.bfloat16)
+    assert config.bnb_4bit_use_double_quant
+    matrices = {name for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+    quantized = {name for name in matrices if should_convert_module(name, config.llm_int8_skip_modules)}
+    assert quantized == {name for name in matrices if ".language_model.layers." in f".{name}" or ".text_model." in name}
+
+
+def test_experts_which_bitsandbytes_leaves_as_they_are_are_refused():
+    with pytest.raises(SettingsError, match=r"quantization reaches \d+% of the weights of .* are experts"):
+        quantization_config("4bit", tiny.FAMILIES["Qwen3.5 MoE"]().model)
+    assert quantization_config("4bit", tiny.FAMILIES["Qwen3.5"]().model).load_in_4bit
+
+
+def test_a_model_of_the_checkpoints_own_code_is_refused():
+    with pytest.raises(SettingsError, match="the checkpoint's own code makes this one: leave out"):
+        quantization_config("4bit", None)
+
+
+def test_a_missing_bitsandbytes_names_the_extra(llava_folder, monkeypatch):
+    """It is made to be absent: it is not among the test dependencies, but a user may have it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"pip install 'sira-cli\[quant\]'"):
+        load(llava_folder, quantization="4bit")
+
+
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+@pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
+@pytest.mark.filterwarnings("ignore")  # bitsandbytes has remarks on running without a GPU
+def test_a_loaded_model(checkpoint, bits, photos, request):
+    bnb = pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
+    kind = {"4bit": bnb.nn.Linear4bit, "8bit": bnb.nn.Linear8bitLt}[bits]
+    folder = request.getfixturevalue(checkpoint)
+    lvlm, plain = load(folder, quantization=bits, dtype="float32", max_new_tokens=4), load(folder, dtype="float32")
+    known = dict(plain.model.named_modules())
+    layers = {id(part) for part in lvlm.model.get_decoder().layers.modules()}
+    for name, part in lvlm.model.named_modules():
+        if type(known[name]) is nn.Linear:
+            assert type(part) is (kind if id(part) in layers else nn.Linear), name
+            if id(part) not in layers:
+                assert torch.equal(part.weight, known[name].weight)
+            elif bits == "4bit":
+                _check_nf4(part, known[name].weight)
+    result = lvlm.caption(photos["coffee"])
+    assert (result.status, result.output_tokens) == ("ok", 4)
+
+
+def _check_nf4(part, weight: torch.Tensor) -> None:
+    """Each block is its largest weight times the nearest of the 16 levels, but for what double quantization rounds."""
+    import bitsandbytes as bnb
+
+    assert part.compute_dtype == torch.bfloat16
+    assert part.weight.quant_state.nested
+    blocks = weight.detach().float().reshape(-1, BLOCK)
+    largest = blocks.abs().amax(dim=1, keepdim=True)
+    levels = torch.tensor(NF4)
+    nearest = levels[((blocks / largest)[..., None] - levels).abs().argmin(dim=-1)] * largest
+    stored = bnb.functional.dequantize_4bit(part.weight.data, part.weight.quant_state).float().reshape(-1, BLOCK)
+    assert float(((stored - nearest).abs() / largest).quantile(0.99)) < 0.02
+
+
+@pytest.mark.filterwarnings("ignore")  # as above
+def test_tokens_are_those_of_algorithm_1_by_the_letter(llava_folder, photos):
+    pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
+    lvlm = load(llava_folder, quantization="4bit", dtype="float32", max_new_tokens=4)
+    inputs = lvlm.prepare([open_picture(photos["chelsea"]).image], ["Is there a cat?"])
+    prompt = TinyPrompt(lvlm.model, dict(inputs), image_token=lvlm.model.config.image_token_id)
+    slow = reference.decode(prompt, lvlm.k, lvlm.alpha, 4)
+    steps: list[Step] = []
+    tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))
+    assert tokens[0].tolist() == slow.tokens
+    assert max(float((step.cf[0] - z).abs().max()) for step, z in zip(steps, slow.cf, strict=True)) < 0.05  # bfloat16
+    assert float((slow.full - slow.cf).abs().max()) > 0.1
+
+
+def test_bitsandbytes_says_nothing_unless_asked(llava_folder, photos):
+    """It has a line for each layer and step. In a process of its own: pytest takes what is logged."""
+    pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
+    command = [sys.executable, "-m", "sira_cli", "caption", photos["coffee"], "-m", llava_folder]
+    options = ["--quantization", "8bit", "--dtype", "bfloat16", "--max-new-tokens", "3"]
+    said = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300, check=True)
+    assert (bool(said.stdout.strip()), said.stderr) == (True, "")
