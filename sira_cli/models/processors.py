@@ -11,6 +11,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,16 @@ def check_chat(processor: Any, conversation: Conversation, system: str) -> None:
             "the user with one picture"
         )
     Chats(processor, template, system).chat(conversation, ["picture"] * picture_count(conversation))
+
+
+def pixel_library(processor: Any) -> str:
+    """Return the library that makes a picture's pixels, with its version. Where torchvision is installed, it may be it.
+
+    The two round differently: by up to 0.16, in units of the spread of pixels in training.
+    """
+    library = getattr(processor.image_processor, "backend", "pil")
+    library = {"pil": "pillow"}.get(library, library)
+    return f"{library} {version(library)}"
 
 
 def refused(name: str, error: Exception) -> PictureError:

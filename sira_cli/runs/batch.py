@@ -22,6 +22,7 @@ import torch
 
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.processors import pixel_library
 from sira_cli.models.records import Result
 from sira_cli.models.verify import Verify
 from sira_cli.pictures.picture import Picture
@@ -118,6 +119,7 @@ class BatchRun:
             "model": {"revision": lvlm.revision, "k": lvlm.k, "layers": lvlm.layers},
             "device": str(lvlm.model.device),
             "dtype": lvlm.dtype,
+            "pixels": pixel_library(lvlm.processor),
             "batch_size": self.batch_size,
             "peak_memory_bytes": peak_memory(),
         }

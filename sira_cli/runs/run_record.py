@@ -12,7 +12,7 @@ from sira_cli._version import __version__
 from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
 
 # What an engine tells of the model, the device and the memory.
-FACTS = ("workers", "model", "device", "dtype", "batch_size", "peak_memory_bytes")
+FACTS = ("workers", "model", "device", "dtype", "pixels", "batch_size", "peak_memory_bytes")
 
 
 @dataclass

@@ -18,6 +18,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import datasets
@@ -118,6 +120,8 @@ def test_the_report_beside_the_records(sira, folder):
     tokens = sum(record["output_tokens"] for record in records)
     assert report["tokens_per_second"] * report["seconds"] == pytest.approx(tokens, rel=0.02)
     assert report["peak_memory_bytes"]["host"] > 1e8
+    library = "torchvision" if find_spec("torchvision") else "pillow"
+    assert report["pixels"] == f"{library} {version(library)}"
 
 
 def test_a_finished_file_is_the_metadata_of_an_image_folder(sira, folder, tmp_path, monkeypatch):
@@ -186,7 +190,7 @@ def test_nothing_left_to_do_needs_no_weights(sira, folder, checkpoint, kind):
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert run.stdout == b"[]\n"
     again = json.loads((folder / "captions.run.json").read_text())
-    for name in ("model", "device", "dtype", "batch_size", "peak_memory_bytes"):
+    for name in ("model", "device", "dtype", "pixels", "batch_size", "peak_memory_bytes"):
         assert again[name] == facts[name]
     shutil.copy(EXAMPLES[3], folder / "001.png")  # another picture under an old name
     code, _, err = sira(*command)
