@@ -101,7 +101,9 @@ def _attend(
         key, value = key[:, :, -window:], value[:, :, -window:]
     elif last is not None:  # all keys but those that a static cache has room for
         key, value = key[:, :, :q], value[:, :, :q]
-    cf_mask = None if cf_mask is None else cf_mask.to(query.device)  # layers may be on several devices
+    # Layers may be on several devices, also those that share keys.
+    cf_mask = None if cf_mask is None else cf_mask.to(query.device)
+    cf_keys, cf_values = cf_keys.to(query.device), cf_values.to(query.device)
     if last is not None:
         full_query, cf_query = full_query[:, :, -1:], cf_query[:, :, -1:]  # [B, H, 1, D]
         attention_mask, cf_mask = (None if mask is None else mask[:, :, -1:] for mask in (attention_mask, cf_mask))

@@ -55,9 +55,10 @@ def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Seq
         finally:
             keep_rows.remove()
     (normed,), (last,) = rows, steps  # [2B, N, d]
-    _check_head(_logits(model, normed[:, -1:]), torch.cat([last.full, last.cf])[:, None])
+    device = last.full.device  # that of the inputs; the head may be on another
+    _check_head(_logits(model, normed[:, -1:]).to(device), torch.cat([last.full, last.cf])[:, None])
     for start in range(0, longest, ROWS):
-        z_full, z_cf = _logits(model, normed[:, start : start + ROWS]).chunk(2)  # [B, ROWS, V]
+        z_full, z_cf = _logits(model, normed[:, start : start + ROWS]).to(device).chunk(2)  # [B, ROWS, V]
         z_cd = contrast(z_full, z_cf, config.alpha)
         for row in range(z_full.shape[1]):
             yield Step(z_full[:, row], z_cf[:, row], z_cd[:, row])

@@ -201,8 +201,9 @@ class Fork:
         kept = kwargs.get("logits_to_keep")
         if not self._shares_keys or not isinstance(kept, int) or kept == 0:
             return None
-        # Where layers share keys, Gemma 4 drops all rows but the last `kept` halfway, unless they are given by index.
-        return args, {**kwargs, "logits_to_keep": torch.arange(-kept, 0, device=input_ids.device)}
+        # Where layers share keys, Gemma 4 drops all rows but the last `kept` halfway, unless they are given otherwise.
+        # A slice goes with hidden states on any device.
+        return args, {**kwargs, "logits_to_keep": slice(-kept, None)}
 
     def _read_prompt(self, input_ids: Tensor, attention_mask: Any) -> tuple[Tensor, Tensor]:
         """Return the CF stream's rows of a prompt and which are live: `input_ids [B, S]` -> `[B, T]` each."""

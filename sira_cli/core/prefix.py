@@ -111,8 +111,7 @@ class ImagePrefix:
         longest = max(map(len, tails))
         # Padded on the right: no row sees what stands behind it.
         ids = torch.tensor([[*tail, *[0] * (longest - len(tail))] for tail in tails], device=device)  # [Q, T]
-        last = torch.tensor([len(tail) - 1 for tail in tails], device=device)
-        ends, place = torch.unique(last, return_inverse=True)
+        ends = sorted({len(tail) - 1 for tail in tails})  # a list goes with hidden states on any device
         cache = copy.deepcopy(self._cache)
         repeat_text(cache, len(tails))
         with positions_kept(self._position_state):
@@ -124,7 +123,7 @@ class ImagePrefix:
             logits = self._model(
                 input_ids=ids, **more, past_key_values=cache, use_cache=True, logits_to_keep=ends
             ).logits  # [Q, number of different ends, V]
-        found: Tensor = logits[torch.arange(len(tails), device=device), place].float()
+        found: Tensor = logits[list(range(len(tails))), [ends.index(len(tail) - 1) for tail in tails]].float()
         return found
 
     def _positions(self, more: int) -> Tensor | None:

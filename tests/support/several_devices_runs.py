@@ -1,0 +1,138 @@
+"""A program for `tests/core/test_several_devices.py`: what differs between one device and three, as JSON.
+
+The devices are imported inside functions: that registers them for good.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.forcing import score
+from sira_cli.core.fork import attach
+from sira_cli.core.many_k import next_token
+from sira_cli.core.prefix import ImagePrefix
+from sira_cli.core.refill import RowBatch
+from sira_cli.methods import METHODS
+from sira_cli.methods.base import Method
+from tests.support import tiny
+from tests.support.calibrations import calibrated_for
+from tests.support.decoding import branch_of, case_of, decoded
+from tests.support.helpers import generate, generate_sira
+from tests.support.tiny import Tiny
+
+Found = list[torch.Tensor]
+EVERYTHING = ("LLaVA-1.5", "Qwen2.5-VL")
+TOKENS = 3
+
+
+def steps_of(case: Tiny, **settings: Any) -> Found:
+    tokens, steps = generate_sira(case.model, case.inputs, max_new_tokens=TOKENS, **settings)
+    return [tokens, *(view for step in steps for view in (step.full, step.cf))]
+
+
+def refilled(case: Tiny) -> Found:
+    """Two texts, one of which leaves and another one joins."""
+    batch = RowBatch(case.model)
+    with attach(case.model, SiraConfig(k=3)):
+        found = [batch.join(case.inputs), batch.join(case.inputs)]
+        for _ in range(2):
+            found.append(batch.step(torch.cat([each[:1].argmax(dim=-1) for each in found[-1:]] * 2)))
+        batch.keep([1])
+        found.append(batch.step(found[-1][1:].argmax(dim=-1)))
+    return found
+
+
+def of_method(case: Tiny, method: Method, branch: dict[str, torch.Tensor]) -> Found:
+    if method.own_search:
+        limits = {"max_new_tokens": TOKENS, "suppress_tokens": tiny.SUPPRESS, "eos_token_id": 2}
+        return [method.generate(case.model, case.inputs, SiraConfig(), branch, do_sample=False, **limits)]
+    return [*decoded(method, case, branch=branch, max_new_tokens=TOKENS)]
+
+
+def checks(name: str, case: Tiny) -> Iterator[tuple[str, Callable[[Tiny, Callable[[Any], Any]], Found]]]:
+    yield "greedy", lambda case, move: [generate(case.model, case.inputs, max_new_tokens=TOKENS)]
+    for k in (min(case.boundaries), max(case.boundaries)):  # forks on the last device, and on the first
+        yield f"sira, k = {k}", lambda case, move, k=k: steps_of(case, config=SiraConfig(k=k))
+    if name not in EVERYTHING:
+        return
+    for method in METHODS.values():
+        if method.name in ("greedy", "sira"):
+            continue
+        branch, method = branch_of(method, case), calibrated_for(method, case.model)
+        yield method.name, lambda case, move, method=method, branch=branch: of_method(case, method, move(branch))
+    yield "beams", lambda case, move: steps_of(case, num_beams=3)
+    yield "refilled slots", lambda case, move: refilled(case)
+    yield "many k", lambda case, move: [*next_token(case.model, SiraConfig(), case.inputs, [2, 4]).cf.values()]
+    yield (
+        "forced",
+        lambda case, move: [step.cf for step in score(case.model, SiraConfig(k=3), case.inputs, [[7, 9, 5]])],
+    )
+    length = int(case.image[0].nonzero().max()) + 1
+    yield "tails", lambda case, move: [ImagePrefix(case.model, case.inputs, length).last_logits([[20, 21], [30]])]
+
+
+def on_cpu(found: Found) -> Found:
+    from tests.support.devices import Placed
+
+    return [each.inner if isinstance(each, Placed) else each for each in found]
+
+
+def difference(one: Found, other: Found) -> str:
+    """What differs; nothing if tokens are equal and logits differ by rounding."""
+    for expected, value in zip(one, other, strict=True):
+        kept = expected.isfinite()
+        if not torch.equal(kept, value.isfinite()):
+            return "a cut-off differs"
+        apart = (expected.double() - value.double())[kept].abs().max()
+        if apart > (1e-4 if expected.is_floating_point() else 0):
+            return f"differs by {float(apart)}"
+    return ""
+
+
+def runs(name: str) -> dict[str, str]:
+    from tests.support.devices import CARDS, several_devices, spread, to_first
+
+    case = case_of(name)
+    todo = list(checks(name, case))
+    with torch.no_grad():
+        expected = [check(case, lambda branch: branch) for _, check in todo]
+    results = {}
+    with several_devices():
+        far = spread(case)
+        places = {weight.device for weight in far.model.get_decoder().layers.parameters()}
+        assert places == {*CARDS}, places
+        for (what, check), one in zip(todo, expected, strict=True):
+            try:
+                results[what] = difference(one, on_cpu(check(far, to_first)))
+            except Exception as error:
+                lines = traceback.format_tb(error.__traceback__)
+                ours = [line.strip() for line in lines if "sira_cli" in line] or lines[-1:]
+                results[what] = f"{str(error)[:300]}\n{ours[-1]}\n{lines[-2]}\n{lines[-1]}"
+    return results
+
+
+def mixed() -> str:
+    """What two tensors on two devices raise."""
+    from tests.support.devices import ONE, TWO, several_devices
+
+    with several_devices():
+        try:
+            torch.zeros(2).to(ONE) + torch.zeros(2).to(TWO)
+        except RuntimeError as error:
+            return str(error)
+    return ""
+
+
+def main(names: list[str]) -> None:
+    print(json.dumps({"mixed": mixed()} | {name: runs(name) for name in names}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(tiny.FAMILIES))
