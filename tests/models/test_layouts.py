@@ -2,7 +2,8 @@
 
 Image tokens of a photograph of 640 x 480 follow from the papers: LLaVA 24 x 24 patches, LLaVA-NeXT five tiles less the
 padding, with newlines, a Qwen token 28 x 28 pixels (Qwen3-VL: 32 x 32), InternVL 13 tiles of 256, SmolVLM2 13 of 81.
-End tokens are those of each generation_config.json, sizes those that the hub shows.
+End tokens are those of each generation_config.json, sizes those of the weights that the hub shows (JoyCaption: all in
+bfloat16; SmolVLM2: 4.96 and 4.03 GB, in float32).
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ GIGABYTES = {
     "qwen2-vl-7b": 16.6,
     "qwen2.5-vl-3b": 7.5,
     "qwen2.5-vl-7b": 16.6,
+    "qwen3-vl-8b": 17.5,
     "gemma3-4b": 8.6,
+    "internvl3-8b": 15.9,
+    "joycaption-beta-one": 17.0,
+    "smolvlm2-2.2b": 9.0,
 }
 # Pictures with few tiles for those that cut them up.
 STRIPS = ("llava-next-mistral-7b", "smolvlm2-2.2b")
@@ -107,7 +112,7 @@ def _papers_k(preset: Preset, layers: int) -> int:
     return {"qwen2.5-vl-7b": 14, "llava-1.5-7b": 16}.get(preset.name, layers // 2)
 
 
-@pytest.mark.parametrize("name", GIGABYTES)
+@pytest.mark.parametrize("name", layouts.NAMES)
 def test_sizes(name, tmp_path):
     facts = inspect_model(str(layouts.write_config(name, tmp_path / name)))
     assert round(facts.gigabytes, 1) == presets.find(name).download_gb == GIGABYTES[name]
