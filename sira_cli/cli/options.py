@@ -114,7 +114,10 @@ class ModelOptions:
     revision: Annotated[
         str | None, typer.Option(metavar="REVISION", help="Branch, tag or commit of the model (default: main).")
     ] = None
-    device: Annotated[str, typer.Option(metavar="DEVICE", help="Device: auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    device: Annotated[
+        str,
+        typer.Option(metavar="DEVICE", help="Device: auto (several GPUs if one is too small), cpu, cuda, cuda:1, mps."),
+    ] = "auto"
     dtype: Annotated[Dtype | None, typer.Option(help="Precision of the weights (default: the preset's).")] = None
     max_pixels: Annotated[
         int | None,

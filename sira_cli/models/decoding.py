@@ -25,6 +25,7 @@ from sira_cli.models.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.image_size import pad_to_square
 from sira_cli.models.loops import LoopGuard
+from sira_cli.models.placement import devices_of
 from sira_cli.models.preset import Preset, check_text
 from sira_cli.models.processors import chat_inputs, check_chat
 from sira_cli.models.repetition import processors_of
@@ -96,6 +97,11 @@ class DecodingModel:
     def dtype(self) -> str:
         """Precision of the weights: `bfloat16`, ..."""
         return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> str:
+        """Where the weights are: `cpu`, `cuda:0`, or several."""
+        return ", ".join(map(str, devices_of(self.model)))
 
     @property
     def batches(self) -> bool:

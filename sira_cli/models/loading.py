@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformers import BitsAndBytesConfig
+import torch
 
 from sira_cli import methods
 from sira_cli.errors import SettingsError
@@ -18,11 +18,12 @@ from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.hub import Download, find_checkpoint
 from sira_cli.models.inspection import check_structure
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.placement import pick_device, place
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import load_processor
 from sira_cli.models.quantization import check_quantization, quantization_config
 from sira_cli.models.reading import reading
-from sira_cli.models.weights import load_model, pick_device
+from sira_cli.models.weights import load_model
 
 
 def load(
@@ -43,7 +44,7 @@ def load(
         source: a preset (name, YAML file or `Preset`), a checkpoint folder, or a hub model id.
         method: `sira`, `greedy` for the model as it is, or another one of `sira_cli.methods.METHODS` to compare with.
             A name takes the preset's settings for that method.
-        device: `auto` (cuda, else mps, else cpu), `cpu`, `cuda`, `cuda:1`, `mps`.
+        device: `auto` (cuda, else mps, else cpu; several GPUs if one is too small), `cpu`, `cuda`, `cuda:1`, `mps`.
         quantization: `4bit` or `8bit` for the decoder layers (extra `quant`).
         offline: never ask the hub; what is cached still works.
         trust_remote_code: run Python code that the checkpoint brings. Nobody is asked; without it none runs.
@@ -71,15 +72,20 @@ def load(
         raise SettingsError(f"revision {preset.revision!r} means nothing to a folder ({model_folder})")
     if compile:
         methods.check_compile(method, preset.generation.num_beams)
-    placement = pick_device(device)
+    pick_device(device)  # a wrong name is known at once
     check_quantization(quantization)
     model_name = preset.model
     if model_name == presets.BUNDLED:
         model_name = str(presets.BUNDLED_FOLDER)
 
-    def judge(folder: Path) -> BitsAndBytesConfig | None:
+    def judge(folder: Path) -> dict[str, Any]:
         model = check_structure(folder, preset, trust_remote_code=trust_remote_code)
-        return None if quantization is None else quantization_config(quantization, model)
+        quantized = None if quantization is None else quantization_config(quantization, model)
+        dtype = None if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
+        where = place(device, model, dtype, quantization)
+        if compile and "max_memory" in where:
+            raise SettingsError("compile needs the model on one device, and it fits on several GPUs only: leave it out")
+        return {"quantization_config": quantized, **where}
 
     checkpoint = find_checkpoint(
         model_name,
@@ -91,16 +97,15 @@ def load(
         on_download=on_download,
     )
     method = calibrated(method, preset.model, checkpoint.revision)  # before the weights are read
-    quantized = judge(checkpoint.folder)
+    how = judge(checkpoint.folder)
     with reading(checkpoint.folder):
         processor = load_processor(checkpoint.folder, image=preset.image, trust_remote_code=trust_remote_code)
         model = load_model(
             checkpoint.folder,
             trust_remote_code=trust_remote_code,
             dtype=preset.load.dtype,
-            device_map=placement,
             attn_implementation=preset.load.attention,
-            quantization_config=quantized,
+            **how,
         )
     compiled = CompiledSteps(model) if compile else None
     return Lvlm(model, processor, preset, method, checkpoint.revision, quantization, compiled)

@@ -32,7 +32,7 @@ class Lvlm(AnsweringModel):
     def __repr__(self) -> str:
         fork = f", K = {self.k} of {self.layers}" if self.k else ""
         alpha = f", alpha = {self.alpha:g}" if self.alpha else ""
-        place = f"{self.dtype} on {self.model.device}"
+        place = f"{self.dtype} on {self.device}"
         return f"<Lvlm {self.preset.name or self.preset.model}: {self.method}{fork}{alpha}, {place}>"
 
     def under(self, method: Method, preset: Preset | None = None, compiled: CompiledSteps | None = None) -> Lvlm:

@@ -24,6 +24,7 @@ from sira_cli.core.static_cache import CF_ROWS
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.compiled import CACHE_ROWS
 from sira_cli.models.decoding import DecodingModel
+from sira_cli.models.placement import devices_of
 
 LOGITS = 6  # float32 numbers per word of the vocabulary and text: both streams', their contrast, what picks from it
 # Of the memory that is free. A GPU whose memory ends raises an error, and the batch is halved; a process on a CPU is
@@ -165,7 +166,7 @@ def measure_picture(
     decodings: list[Any] = []
     plain = copy.copy(lvlm)
     plain.compiled = None  # only steps are
-    with peak_memory(model.device) as peak:
+    with peak_memory(*devices_of(model)) as peak:
         plain.decode(
             plain.to_device(inputs),
             1,
@@ -198,16 +199,20 @@ class Peak:
 
 
 @contextmanager
-def peak_memory(device: torch.device) -> Iterator[Peak]:
-    """Measure the most memory that the block takes: what torch allocates on a GPU, else what the process has."""
+def peak_memory(*devices: torch.device) -> Iterator[Peak]:
+    """Measure the most memory that the block takes: what torch allocates on GPUs, else what the process has."""
     peak = Peak()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
+    if devices[0].type == "cuda":
+        before = 0
+        for device in devices:
+            torch.cuda.synchronize(device)
+            before += torch.cuda.memory_allocated(device)
+            torch.cuda.reset_peak_memory_stats(device)
         yield peak
-        torch.cuda.synchronize(device)
-        peak.bytes = torch.cuda.max_memory_allocated(device) - before
+        for device in devices:
+            torch.cuda.synchronize(device)
+            peak.bytes += torch.cuda.max_memory_allocated(device)
+        peak.bytes -= before
         return
     ended, process = threading.Event(), psutil.Process()
     before = process.memory_info().rss
@@ -226,8 +231,15 @@ def peak_memory(device: torch.device) -> Iterator[Peak]:
         peak.bytes = max(peak.bytes, process.memory_info().rss - before)
 
 
-def free_memory(device: torch.device) -> int:
-    """Return the bytes that a batch may take: a share of what nobody uses."""
+def free_memory(*devices: torch.device) -> int:
+    """Return the bytes that a batch may take: a share of what nobody uses, on the device where that is least.
+
+    Of several devices each takes a part of what a batch needs only, so this errs on the side of small batches.
+    """
+    return min(map(_free, devices))
+
+
+def _free(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

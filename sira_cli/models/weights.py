@@ -58,10 +58,11 @@ def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
     Args:
         folder: a checkpoint's files.
         trust_remote_code: run the checkpoint's own Python code.
-        **options: for `from_pretrained`: dtype, device_map, attn_implementation, quantization_config.
+        **options: for `from_pretrained`: dtype, device_map, max_memory, attn_implementation, quantization_config.
 
     Raises:
         UnsupportedModelError: not a model for pictures and text.
+        SettingsError: the GPUs of `max_memory` are too small.
         ModelNotFoundError: tensors are missing.
         LOAD_ERRORS: whatever transformers has against the files; see `reading`.
     """
@@ -79,6 +80,8 @@ def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
             output_loading_info=True,
             **options,
         )
+    if "max_memory" in options and not {*model.hf_device_map.values()} <= {*options["max_memory"]}:
+        raise SettingsError("the GPUs are too small for the model: give `quantization=` 4bit, or another `device=`")
     if report["missing_keys"]:  # transformers would go on with random numbers in their place
         missing = sorted(report["missing_keys"])
         raise ModelNotFoundError(f"the weights in {folder} lack {len(missing)} tensors, among them {missing[0]}")
@@ -95,26 +98,3 @@ def without_progress_bar() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def pick_device(name: str) -> str:
-    """Return the device that `auto`, or a name of torch's, stands for.
-
-    Raises:
-        SettingsError: there is no such device here.
-    """
-    if name == "auto":
-        if torch.cuda.is_available():
-            return "cuda:0"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise SettingsError(f"no device named {name!r}; expected auto, cpu, cuda, cuda:1 or mps") from None
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise SettingsError(f"device {name} is not supported; expected auto, cpu, cuda, cuda:1 or mps")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingsError(f"device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise SettingsError("device mps is not there: it needs a Mac with Apple silicon")
-    return name if name != "cuda" else "cuda:0"

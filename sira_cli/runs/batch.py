@@ -117,7 +117,7 @@ class BatchRun:
         lvlm = self._task.lvlm
         return {
             "model": {"revision": lvlm.revision, "k": lvlm.k, "layers": lvlm.layers},
-            "device": str(lvlm.model.device),
+            "device": lvlm.device,
             "dtype": lvlm.dtype,
             "pixels": pixel_library(lvlm.processor),
             "batch_size": self.batch_size,

@@ -49,23 +49,24 @@ def largest_batch(lvlm: Lvlm, inputs: Any, task: str, groups: int = 0) -> int:
     from sira_cli.models.memory import measure_picture
 
     return most_that_fit(
-        lvlm.model.device,
+        lvlm.model,
         lambda: measure_picture(lvlm, inputs, task, refilled=groups > 0),
         "a prompt takes {prompt:.3f} GB and a text {text:.3f} GB at most, and {free:.1f} GB of memory may be taken",
         groups,
     )
 
 
-def most_that_fit(device: torch.device, measure: Callable[[], PictureMemory], says: str, groups: int = 0) -> int:
+def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str, groups: int = 0) -> int:
     """Measure what one picture takes, and return how many fit into memory.
 
     Args:
-        device: where the model is.
+        model: Hugging Face's.
         measure: runs the model on one picture.
         says: what the log says beside the batch size, with places for `{prompt}`, `{text}` and `{free}` in GB.
         groups: as for `largest_batch`.
     """
     from sira_cli.models.memory import free_memory, most_pictures
+    from sira_cli.models.placement import devices_of
     from sira_cli.runs.memory import out_of_memory
 
     try:
@@ -75,8 +76,8 @@ def most_that_fit(device: torch.device, measure: Callable[[], PictureMemory], sa
             raise
         _log.info("batch size 1: memory does not suffice for one picture")
         return 1
-    free = free_memory(device)
-    size = picture.largest_batch(free, most_pictures(device), groups)
+    free = free_memory(*devices_of(model))
+    size = picture.largest_batch(free, most_pictures(model.device), groups)
     numbers = says.format(prompt=picture.prefill / 1e9, text=picture.text / 1e9, free=free / 1e9)
     _log.info("batch size %d: %s", size, numbers)
     return size

@@ -9,7 +9,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 
 
 def peak_memory() -> dict[str, int]:
-    """Return bytes: `host`, the most that this process had, and `cuda`, what torch had on its GPU, if there is one."""
+    """Return bytes: `host`, the most that this process had, and `cuda`, what torch had on its GPUs, if any."""
     peak = {}
     try:
         import resource
@@ -19,7 +19,7 @@ def peak_memory() -> dict[str, int]:
         unit = 1 if sys.platform == "darwin" else 1024
         peak["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     if torch.cuda.is_available():
-        peak["cuda"] = torch.cuda.max_memory_allocated()
+        peak["cuda"] = sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
     return peak
 
 

@@ -161,6 +161,22 @@ def test_on_cuda_the_peak_is_what_torch_counts_beyond_what_was_there(monkeypatch
     assert most_pictures(device) == 256
 
 
+def test_on_several_gpus_the_peak_is_of_all_and_the_least_free_memory_counts(monkeypatch):
+    """So that the batch is rather too small than too large. Stand-ins, as above."""
+    devices = torch.device("cuda:0"), torch.device("cuda:1")
+    before, most, free = dict(zip(devices, (5, 7), strict=True)), dict(zip(devices, (8, 11), strict=True)), (20, 30)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda where: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda where: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda where: before[where] << 30)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda where: before[where] << 30)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda where: most[where] << 30)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda where: (free[where.index] << 30, 80 << 30))
+    with peak_memory(*devices) as peak:
+        pass
+    assert peak.bytes == 7 << 30
+    assert free_memory(*devices) == int(0.9 * (20 << 30))
+
+
 def test_on_a_cpu_half_of_what_is_free_may_be_taken(monkeypatch):
     class Memory:
         available = 10 << 30

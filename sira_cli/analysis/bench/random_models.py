@@ -23,8 +23,8 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.placement import pick_device
 from sira_cli.models.processors import load_processor
-from sira_cli.models.weights import pick_device
 
 WORD = "<word>"
 SCALE = 0.02  # standard deviation of the weights, as models are initialised

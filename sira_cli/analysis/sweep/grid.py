@@ -19,6 +19,7 @@ from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.memory import PictureMemory, peak_memory
+from sira_cli.models.placement import devices_of
 from sira_cli.pictures.names import one_line
 from sira_cli.runs.batch_size import FIRST, most_that_fit
 
@@ -91,14 +92,13 @@ def largest_question_batch(lvlm: Lvlm, questions: QuestionSet, grid: Grid) -> in
         return 1
     largest = max(opened, key=lambda image: image.width * image.height)
     inputs = lvlm.prepare([largest], [lvlm.preset.prompts.asking(questions.questions[0].text)])
-    device = lvlm.model.device
 
     def measure() -> PictureMemory:
-        with peak_memory(device) as peak:
+        with peak_memory(*devices_of(lvlm.model)) as peak:
             first_tokens(lvlm, grid, inputs)
         return PictureMemory(peak.bytes, 0)  # no text follows the first token
 
-    return most_that_fit(device, measure, "a question takes {prompt:.3f} GB")
+    return most_that_fit(lvlm.model, measure, "a question takes {prompt:.3f} GB")
 
 
 def answer_unit(number: int) -> str:

@@ -105,7 +105,7 @@ class Tracer:
                 "image_tokens": int(image.sum()),
                 "image_positions": _runs(image),
                 "tracked": [{"word": word, "token_ids": ids} for word, ids in self._tracked.items()],
-                "device": str(lvlm.model.device),
+                "device": lvlm.device,
                 "dtype": lvlm.dtype,
                 "versions": {
                     "sira": __version__,
