@@ -119,8 +119,14 @@ def _run() -> int | str | None:
 
 
 def _report_unexpected(error: Exception) -> None:
-    if not interrupts.happened():
-        _report(error, f"unexpected {type(error).__name__}: {error} (-vv shows where)")
+    if interrupts.happened():
+        return
+    if "operator torchvision::" in str(error):  # its own import, and with it that of transformers, fails
+        _report(
+            error, "the installed torchvision does not fit this torch: uninstall it, or install both again together"
+        )
+        return
+    _report(error, f"unexpected {type(error).__name__}: {error} (-vv shows where)")
 
 
 def _flushed() -> bool:

@@ -377,3 +377,19 @@ def test_only_who_shows_the_bundled_model_something_else_is_told_what_it_knows(s
     assert "knows drawn scenes only" in sira("caption", tmp_path / "square.png", *FAST)[2]
     (tmp_path / "square.png").write_bytes(b"no picture")
     assert "knows drawn scenes only" not in sira("caption", tmp_path / "square.png", *FAST)[2]
+
+
+def test_a_torchvision_of_another_torch(tmp_path, photos):
+    """Its import fails, and that of transformers with it. PyPI's says this beside a torch of another build."""
+    package, facts = tmp_path / "torchvision", tmp_path / "torchvision-0.28.0.dist-info"
+    package.mkdir()
+    facts.mkdir()
+    (package / "__init__.py").write_text('raise RuntimeError("operator torchvision::nms does not exist")\n')
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.28.0\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    run = installed("caption", photos["chelsea"], *FAST, env={**os.environ, "PYTHONPATH": path})
+    assert (run.returncode, run.stdout) == (1, b"")
+    assert (
+        run.stderr
+        == b"sira: the installed torchvision does not fit this torch: uninstall it, or install both again together\n"
+    )
