@@ -10,8 +10,9 @@ export(captions, edits, "mended.jsonl")
 
 from sira_cli.view.collection import Collection
 from sira_cli.view.compared import Compared
-from sira_cli.view.edits import Edits, StaleEditError, State
+from sira_cli.view.edits import Edits, StaleEditError
 from sira_cli.view.export import export
+from sira_cli.view.history import State
 from sira_cli.view.items import Item
 
 __all__ = ["Collection", "Compared", "Edits", "Item", "StaleEditError", "State", "export"]

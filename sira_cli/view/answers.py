@@ -9,7 +9,8 @@ from typing import Any
 
 from sira_cli.view.collection import Collection
 from sira_cli.view.compared import Compared
-from sira_cli.view.edits import Edits, State
+from sira_cli.view.edits import Edits
+from sira_cli.view.history import State
 from sira_cli.view.items import Item
 
 
@@ -44,6 +45,7 @@ class Answers:
         partner = None if self._compared is None else self._compared.partner(number)
         found: dict[str, Any] = {
             "name": item.name,
+            "id": "" if item.id == item.name else item.id,
             "text": state.text,
             "version": state.version,
             "edited": state.text != item.text,

@@ -39,6 +39,7 @@ class Change(BaseModel):
         seen: the version that it shows.
         text, decision: the new ones; None: as they are.
         undo: take the last change back instead.
+        redo: make the change again that was taken back last.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -47,6 +48,7 @@ class Change(BaseModel):
     text: str | None = Field(default=None, max_length=MOST)
     decision: str | None = None
     undo: bool = False
+    redo: bool = False
 
 
 class Numbers(BaseModel):
@@ -175,6 +177,8 @@ class Viewer:
         try:
             if change.undo:
                 self._edits.undo(item, seen=change.seen)
+            elif change.redo:
+                self._edits.redo(item, seen=change.seen)
             else:
                 self._edits.change(item, seen=change.seen, text=change.text, decision=change.decision)
         except StaleEditError as error:

@@ -4,7 +4,7 @@
      "decision": "accepted", "time": "2026-05-04T12:00:00+00:00", "before": {"text": "A dog.", "decision": ""}}
 
 The last line about a picture says how it stands. `before` is what it was, so that nothing is lost; `action` is
-`change`, `undo`, or `found`: a text file that another program had changed meanwhile.
+`change`, `undo`, `redo`, or `found`: a text file that another program had changed meanwhile.
 
 Every change names the version that it saw. Under the lock of the file the log is read to its end first, so that of two
 windows, or two processes, the second one is told, and nothing is overwritten.
@@ -15,10 +15,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -31,12 +29,14 @@ from sira_cli.pictures.names import is_utf8
 from sira_cli.runs.continued_file import append_whole
 from sira_cli.runs.lines import as_line
 from sira_cli.runs.sidecars import Sidecars
+from sira_cli.view.history import History, State, Step
 from sira_cli.view.items import Item
 
 SCHEMA = "sira.edit/1"
 DECISIONS = ("", "accepted", "rejected")
 MOST = 100_000  # characters of a text
 _BEGINNING = b'{"schema": "sira.edit/'
+Action = Literal["change", "undo", "redo", "found"]
 
 
 class StaleEditError(SiraError):
@@ -51,34 +51,12 @@ class StaleEditError(SiraError):
         self.state = state
 
 
-@dataclass(frozen=True)
-class State:
-    """How a picture's caption stands.
-
-    Attributes:
-        version: 0 as it came, one more with each change.
-        text: of now.
-        decision: `accepted`, `rejected`, or empty.
-        can_undo: whether there is a change to take back.
-    """
-
-    version: int
-    text: str
-    decision: str = ""
-    can_undo: bool = False
-
-
-@dataclass(frozen=True)
-class _Was:
-    text: str
-    decision: str
-
-
 class Edits:
     """A log of edits. Safe in threads, and beside other processes that use the same file.
 
     Attributes:
         path: the file; it is made with the first change.
+        history: of all its lines; another one when another file has taken its place.
     """
 
     def __init__(self, path: str | Path, *, sidecars: str | None = None) -> None:
@@ -98,7 +76,7 @@ class Edits:
 
     def state(self, item: Item) -> State:
         """Return how a picture stands, as of the last `refresh` or change."""
-        return self._states.get(item.id) or State(0, item.text)
+        return self.history.states.get(item.id) or State(0, item.text)
 
     def refresh(self) -> None:
         """Read what others have added since.
@@ -128,8 +106,8 @@ class Edits:
         if text is not None and (len(text) > MOST or not is_utf8(text)):
             raise SettingsError(f"`text=`: expected at most {MOST:,} characters, and no halves of them")
         with self._changing(item, seen) as (file, now):
-            new = _Was(now.text if text is None else text.strip(), now.decision if decision is None else decision)
-            if new != _Was(now.text, now.decision) or self._lacks_sidecar(item, new):
+            new = Step(now.text if text is None else text.strip(), now.decision if decision is None else decision)
+            if new != Step(now.text, now.decision) or self._lacks_sidecar(item, new):
                 self._write(file, item, "change", now, new)
             return self.state(item)
 
@@ -142,9 +120,23 @@ class Edits:
             SiraError: it cannot be written; nothing was changed.
         """
         with self._changing(item, seen) as (file, now):
-            if not self._before[item.id]:
+            if not self.history.before(item.id):
                 raise SettingsError(f"{item.id}: there is no change to take back")
-            self._write(file, item, "undo", now, self._before[item.id][-1])
+            self._write(file, item, "undo", now, self.history.before(item.id)[-1])
+            return self.state(item)
+
+    def redo(self, item: Item, *, seen: int) -> State:
+        """Make the change again that `undo` took back last, if nothing was changed since.
+
+        Raises:
+            StaleEditError: it has a newer version; nothing was changed.
+            SettingsError: there is nothing to make again.
+            SiraError: it cannot be written; nothing was changed.
+        """
+        with self._changing(item, seen) as (file, now):
+            if not self.history.after(item.id):
+                raise SettingsError(f"{item.id}: there is no change to make again")
+            self._write(file, item, "redo", now, self.history.after(item.id)[-1])
             return self.state(item)
 
     def settle(self, items: Iterable[Item]) -> None:
@@ -160,7 +152,7 @@ class Edits:
             return
         items = list(items)
         Sidecars([item.picture for item in items], extension=self._sidecars)
-        touched = [item for item in items if item.id in self._states]
+        touched = [item for item in items if item.id in self.history.states]
         if not touched:
             return
         with self._lock, self._opened() as file:
@@ -168,7 +160,7 @@ class Edits:
             for item in touched:
                 self._find_sidecar(file, item)
                 now = self.state(item)
-                if self._lacks_sidecar(item, _Was(now.text, now.decision)):
+                if self._lacks_sidecar(item, Step(now.text, now.decision)):
                     self._write_sidecar(item, now.text)
 
     @contextmanager
@@ -213,8 +205,7 @@ class Edits:
 
     def _forget(self) -> None:
         self._end, self._file_id = 0, (0, 0)
-        self._states: dict[str, State] = {}
-        self._before: dict[str, list[_Was]] = defaultdict(list)
+        self.history = History()
 
     def _catch_up(self, file: Any) -> None:
         """Read the lines behind those that are known; a torn last one is left out."""
@@ -228,7 +219,7 @@ class Edits:
         data = file.read(status.st_size - self._end)
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             try:
-                self._note(json.loads(line))
+                self.history.note(json.loads(line))
             except (ValueError, KeyError, TypeError):
                 raise self._foreign() from None
             self._end += len(line)
@@ -238,18 +229,7 @@ class Edits:
     def _foreign(self) -> DataError:
         return DataError(f"{self.path}: holds something else than edits of captions: give another `edits=`")
 
-    def _note(self, record: dict[str, Any]) -> None:
-        """Take over what a line says."""
-        if not record["schema"].startswith("sira.edit/"):
-            raise ValueError
-        name, before = record["id"], self._before[record["id"]]
-        if record["action"] == "undo":
-            del before[-1:]
-        else:
-            before.append(_Was(record["before"]["text"], record["before"]["decision"]))
-        self._states[name] = State(int(record["version"]), record["text"], record["decision"], bool(before))
-
-    def _write(self, file: Any, item: Item, action: Literal["change", "undo", "found"], now: State, new: _Was) -> None:
+    def _write(self, file: Any, item: Item, action: Action, now: State, new: Step) -> None:
         """Append a line, then write the text file, if there is one."""
         record = {
             "schema": SCHEMA,
@@ -269,7 +249,7 @@ class Edits:
         with writing(self.path):
             os.fsync(file.fileno())
         self._end += len(line)
-        self._note(record)
+        self.history.note(record)
         if action != "found" and self._lacks_sidecar(item, new):
             self._write_sidecar(item, new.text)
 
@@ -277,7 +257,7 @@ class Edits:
         with replacing(item.picture.text_file(self._sidecars or "")) as file:
             file.write(f"{text}\n".encode())
 
-    def _lacks_sidecar(self, item: Item, new: _Was) -> bool:
+    def _lacks_sidecar(self, item: Item, new: Step) -> bool:
         """Return whether a text file is to be written: not for what is rejected."""
         return self._sidecars is not None and new.decision != "rejected" and self._in_sidecar(item) != new.text
 
@@ -293,6 +273,9 @@ class Edits:
     def _find_sidecar(self, file: Any, item: Item) -> None:
         """Log the text of a file that another program has changed: it is the newest version."""
         there, now = self._in_sidecar(item), self.state(item)
-        known = {now.text, *(was.text for was in self._before[item.id])}  # that of an edit that was not written yet
+        known = {
+            now.text,
+            *(was.text for was in self.history.before(item.id)),
+        }  # that of an edit that was not written yet
         if there is not None and there not in known:
-            self._write(file, item, "found", now, _Was(there, now.decision))
+            self._write(file, item, "found", now, Step(there, now.decision))

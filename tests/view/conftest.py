@@ -13,6 +13,7 @@ from PIL import Image
 from sira_cli.view import Collection, Compared, Edits
 from sira_cli.view.app import Viewer
 from tests.support.asgi import served
+from tests.support.browser import Browser
 
 TOKEN = "a-token-of-the-test"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -63,6 +64,12 @@ def records(folder: Path) -> Path:
     return write(folder / "captions.jsonl", [record(number) for number in range(3)])
 
 
+def sized(browser: Browser, width: int, height: int = 900) -> None:
+    """Give the window a size."""
+    size = {"width": width, "height": height}
+    browser.devtools("Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=False)
+
+
 @contextmanager
 def running(source: Path, other: Path | None = None, **settings: object) -> Iterator[str]:
     """Serve in a thread; yields the address that `sira view` would print."""
@@ -79,3 +86,11 @@ def serve() -> Iterator[Callable[..., str]]:
     """Serves collections until the end of the test."""
     with ExitStack() as stack:
         yield lambda *args, **settings: stack.enter_context(running(*args, **settings))
+
+
+@pytest.fixture
+def browser(browser, serve) -> Iterator[Browser]:
+    """With a window of a known size; the page is closed before its server ends."""
+    sized(browser, 1280)
+    yield browser
+    browser.run("location.replace('about:blank')")

@@ -48,7 +48,7 @@ def lines(edits: Edits) -> list[dict]:
 
 
 def test_looking_writes_nothing(captions, edits):
-    assert astuple(edits.state(captions.items[0])) == (0, "A cat and a dog, number 0.", "", False)
+    assert astuple(edits.state(captions.items[0])) == (0, "A cat and a dog, number 0.", "", False, False)
     edits.refresh()
     assert not edits.path.exists()
 
@@ -104,6 +104,27 @@ def test_undo_goes_back_step_by_step_to_the_beginning(captions, edits):
         edits.undo(item, seen=now.version)
     assert [line["version"] for line in lines(edits)] == [1, 2, 3, 4, 5, 6]
     assert edits.change(item, seen=6, text="Three.").version == 7
+
+
+def test_what_was_taken_back_can_be_made_again_until_something_else_is_changed(captions, edits):
+    item = captions.items[0]
+    states = [edits.state(item)]
+    for change in ({"text": "One."}, {"decision": "accepted"}):
+        states.append(edits.change(item, seen=states[-1].version, **change))
+    for _ in range(2):
+        for expected in reversed(states[:-1]):
+            now = edits.undo(item, seen=edits.state(item).version)
+            assert (now.text, now.decision, now.can_redo) == (expected.text, expected.decision, True)
+        for expected in states[1:]:
+            edits = Edits(edits.path)  # it is in the log, not in memory
+            now = edits.redo(item, seen=edits.state(item).version)
+            assert (now.text, now.decision, now.can_undo) == (expected.text, expected.decision, True)
+        assert not now.can_redo
+    edits.undo(item, seen=now.version)
+    assert edits.change(item, seen=now.version + 1, text="Two.").can_redo is False
+    with pytest.raises(SettingsError, match="no change to make again"):
+        edits.redo(item, seen=now.version + 2)
+    assert edits.undo(item, seen=now.version + 2).text == "One."
 
 
 @pytest.mark.parametrize("torn", [b'{"schema": "sira.ed', b'{"schema": "sira.edit/1", "id": "pictures/0.png", "versi'])

@@ -176,8 +176,11 @@ def test_a_change_names_what_it_saw_and_a_stale_one_gets_both(serve, records, cl
         "text": "One.",
         "decision": "accepted",
         "can_undo": True,
+        "can_redo": False,
     }
     assert one.post("/api/items/0", json={"seen": 2, "undo": True}).json()["state"]["decision"] == ""
+    assert one.post("/api/items/0", json={"seen": 3, "redo": True}).json()["state"]["decision"] == "accepted"
+    assert one.post("/api/items/0", json={"seen": 4, "redo": True}).status_code == 422
     assert records.read_bytes() == before
 
 

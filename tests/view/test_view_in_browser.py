@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from PIL import Image
 
-from tests.support.browser import Browser, accessible, contrasts, wait
-from tests.view.conftest import COLOURS, HOSTILE, TOKEN, looked_at, record, running, write
+from tests.support.browser import accessible, contrasts, wait
+from tests.view.conftest import COLOURS, HOSTILE, looked_at, record, running, sized, write
+from tests.view.page import CARDS, COUNT, INSIDE, PROGRESS, choose, edits, open_page, opened, texts
 
 MANY = 10_000
-CARDS = "return document.querySelectorAll('.card').length"
-COUNT = "return document.querySelector('#count').textContent"
-# The places of the cards that are on the screen, below the bar.
-INSIDE = """
-    [...document.querySelectorAll('.card')].map((card) => [card.getBoundingClientRect(), Number(card.dataset.place)])
-    .filter(([box]) => box.bottom > 300 && box.top < innerHeight).map(([, place]) => place)"""
-
-
-@pytest.fixture
-def browser(browser) -> Browser:
-    """With a window of a known size."""
-    browser.devtools("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
-    return browser
 
 
 @pytest.fixture(scope="module")
@@ -40,31 +25,6 @@ def many(tmp_path_factory) -> str:
         rows.append(row | {"file_name": f"pictures/{number % 3}.png", "id": f"n{number}"})
     with running(write(folder / "captions.jsonl", rows)) as address:
         yield address
-
-
-def open_page(browser: Browser, address: str, cards: bool = True) -> None:
-    browser.open(f"{address}/?token={TOKEN}")
-    wait(browser, "return document.documentElement.classList.contains('script')")
-    if cards:
-        wait(browser, "return document.querySelectorAll('.card').length > 0")
-
-
-def choose(browser: Browser, field: str, value: str) -> None:
-    script = "const field = document.getElementById(arguments[0]); field.value = arguments[1];"
-    browser.run(f"{script} field.dispatchEvent(new Event(field.type === 'search' ? 'input' : 'change'))", field, value)
-
-
-def opened(browser: Browser, name: str) -> None:
-    wait(browser, "return document.querySelector('#picture h1')?.textContent", name)
-
-
-def texts(browser: Browser) -> list[str]:
-    return browser.run("return [...document.querySelectorAll('.card .text bdi')].map(text => text.textContent)")
-
-
-def edits(source: Path) -> list[dict]:
-    log = source.with_name(f"{source.stem}.edits.jsonl")
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
 # --- thousands
@@ -115,7 +75,7 @@ def test_search_filters_and_orders(browser, many):
 
 def test_the_arrow_keys_walk_from_card_to_card(browser, many):
     open_page(browser, many)
-    browser.press("Tab", "Tab", "Tab", "Tab", "Tab", "Tab")  # search, show, sort, export, keys, the first card
+    browser.press(*["Tab"] * 7)  # search, show, sort, next undecided, export, keys, the first card
     at = "return Number(document.activeElement.closest('.card')?.dataset.place)"
     assert browser.run(at) == 0
     columns = browser.run("return new Set([...document.querySelectorAll('.card')].map((card) => card.offsetLeft)).size")
@@ -181,7 +141,7 @@ def test_deciding_goes_on_and_undo_goes_back(browser, serve, records):
     opened(browser, "pictures/0.png")
     assert browser.text(".state") == "Accepted"
     browser.press("Escape")
-    wait(browser, COUNT, "3 captions, 1 decided")
+    wait(browser, PROGRESS, "1 of 3 decided")
     browser.press("Right", "r")  # also in the gallery
     wait(browser, "return document.querySelectorAll('.card .rejected').length", 1)
     assert [(line["id"], line["decision"]) for line in edits(records)] == [
@@ -230,13 +190,15 @@ def test_a_text_that_is_not_saved_is_not_left(browser, serve, records):
     open_page(browser, serve(records))
     browser.click(".card a")
     opened(browser, "pictures/0.png")
+    browser.press("e", *"Still here. ")
     for leave in ("next", "back"):
-        browser.press("e", *"Still here. ")
         browser.click(f"[data-do={leave}]")
         wait(browser, "return document.querySelector('.conflict').textContent", "Save your text first, or cancel.")
         assert "Still here." in browser.run("return document.querySelector('textarea').value")
-        browser.press("Escape")
-        wait(browser, "return document.querySelector('textarea')", None)
+    browser.press("Escape")
+    wait(browser, "return document.querySelector('textarea')", None)
+    browser.click("[data-do=discard]")
+    wait(browser, "return document.querySelector('.draft')", None)
     browser.press("e")
     wait(browser, "return document.activeElement.id", "mend")
     browser.click("[data-do=next]")  # nothing was typed
@@ -251,6 +213,7 @@ def test_a_server_that_has_gone_is_said_so(browser, records):
     assert browser.text("#trouble").startswith("The server does not answer.")
     assert browser.run(CARDS) == 3
     assert browser.log("browser")  # the browser itself says that nobody answers
+    browser.open("about:blank")
 
 
 def test_two_runs_are_compared_word_by_word(browser, serve, folder):
@@ -363,9 +326,7 @@ def test_every_text_can_be_read_and_nothing_is_wider_than_a_telephone(browser, s
     paper = browser.run("return getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(20, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
     for width in (1280, 360):
-        browser.devtools(
-            "Emulation.setDeviceMetricsOverride", width=width, height=740, deviceScaleFactor=1, mobile=False
-        )
+        sized(browser, width, 740)
         for place in ("", "#1", "#2", "#3", "#4"):
             browser.run("location.hash = arguments[0]", place)
             if place:

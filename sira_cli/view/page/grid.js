@@ -1,6 +1,7 @@
 // The gallery: of thousands of cards those are in the document that can be seen, and a few rows around them.
 
-import { compared, marked } from "./dom.js";
+import { button, compared, marked } from "./dom.js";
+import { draft } from "./drafts.js";
 import { element } from "./element.js";
 import { differences, store } from "./store.js";
 
@@ -64,6 +65,7 @@ function card(place) {
   const state = [
     item.decision && element("span", { className: `state ${item.decision}` }, DECISIONS[item.decision]),
     item.edited && element("span", { className: "state edited" }, "Edited"),
+    draft(number) && element("span", { className: "state doubt" }, "Not saved"),
     item.error && element("span", { className: "state wrong" }, "Error"),
     item.warnings && element("span", { className: "state doubt" }, "Warning"),
     item.support !== undefined && !item.edited && !item.decision && support(item),
@@ -76,13 +78,24 @@ function card(place) {
     element("p", { className: item.error || !item.text ? "text quiet" : "text" }, element("bdi", {}, ...text)),
     element("p", { className: "foot" }, element("bdi", { className: "name", title: item.name }, nameOf(item)), ...state),
   );
-  const made = element("li", { className: "card", data: { place, number } }, link);
+  const made = element("li", { className: "card", data: { place, number } }, link, deciding(item, place));
   made.setAttribute("aria-setsize", store.shown.length);
   made.setAttribute("aria-posinset", place + 1);
   if (place === store.current) made.classList.add("current");
   made.style.setProperty("--column", String(place % columns));
   made.style.top = `${Math.floor(place / columns) * height}px`;
   return made;
+}
+
+function deciding(item, place) {
+  const buttons = [["Accept", "accept", "accepted"], ["Reject", "reject", "rejected"]].map(([title, action, decision]) => {
+    const made = button(title, action);
+    made.tabIndex = place === store.current ? 0 : -1;
+    made.setAttribute("aria-label", `${title} ${nameOf(item)}`);
+    made.setAttribute("aria-pressed", String(item.decision === decision));
+    return made;
+  });
+  return element("p", { className: "deciding" }, ...buttons);
 }
 
 function support(item) {
@@ -100,6 +113,7 @@ export function absent(item) {
 
 // Pictures, and differences, of the cards at which scrolling came to rest.
 async function settle() {
+  if (list.offsetParent && store.shown.length) inSight();
   for (const card of cards.values()) {
     const box = card.querySelector(".thumb");
     if (box.firstChild) continue;
@@ -122,32 +136,55 @@ async function settle() {
   }
 }
 
+// The height of what stands above the cards wherever they are scrolled to.
+function covered() {
+  const bar = document.querySelector(".bar");
+  return getComputedStyle(bar).position === "sticky" ? bar.offsetHeight : 0;
+}
+
+// Makes a card that is in sight the current one, if it is not, and returns its place.
+export function inSight() {
+  const top = list.getBoundingClientRect().top;
+  const own = top + Math.floor(store.current / columns) * height;
+  const [above, below] = [covered(), innerHeight];
+  if (own + height > above + 1 && own < below - 1 && (own >= above - 1 || own + height <= below + 1)) return store.current;
+  const whole = Math.ceil((above - top) / height);
+  const row = top + (whole + 1) * height <= below ? whole : Math.floor((above - top) / height);
+  mark(Math.max(0, Math.min(store.shown.length - 1, row * columns)));
+  return store.current;
+}
+
+function mark(place) {
+  for (const [which, current] of [[store.current, false], [place, true]]) {
+    const card = cards.get(which);
+    card?.classList.toggle("current", current);
+    for (const part of card?.querySelectorAll("a, button") ?? []) part.tabIndex = current ? 0 : -1;
+  }
+  store.current = place;
+}
+
 // Makes a place the current one, and brings it into view.
 export function go(place, focus = true) {
   place = Math.max(0, Math.min(store.shown.length - 1, place));
-  const before = cards.get(store.current);
-  before?.classList.remove("current");
-  if (before) before.firstChild.tabIndex = -1;
-  store.current = place;
-  const bar = document.querySelector(".bar").offsetHeight;
+  mark(place);
+  const bar = covered();
   const top = list.getBoundingClientRect().top + Math.floor(place / columns) * height;
   if (top < bar) scrollBy({ top: top - bar - 8, behavior: "instant" });
   else if (top + height > innerHeight) scrollBy({ top: top + height - innerHeight + 8, behavior: "instant" });
   fill();
-  const card = cards.get(place);
-  if (!card) return;
-  card.classList.add("current");
-  card.firstChild.tabIndex = 0;
-  if (focus) card.firstChild.focus({ preventScroll: true });
+  mark(place);
+  if (focus) cards.get(place)?.firstChild.focus({ preventScroll: true });
 }
 
 export function redraw(number) {
   for (const [place, old] of cards) {
     if (Number(old.dataset.number) !== number) continue;
-    const focused = old.contains(document.activeElement);
+    const focused = old.contains(document.activeElement) && document.activeElement.dataset.do;
+    const link = old.firstChild === document.activeElement;
     cards.set(place, card(place));
     old.replaceWith(cards.get(place));
-    if (focused) cards.get(place).firstChild.focus({ preventScroll: true });
+    const part = link ? "a" : focused && `[data-do=${focused}]`;
+    if (part) cards.get(place).querySelector(part).focus({ preventScroll: true });
   }
   settle();
 }

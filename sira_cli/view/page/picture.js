@@ -1,6 +1,8 @@
 // One picture, large, with its text: to look, to edit, to decide.
 
-import { button, compared, marked, say } from "./dom.js";
+import { details } from "./details.js";
+import { button, marked, say } from "./dom.js";
+import { draft, dropDraft, keepDraft } from "./drafts.js";
 import { element } from "./element.js";
 import { absent } from "./grid.js";
 import { change, store, whole } from "./store.js";
@@ -8,15 +10,23 @@ import { change, store, whole } from "./store.js";
 const view = document.getElementById("picture");
 let shown = null; // what the server said about the picture that is shown
 let number = -1;
+let again = null; // saves what a conflict stopped, all the same
 
 export const isOpen = () => !view.hidden;
 export const isEditing = () => view.querySelector("textarea") !== null;
 export const current = () => number;
+// Whether something was typed, or stopped by a conflict, and waits for an answer.
+export const waits = () => again !== null || typed() !== null;
 
-// Whether there is a text that would be lost; then it is said so.
-export function holds() {
+function typed() {
   const field = view.querySelector("textarea");
-  if (field === null || field.value.trim() === shown.state.text) return false;
+  return field === null || field.value.trim() === shown.state.text ? null : field;
+}
+
+// Whether there is a text to save first; then it is said so.
+export function holds() {
+  const field = typed();
+  if (field === null) return false;
   tell(element("p", {}, "Save your text first, or cancel."));
   field.focus();
   return true;
@@ -24,8 +34,9 @@ export function holds() {
 
 export async function open(which) {
   number = which;
-  shown = await whole(which);
+  const found = await whole(which);
   if (number !== which) return; // another one was opened meanwhile
+  shown = found;
   draw();
   store.last = "";
   view.hidden = false;
@@ -38,11 +49,13 @@ export function close() {
   view.hidden = true;
   view.replaceChildren();
   number = -1;
+  again = null;
 }
 
 function draw() {
   const item = store.items[number];
   const place = store.shown.indexOf(number);
+  again = null;
   view.replaceChildren(
     element(
       "header",
@@ -55,6 +68,7 @@ function draw() {
         button("Previous", "previous", "←", "plain"),
         element("span", { className: "place" }, place < 0 ? "" : `${place + 1} of ${store.shown.length.toLocaleString("en")}`),
         button("Next", "next", "→", "plain"),
+        button("Next undecided", "undecided", "n", "plain"),
       ),
     ),
     element("div", { className: "sides" }, picture(item), element("div", { className: "said" }, ...said(item))),
@@ -75,9 +89,11 @@ function picture(item) {
 }
 
 function said(item) {
-  const { state, original, error, warnings, things, other } = shown;
+  const { state, error } = shown;
   const undo = button("Undo", "undo", "u");
+  const redo = button("Redo", "redo", "U");
   undo.disabled = !state.can_undo && !store.done.length;
+  redo.disabled = !state.can_redo && !store.undone.length;
   const decision = state.decision ? state.decision[0].toUpperCase() + state.decision.slice(1) : "Not yet decided";
   return [
     element(
@@ -94,64 +110,37 @@ function said(item) {
     ),
     element(
       "p",
-      { className: "buttons" },
+      { className: "buttons deciding" },
       button("Edit", "edit", "e"),
       button("Accept", "accept", "a"),
       button("Reject", "reject", "r"),
       undo,
+      redo,
       element("span", { className: "done" }, element("bdi", {}, store.last)),
     ),
     element("div", { className: "conflict", role: "alert" }),
-    other ? beside(other) : null,
-    item.edited ? section("As it came", element("p", { className: "first" }, element("bdi", {}, original || "No text"))) : null,
-    warnings.length ? section("Warnings", ...warnings.map((warning) => element("p", {}, warning))) : null,
-    things.length ? section("Things", table(things), item.edited ? element("p", { className: "hint" }, "Support was found out for the text as it came.") : null) : null,
-    settings(),
+    offered(state),
+    ...details(shown, item),
   ].filter(Boolean);
 }
 
-function beside(other) {
-  const same = other.text === shown.state.text;
-  const text = other.error ? other.error : other.text || "No text";
-  const take = button("Take this text", "take", "t");
-  return section(
-    `In ${store.other}`,
-    element("p", { className: "first" }, element("bdi", {}, text)),
-    same
-      ? element("p", { className: "hint" }, "The same text.")
-      : element("div", {}, element("h3", {}, "Differences"), element("p", { className: "first" }, element("bdi", {}, ...compared(shown.differences))),
-          element("p", { className: "hint" }, element("del", {}, "only there"), " ", element("ins", {}, "only here"))),
-    same || other.error ? null : element("p", {}, take),
+// What was typed earlier and not saved.
+function offered(state) {
+  const kept = draft(number);
+  if (kept === null || kept.text.trim() === state.text) return null;
+  return element(
+    "section",
+    { className: "draft notice", aria: { label: "Your text" } },
+    element("h2", {}, "Your text is not saved"),
+    kept.version === state.version ? null : element("p", {}, "The caption was changed since you wrote it."),
+    element("p", { className: "first" }, element("bdi", {}, kept.text)),
+    element("p", { className: "buttons" }, button("Edit it", "edit", "e"), button("Save it", "save-draft"), button("Discard it", "discard")),
   );
 }
 
-function table(things) {
-  const made = element("table", {}, element("thead", {}, element("tr", {}, cell("th", "Thing", "col"), cell("th", "Support", "col"))));
-  const body = made.appendChild(element("tbody"));
-  for (const { thing, support, low } of things) {
-    const value = element("span", {}, support.toFixed(2), low ? element("b", {}, " low") : "");
-    body.append(element("tr", { className: low ? "doubtful" : "" }, cell("th", low ? element("mark", { className: "low" }, thing) : thing, "row"), cell("td", value)));
-  }
-  return made;
-}
-
-function cell(tag, content, scope) {
-  return element(tag, scope ? { scope } : {}, content);
-}
-
-function settings() {
-  const rows = Object.entries(shown.settings);
-  if (!rows.length) return null;
-  const list = element("dl", { className: "settings" }, ...rows.map(([name, value]) => element("div", {}, element("dt", {}, name.replace("_", " ")), element("dd", {}, value))));
-  return element("details", {}, element("summary", {}, "How it was made"), list);
-}
-
-function section(title, ...children) {
-  return element("section", {}, element("h2", {}, title), ...children);
-}
-
-export function edit(text = shown.state.text) {
-  const field = element("textarea", { id: "mend", value: text, rows: 6, spellcheck: true, maxLength: 100000 });
+export function edit() {
+  if (isEditing()) return;
+  const field = element("textarea", { id: "mend", value: draft(number)?.text ?? shown.state.text, rows: 6, spellcheck: true, maxLength: 100000 });
   const form = element(
     "div",
     { className: "editing" },
@@ -159,20 +148,27 @@ export function edit(text = shown.state.text) {
     field,
     element("p", { className: "buttons" }, button("Save", "save", "Ctrl+Enter", "button main"), button("Cancel", "cancel", "Esc")),
   );
-  view.querySelector(".caption .words, .editing").replaceWith(form);
+  field.addEventListener("input", () => (typed() ? keepDraft(number, field.value, shown.state.version) : dropDraft(number)));
+  view.querySelector(".caption .words").replaceWith(form);
   view.querySelector(".said > .buttons").hidden = true;
+  view.querySelector(".draft")?.remove();
   field.focus();
 }
 
+// Leaves the field, or the question; what was typed is kept, and offered.
 export function cancel() {
   draw();
   view.querySelector("h1").focus({ preventScroll: true });
 }
 
-export function save() {
-  return send({ text: view.querySelector("textarea").value });
+export function discard() {
+  dropDraft(number);
+  cancel();
 }
 
+export const save = () => send({ text: view.querySelector("textarea").value });
+export const saveDraft = () => send({ text: draft(number).text });
+export const saveAgain = () => again();
 export const take = () => (shown.other && !shown.other.error ? send({ text: shown.other.text }) : false);
 
 // Sends a change; returns whether it was made. A newer version from elsewhere is shown beside this one.
@@ -180,13 +176,11 @@ export async function send(what) {
   try {
     shown = await change(number, what);
   } catch (error) {
-    if (!error.now) {
-      tell(element("p", {}, error.message));
-      return false;
-    }
-    conflict(what, error.now);
+    if (error.now) conflict(what, error.now);
+    else tell(element("p", {}, error.message));
     return false;
   }
+  if (what.text !== undefined) dropDraft(number);
   cancel();
   return true;
 }
@@ -194,20 +188,21 @@ export async function send(what) {
 function conflict(what, now) {
   const own = what.text ?? shown.state.text;
   const mine = { text: own, ...(what.decision === undefined ? {} : { decision: what.decision }) };
+  if (what.text !== undefined) keepDraft(number, own, shown.state.version);
   store.items[number] = now.brief;
   shown = now;
   draw();
+  view.querySelector(".draft")?.remove(); // it stands in the question
   const both = [["There now", now.state], ["Yours", { text: own, decision: what.decision ?? now.state.decision }]];
+  const step = what.undo || what.redo;
   tell(
     element("p", {}, element("b", {}, "This caption was changed elsewhere meanwhile."), " Yours was not saved yet."),
     ...both.map(([title, state]) => element("div", {}, element("h3", {}, state.decision ? `${title} (${state.decision})` : title), element("p", {}, element("bdi", {}, state.text)))),
-    element("p", { className: "buttons" }, button("Keep what is there", "keep"), what.undo ? null : button("Save yours", "again")),
+    element("p", { className: "buttons" }, button("Keep what is there", "discard"), step ? null : button("Save yours", "again")),
   );
-  view.querySelector(".conflict").again = () => send(mine);
+  if (!step) again = () => send(mine);
   view.querySelector(".conflict button").focus();
 }
-
-export const again = () => view.querySelector(".conflict").again();
 
 export function tell(...children) {
   const place = view.querySelector(".conflict");

@@ -4,7 +4,8 @@ export const store = {
   title: "", other: null, stamp: "", edits: "", broken: 0, missing: 0, methods: 0, items: [],
   shown: [], // numbers of items
   current: 0, // a place in `shown`
-  done: [], // numbers of items that this window changed, the last one last
+  done: [], // what this window did, the last one last: the number of an item, and whether it was changed
+  undone: [], // what it took back
   last: "", // what was decided about the picture before
 };
 
@@ -55,8 +56,12 @@ export const whole = (number) => ask(`api/items/${number}`).then((found) => take
 
 // Changes an item; where another window was faster, the error brings what it says now.
 export async function change(number, what) {
-  const found = await ask(`api/items/${number}`, { seen: store.items[number].version ?? 0, ...what });
-  if (!what.undo) store.done.push(number);
+  const seen = store.items[number].version ?? 0;
+  const found = await ask(`api/items/${number}`, { seen, ...what });
+  const changed = found.state.version !== seen;
+  if (what.undo) store.undone.push({ number, changed });
+  else store.done.push({ number, changed });
+  if (changed && !what.undo && !what.redo) store.undone = [];
   return take(number, found);
 }
 
@@ -89,5 +94,5 @@ async function ask(address, body) {
   const found = await answer.json().catch(() => ({}));
   if (answer.ok) return found;
   const error = new Error(found.error ?? `The server answered ${answer.status}.`);
-  throw Object.assign(error, { now: found.now });
+  throw Object.assign(error, { now: found.now, status: answer.status });
 }
