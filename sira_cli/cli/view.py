@@ -7,10 +7,10 @@ import secrets
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -84,16 +84,13 @@ def view(
     from sira_cli.view import Collection, Compared, Edits
     from sira_cli.view import export as write_mended
 
-    captions = Collection.read(
-        path,
-        recursive=recursive,
-        caption_extension=caption_extension,
-        image_column=image_column,
-        text_column=text_column,
-        images=images,
-    )
     extension = caption_extension if caption_extension.startswith(".") else f".{caption_extension}"
+    places: dict[str, Any] = {"recursive": recursive, "caption_extension": extension, "images": images}
+    captions = Collection.open(path, image_column=image_column, text_column=text_column, **places)
     log = Edits(edits or captions.edits_file, sidecars=extension if sidecars else None)
+    if export is not None or other is not None or sidecars:
+        captions.catch_up()  # all of it: it is gone through before the page is shown
+        captions.check_found()
     if export is not None:
         written = write_mended(captions, log, export)
         note(f"{written:,} of {len(captions):,} captions in {export}")
@@ -104,16 +101,15 @@ def view(
         from sira_cli.view.app import Viewer
     except ModuleNotFoundError as error:
         raise SettingsError(f"sira view needs {error.name}: pip install 'sira-cli[serve]'") from error
-    compared = None
-    if other is not None:
-        compared = Compared(
-            captions, Collection.read(other, recursive=recursive, caption_extension=caption_extension, images=images)
-        )
+    compared = None if other is None else Compared(captions, Collection.read(other, **places))
     log.settle(captions.items)
     token = secrets.token_urlsafe(24)
     viewer = Viewer(captions, log, token=token, compared=compared, hosts=list(LOOPBACK) if host in LOOPBACK else None)
-    with listening(host, port) as listener:
-        _say_found(captions)
+    with listening(host, port) as listener, closing(viewer.live) as live:
+        live.start()
+        if live.trouble is not None:
+            raise live.trouble
+        _say_found(captions, live.ready)
         address = f"{address_of(host, listener)}/?token={token}"
         say(f"{address} (Ctrl-C ends)")
         level = "info" if verbosity() > 0 else "error"
@@ -124,12 +120,16 @@ def view(
             uvicorn.Server(config).run(sockets=[listener])
 
 
-def _say_found(captions: Collection) -> None:
+def _say_found(captions: Collection, all_read: bool) -> None:
+    if not all_read:
+        note(f"{captions.source} is large: the page shows what was read of it so far ({captions.done:.0%})")
+        return
     note(f"{len(captions):,} captions in {captions.source}")
     if captions.broken:
         note(f"{captions.broken:,} broken lines are left out")
-    if captions.missing:
-        note(f"{len(captions.missing):,} pictures are missing; they are shown by their names")
+    missing = captions.index.figure("total(missing)")
+    if missing:
+        note(f"{missing:,} {'picture is' if missing == 1 else 'pictures are'} missing, and shown by name")
 
 
 def _has_desktop() -> bool:

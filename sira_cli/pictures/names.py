@@ -18,7 +18,11 @@ def one_line(name: str) -> str:
 
 def is_utf8(text: str) -> bool:
     """Return whether UTF-8 can hold a text: it has no half characters, which stand for bytes that are no text, too."""
-    return not any("\ud800" <= char <= "\udfff" for char in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def as_text(file_name: str) -> str:

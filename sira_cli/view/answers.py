@@ -7,40 +7,63 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from sira_cli.view.collection import Collection
-from sira_cli.view.compared import Compared
-from sira_cli.view.edits import Edits
-from sira_cli.view.history import State
+from sira_cli.view.collection import GoneError
 from sira_cli.view.items import Item
+from sira_cli.view.live import Live
 
 
 class Answers:
     """A collection, its edits, and perhaps another collection to compare with, as JSON."""
 
-    def __init__(self, captions: Collection, edits: Edits, compared: Compared | None) -> None:
+    def __init__(self, live: Live) -> None:
         """Args: what is shown."""
-        self._captions, self._edits, self._compared = captions, edits, compared
+        self._live, self._captions, self._compared = live, live.captions, live.compared
         self._stamp = secrets.token_hex(8)  # browsers keep pictures by their address
+        self._counted: tuple[tuple[int, int, int], tuple[int, int, int]] = ((-1, -1, -1), (0, 0, 0))
 
-    def index(self) -> dict[str, Any]:
-        """Return all of it, in brief: what is the usual case is left out."""
-        self._edits.refresh()
-        captions, compared = self._captions, self._compared
+    def now(self) -> dict[str, Any]:
+        """Return what there is, in figures; `records` and `changes` say whether there is something new."""
+        live, captions, compared = self._live, self._captions, self._compared
+        total, decided, missing = self._figures()
         return {
             "title": captions.source.resolve().name,
             "stamp": self._stamp,
             "other": None if compared is None else compared.other.source.resolve().name,
-            "edits": str(self._edits.path),
+            "edits": str(live.edits.path),
+            "records": live.records + captions.version,
+            "changes": live.changes,
+            "total": total,
+            "decided": decided,
+            "missing": missing,
             "broken": captions.broken,
-            "missing": len(captions.missing),
-            "methods": len({item.method for item in captions.items}),
-            "items": [self.brief(number) for number in range(len(captions))],
+            "methods": captions.methods,
+            "done": 1 if live.ready else captions.done,
+            "trouble": "" if live.trouble is None else str(live.trouble),
         }
 
-    def brief(self, number: int) -> dict[str, Any]:
-        """Return one item as the gallery needs it."""
-        item = self._captions.items[number]
-        state = self._edits.state(item)
+    def _figures(self) -> tuple[int, int, int]:
+        live = self._live
+        now = (live.records, live.changes, self._captions.version)
+        if self._counted[0] != now:
+            query = "SELECT count(*), total(decision > 0), total(missing) FROM items WHERE NOT gone"
+            total, decided, missing = self._captions.index.ask(query)[0]
+            self._counted = now, (total, int(decided), int(missing))
+        return self._counted[1]
+
+    def briefs(self, numbers: Iterable[int]) -> list[dict[str, Any] | None]:
+        """Return some items as the gallery needs them; None for one that is gone."""
+        found: dict[int, dict[str, Any] | None] = {}
+        for number in numbers:
+            try:
+                found[number] = self._brief(number, self._captions.item(number))
+            except GoneError:
+                found[number] = None
+        missing = [("missing" in brief, number) for number, brief in found.items() if brief is not None]
+        self._captions.index.change("missing", missing)  # it was looked for just now
+        return [*found.values()]
+
+    def _brief(self, number: int, item: Item) -> dict[str, Any]:
+        state = self._live.state(item)
         low = [list(span) for thing in item.things if thing.low for span in thing.spans]
         partner = None if self._compared is None else self._compared.partner(number)
         found: dict[str, Any] = {
@@ -54,7 +77,7 @@ class Answers:
             "error": item.error if state.text == item.text else "",
             "warnings": len(item.warnings),
             "method": item.method,
-            "missing": number in self._captions.missing,
+            "missing": item.picture.is_missing(),
             "differs": partner is not None and partner.text != state.text,
             "alone": self._compared is not None and partner is None,
         }
@@ -62,11 +85,15 @@ class Answers:
         return brief if item.support is None else brief | {"support": round(item.support, 4)}
 
     def whole(self, number: int) -> dict[str, Any]:
-        """Return one item with all that is known about it."""
-        item = self._captions.items[number]
-        state = self._edits.state(item)
+        """Return one item with all that is known about it.
+
+        Raises:
+            GoneError: it is not there any more.
+        """
+        item = self._captions.item(number)
+        state = self._live.state(item)
         found: dict[str, Any] = {
-            "brief": self.brief(number),
+            "brief": self._brief(number, item),
             "state": asdict(state),
             "original": item.text,
             "error": item.error,
@@ -81,17 +108,17 @@ class Answers:
         return found
 
     def differences(self, numbers: Iterable[int]) -> list[list[list[str]]]:
-        """Return stretches of some items' texts: `[both]`, or `[of the other, of this one]`."""
+        """Return stretches of some items' texts: `[both]`, or `[of the other, of this one]`.
+
+        Raises:
+            GoneError: one is not there any more.
+        """
         if self._compared is None:
             return []
         return [
             [
                 [stretch.b] if stretch.equal else [stretch.a, stretch.b]
-                for stretch in self._compared.stretches(number, self._text(self._captions.items[number]))
+                for stretch in self._compared.stretches(number, self._live.state(self._captions.item(number)).text)
             ]
             for number in numbers
         ]
-
-    def _text(self, item: Item) -> str:
-        state: State = self._edits.state(item)
-        return state.text

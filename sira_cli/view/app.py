@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,10 +17,12 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from sira_cli.errors import PictureError, SettingsError, SiraError
 from sira_cli.view.answers import Answers
-from sira_cli.view.collection import Collection
+from sira_cli.view.collection import Collection, GoneError
 from sira_cli.view.compared import Compared
 from sira_cli.view.edits import DECISIONS, MOST, Edits, StaleEditError
 from sira_cli.view.export import exported
+from sira_cli.view.index import FILTERS, SORTS
+from sira_cli.view.live import Live
 from sira_cli.view.thumbnails import LARGE, SMALL, Thumbnails
 from sira_cli.web import base_style, element_module
 from sira_cli.web.http import SAFE_HEADERS, bearer_key, is_key, page_policy, read_body, says_json
@@ -37,6 +41,7 @@ class Change(BaseModel):
 
     Attributes:
         seen: the version that it shows.
+        shown: the text that it shows; None: whichever it is.
         text, decision: the new ones; None: as they are.
         undo: take the last change back instead.
         redo: make the change again that was taken back last.
@@ -45,6 +50,7 @@ class Change(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     seen: int = Field(ge=0)
+    shown: str | None = None
     text: str | None = Field(default=None, max_length=MOST)
     decision: str | None = None
     undo: bool = False
@@ -59,11 +65,27 @@ class Numbers(BaseModel):
     numbers: list[int] = Field(max_length=MOST_COMPARED)
 
 
+class Query(BaseModel):
+    """Which captions are shown, in which order.
+
+    Attributes:
+        words: all of them are in the text or the name, in whatever case.
+        filter, sort: of `index.FILTERS` and `index.SORTS`.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    words: str = Field(default="", max_length=1000)
+    filter: str = "all"
+    sort: str = "file"
+
+
 class Viewer:
     """A collection behind HTTP.
 
     Attributes:
         app: what an ASGI server runs.
+        live: what is shown, as it is on disk now.
     """
 
     def __init__(
@@ -85,18 +107,21 @@ class Viewer:
             hosts: names that clients may call the server by; None: any.
         """
         self._captions, self._edits, self._token = captions, edits, token
-        self._answers = Answers(captions, edits, compared)
-        self._pictures = Thumbnails(captions.items)
+        self.live = Live(captions, edits, compared)
+        self._answers = Answers(self.live)
+        self._pictures = Thumbnails(captions)
         self._files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
         self._files |= {"base.css": base_style().encode(), "element.js": element_module().encode()}
-        self.app = FastAPI(title="sira view", docs_url=None, redoc_url=None, openapi_url=None)
+        self.app = FastAPI(
+            title="sira view", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lambda app: self._living()
+        )
         self.app.middleware("http")(self._guard)
         if hosts is not None:
             self.app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
         pages: dict[str, Callable[..., Any]] = {
             "/": self._page,
             "/page/{name}": self._file,
-            "/api/items": self._index,
+            "/api/now": self._now,
             "/api/items/{number}": self._item,
             "/thumb/{number}": self._thumb,
             "/picture/{number}": self._picture,
@@ -104,10 +129,22 @@ class Viewer:
         }
         for path, answer in pages.items():
             self.app.add_api_route(path, answer, methods=["GET"], response_model=None)
-        self.app.add_api_route("/api/items/{number}", self._change, methods=["POST"], response_model=None)
-        self.app.add_api_route("/api/differences", self._differences, methods=["POST"], response_model=None)
+        posted: dict[str, Callable[..., Any]] = {
+            "/api/items/{number}": self._change,
+            "/api/items": self._briefs,
+            "/api/shown": self._shown,
+            "/api/differences": self._differences,
+        }
+        for path, answer in posted.items():
+            self.app.add_api_route(path, answer, methods=["POST"], response_model=None)
         self.app.add_exception_handler(HTTPException, self._refused)
         self.app.add_exception_handler(SiraError, self._failed)
+
+    @asynccontextmanager
+    async def _living(self) -> AsyncIterator[None]:
+        await asyncio.to_thread(self.live.start)
+        yield
+        self.live.close()
 
     async def _guard(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         """Answer those who have the token; others, and pages of other sites, are refused."""
@@ -137,13 +174,29 @@ class Viewer:
             raise HTTPException(404, f"there is no file {name!r}")
         return Response(self._files[name], media_type=TYPES[Path(name).suffix])
 
-    def _index(self) -> Response:
-        return JSONResponse(self._answers.index())
+    def _now(self) -> Response:
+        self.live.look()
+        return JSONResponse(self._answers.now())
+
+    async def _shown(self, request: Request) -> Response:
+        query = await _read(request, Query)
+        for name, known in (("filter", FILTERS), ("sort", SORTS)):
+            if getattr(query, name) not in known:
+                raise HTTPException(422, f"{name}: expected one of {', '.join(known)}")
+        found = await asyncio.to_thread(
+            self._captions.index.shown, query.words.lower().split(), query.filter, query.sort
+        )
+        if sys.byteorder == "big":
+            found.byteswap()
+        return Response(found.tobytes(), media_type="application/octet-stream")
+
+    async def _briefs(self, request: Request) -> Response:
+        wanted = await _read(request, Numbers)
+        numbers = [self._known(str(number)) for number in wanted.numbers]
+        return JSONResponse(await asyncio.to_thread(self._answers.briefs, numbers))
 
     def _item(self, number: str) -> Response:
-        known = self._known(number)
-        self._edits.refresh()
-        return JSONResponse(self._answers.whole(known))
+        return JSONResponse(self._answers.whole(self._known(number)))
 
     def _thumb(self, number: str) -> Response:
         return self._jpeg(self._known(number), SMALL)
@@ -155,11 +208,12 @@ class Viewer:
         try:
             data = self._pictures.jpeg(number, side)
         except PictureError:
+            self._captions.index.change("broken", [(True, number)])
             return Response(status_code=204)  # an image that cannot be shown; the page says so
         return Response(data, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
     def _export(self) -> Response:
-        self._edits.refresh()
+        self._update()
         name = f"{self._captions.edits_file.name.removesuffix('.edits.jsonl')}.mended.jsonl"
         plain = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "_" for char in name)
         headers = {"Content-Disposition": f'attachment; filename="{plain}"'}
@@ -170,11 +224,28 @@ class Viewer:
         change = await _read(request, Change)
         return await asyncio.to_thread(self._changed, self._known(number), change)
 
+    def _update(self) -> None:
+        """Read what is new on disk.
+
+        Raises:
+            HTTPException: the captions are still being read for the first time.
+        """
+        if not self.live.ready:
+            done = f"{self._captions.done:.0%}"
+            raise HTTPException(503, f"the captions are still being read ({done} of them): try again in a moment")
+        self.live.update()
+
     def _changed(self, number: int, change: Change) -> Response:
-        item = self._captions.items[number]
         if change.decision not in (None, *DECISIONS):
             raise HTTPException(422, f"decision: expected one of {DECISIONS}")
+        self._update()
+        item = self._captions.item(number)
+        if (change.text is not None or change.decision == "accepted") and item.picture.is_missing():
+            gone = f"{item.name}: the picture is gone: put it back, or reject its caption; nothing was changed"
+            raise HTTPException(410, gone)
         try:
+            if change.shown is not None and change.shown != self._edits.state(item).text:
+                raise StaleEditError(item, self._edits.state(item))
             if change.undo:
                 self._edits.undo(item, seen=change.seen)
             elif change.redo:
@@ -183,6 +254,7 @@ class Viewer:
                 self._edits.change(item, seen=change.seen, text=change.text, decision=change.decision)
         except StaleEditError as error:
             return JSONResponse({"error": str(error), "now": self._answers.whole(number)}, 409)
+        self.live.update()
         return JSONResponse(self._answers.whole(number))
 
     async def _differences(self, request: Request) -> Response:
@@ -196,7 +268,10 @@ class Viewer:
         Raises:
             HTTPException: there is none.
         """
-        if not (number.isascii() and number.isdecimal() and len(number) < 12) or int(number) >= len(self._captions):
+        if (
+            not (number.isascii() and number.isdecimal() and len(number) < 12)
+            or self._captions.index.row(int(number)) is None
+        ):
             raise HTTPException(404, "there is no picture of this number")
         return int(number)
 
@@ -205,7 +280,8 @@ class Viewer:
         return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
 
     async def _failed(self, request: Request, error: Exception) -> Response:
-        return JSONResponse({"error": str(error)}, 422 if isinstance(error, SettingsError) else 500)
+        status = 422 if isinstance(error, SettingsError) else 410 if isinstance(error, GoneError) else 500
+        return JSONResponse({"error": str(error)}, status)
 
 
 async def _read(request: Request, kind: type[Body]) -> Body:

@@ -7,43 +7,62 @@ shard.tar, .parquet a data set with texts inside; a .parquet file of records
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+import os
+import threading
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sira_cli.analysis.check.captions import METADATA
-from sira_cli.analysis.check.files import ENDINGS, TEXT_COLUMNS
-from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.errors import DataError, SiraError
+from sira_cli.pictures import stores
 from sira_cli.pictures.find import find_pictures, is_container
-from sira_cli.pictures.names import as_text, one_line
+from sira_cli.pictures.names import from_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import recorded
+from sira_cli.view.index import Index, Row
 from sira_cli.view.items import Item
-from sira_cli.view.rows import Line, is_table_of_records, read_lines
+from sira_cli.view.places import EDITS, folder_of, reading_of
+from sira_cli.view.reading import Reading
+from sira_cli.view.rows import Line
 
-EDITS = ".edits.jsonl"
-_NO_RECORDS = (EDITS, ".errors.jsonl")  # files in a folder that are no captions of their own
+_AT_ONCE = 2000  # captions that are added to the index in one go
+_CONTAINERS = 8  # data sets whose names are kept in memory
 
 
-@dataclass(frozen=True)
+class GoneError(SiraError):
+    """A caption is not there any more."""
+
+
 class Collection:
-    """Pictures with their texts.
+    """Pictures with their texts, which stay where they are: what is sought and sorted is in an index. Safe in threads.
 
     Attributes:
         source: the file or folder.
-        items: in order.
-        broken: how many lines could not be read.
+        index: of the captions, by number; a number is kept when a file is read again.
+        version: one more with each reading that found something.
     """
 
-    source: Path
-    items: list[Item] = field(default_factory=list)
-    broken: int = 0
+    def __init__(self, source: Path, reading: Reading, start: Path) -> None:
+        """Make one without captions; `catch_up` reads them.
+
+        Args:
+            source: the file or folder.
+            reading: how it is read.
+            start: the folder that names of pictures start from.
+        """
+        self.source, self.index, self.version = source, Index(), 0
+        self._reading, self._start, self._broken = reading, start, 0
+        self._methods: set[str] = set()
+        self._one_at_a_time = threading.Lock()
+        self._inside: dict[Path, dict[str, Picture]] = {}
+        self._numbers: tuple[int, array[int]] = (-1, array("i"))
+        self._looked = -1  # the last number whose picture was looked for
 
     @classmethod
-    def read(
+    def open(
         cls,
         source: str | Path,
         *,
@@ -53,160 +72,206 @@ class Collection:
         text_column: str | None = None,
         images: Path | None = None,
     ) -> Collection:
+        """Return a collection that is to be read by `catch_up`; arguments and errors are those of `read`."""
+        place = Path(source)
+        extension = caption_extension if caption_extension.startswith(".") else f".{caption_extension}"
+        reading = reading_of(source, recursive, extension, image_column, text_column)
+        return cls(place, reading, images or folder_of(place))
+
+    @classmethod
+    def read(cls, source: str | Path, **settings: Any) -> Collection:
         """Read captions; pictures are not opened.
 
         Args:
             source: a file of captions, a folder, or a data set (.tar, .parquet, .arrow).
-            recursive: include subfolders.
-            caption_extension: of text files beside pictures.
-            image_column, text_column: of files of captions; None: the first usual name (`check.files`).
-            images: the folder that names in these files start from; None: the file's own.
+            settings: `recursive`: include subfolders. `caption_extension`: of text files beside pictures (`.txt`).
+                `image_column`, `text_column`: of files of captions; the first usual name (`check.files`) if not given.
+                `images`: the folder that names in these files start from, if not the file's own.
 
         Raises:
             DataError: nothing in it can be read.
             SettingsError: it is no such thing, or holds no pictures.
         """
-        place = Path(source)
-        extension = caption_extension if caption_extension.startswith(".") else f".{caption_extension}"
-        if place.is_dir():
-            found = _of_folder(place, recursive, extension)
-            if found is not None:
-                return found
-            files = _files_in(place)
-        elif is_table_of_records(place):
-            files = [place]
-        elif is_container(str(place)) and place.exists():
-            return cls(place, [_of_data_set(picture) for picture in find_pictures([str(place)])])
-        elif place.is_file() and place.suffix.lower() in ENDINGS:
-            files = [place]
-        else:
-            raise SettingsError(
-                f"{one_line(str(source))}: expected a folder of pictures, or a file of captions that is there "
-                f"({', '.join(ENDINGS)}, .tar, .parquet)"
-            )
-        lines: list[Line] = []
-        broken = 0
-        for file in files:
-            read, unreadable = read_lines(file, image_column, text_column)
-            lines += read
-            broken += unreadable
-        if not lines:
-            raise DataError(f"{place}: holds no captions that can be read ({broken:,} broken lines)")
-        start = images or _folder_of(place)
-        return cls(place, _inside_data_sets(_items(lines, start), start), broken)
+        found = cls.open(source, **settings)
+        found.catch_up()
+        found.check_found()
+        return found
+
+    def catch_up(self) -> bool:
+        """Read what is new on disk; return whether there was something. Texts of edits have to be laid over again.
+
+        Raises:
+            DataError, SettingsError: it cannot be read; what was known stays known.
+        """
+        with self._one_at_a_time:
+            if not self._reading.is_changed():
+                return False
+            anew = self._reading.begins_anew()
+            entries = self._reading.read()
+            while True:
+                batch = list(islice(entries, _AT_ONCE))
+                known = [entry for entry in batch if entry is not None]
+                self.index.add(known, anew=anew)
+                self._broken = len(batch) - len(known) + (0 if anew else self._broken)
+                self._methods.update(entry.method for entry in known)
+                self._looked = -1 if anew else self._looked
+                self.version += 1
+                if len(batch) < _AT_ONCE:
+                    return True
+                anew = False
+
+    def is_changed(self) -> bool:
+        """Return whether `catch_up` would find something."""
+        return self._reading.is_changed()
+
+    def check_found(self) -> None:
+        """Check that there are captions.
+
+        Raises:
+            DataError: there are none.
+        """
+        if not len(self):
+            raise DataError(f"{self.source}: holds no captions that can be read ({self.broken:,} broken lines)")
+
+    @property
+    def done(self) -> float:
+        """How much of the file was read, 0 to 1."""
+        return self._reading.done
+
+    @property
+    def broken(self) -> int:
+        """How many lines could not be read."""
+        return self._broken + self._reading.torn
 
     def __len__(self) -> int:
-        return len(self.items)
+        """Return how many captions there are."""
+        return self.index.figure("count(*)")
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The captions in order, each read when it is looked at."""
+        return _Items(self)
+
+    def numbers(self) -> array[int]:
+        """Return the numbers of all captions, in order."""
+        version = self.version
+        if self._numbers[0] != version:
+            self._numbers = version, array("i", (packed >> 2 for packed in self.index.shown()))
+        return self._numbers[1]
+
+    def item(self, number: int) -> Item:
+        """Return a caption.
+
+        Raises:
+            GoneError: there is none of that number any more.
+        """
+        row = self.index.row(number)
+        kept = None if row is None or row.gone else self._reading.again(row.file, row.start, row.size)
+        name = "" if row is None else row.image
+        if (
+            row is None
+            or kept is None
+            or (isinstance(kept, Line) and (kept.name, kept.method) != (row.name, row.method))
+        ):
+            raise GoneError(f"{name}: is no longer in {self.source.name}: nothing was changed")
+        if isinstance(kept, Item):
+            return replace(kept, id=f"{kept.id}#{row.nth}") if row.nth > 1 else kept
+        columns = (kept.text_column, kept.image_column)
+        picture = self._picture(kept.image)
+        return Item(self._id(row), kept.image, picture, kept.text, kept.values, kept.raw, *columns)
+
+    def find(self, name: str) -> int | None:
+        """Return the number of the caption with an id."""
+        rows = [*self.index.rows_of(name), *self.index.rows_of(name.rpartition("#")[0])]
+        return next((row.number for row in rows if self._id(row) == name), None)
+
+    def _id(self, row: Row) -> str:
+        same = self.index.rows_of(row.name) if len(self._methods) > 1 else []
+        if len({each.method for each in same}) > 1:
+            return f"{row.name}#{row.method}"
+        return f"{row.name}#{row.nth}" if row.nth > 1 else row.name
+
+    @property
+    def methods(self) -> int:
+        """How many methods wrote the captions."""
+        return len(self._methods)
 
     @property
     def folder(self) -> Path:
         """The folder that names start from."""
-        return _folder_of(self.source)
+        return folder_of(self.source)
 
     @property
     def edits_file(self) -> Path:
         """Where edits go, if nothing else is said: beside the file, or in the folder."""
         return self.folder / f"{'captions' if self.source.is_dir() else self.source.stem}{EDITS}"
 
-    @cached_property
+    @property
     def missing(self) -> frozenset[int]:
-        """The numbers of the pictures that are not there."""
-        return frozenset(number for number, item in enumerate(self.items) if item.picture.is_missing())
+        """The numbers of the pictures that are not there now; all are looked for."""
+        self._looked = -1
+        self.look_for_pictures()
+        return frozenset(number for (number,) in self.index.ask("SELECT number FROM items WHERE missing AND NOT gone"))
+
+    def look_for_pictures(self, go_on: Callable[[], bool] = lambda: True) -> bool:
+        """Note in the index which pictures are missing, of captions that are new; return whether that is news.
+
+        Args:
+            go_on: whether to go on; asked often.
+        """
+        news = False
+        while go_on() and (rows := self.index.columns("image, missing", self._looked, _AT_ONCE)):
+            found = [(self._is_missing(number, image), number, missing) for number, image, missing in rows]
+            changed = [(now, number) for now, number, before in found if now != bool(before)]
+            self.index.change("missing", changed)
+            news, self._looked = news or bool(changed), rows[-1][0]
+        return news
+
+    def _is_missing(self, number: int, image: str) -> bool:
+        if stores.is_uri(image) or os.path.lexists(f"{self._start}/{from_text(image)}"):
+            return False
+        try:
+            return self.item(number).picture.is_missing()
+        except GoneError:
+            return True
+
+    def _picture(self, image: str) -> Picture:
+        """Return a picture that a line names; also one inside of a data set, whose names start from its folder."""
+        picture = recorded(image, self._start)
+        container = _container_above(Path(picture.location)) if picture.is_missing() else None
+        if container is None:
+            return picture
+        known = self._inside.get(container)
+        if known is None:
+            known = {each.name_in(self._start.resolve()): each for each in find_pictures([str(container)])}
+            self._inside = {**dict(islice(reversed(self._inside.items()), _CONTAINERS - 1)), container: known}
+        return known.get(image, picture)
+
+    def identities(self) -> Iterator[Callable[[], Iterator[tuple[int, int]]]]:
+        """Yield ways to tell pictures apart: by name, path, content; each yields hashes (0: none) and numbers."""
+        yield lambda: ((hash(image), number) for number, image in self.hashes("image"))
+        yield lambda: ((hash(self._picture(image).address), number) for number, image in self.hashes("image"))
+        yield lambda: ((content, number) for number, content in self.hashes("content"))
+
+    def hashes(self, column: str) -> Iterator[tuple[int, Any]]:
+        """Yield all numbers, each with a column of the index."""
+        after = -1
+        while rows := self.index.columns(column, after, _AT_ONCE):
+            yield from rows
+            after = rows[-1][0]
 
 
-def _folder_of(place: Path) -> Path:
-    return place if place.is_dir() else place.parent
+class _Items(Sequence[Item]):
+    def __init__(self, captions: Collection) -> None:
+        self._captions, self._numbers = captions, captions.numbers()
 
+    def __len__(self) -> int:
+        return len(self._numbers)
 
-def _of_folder(folder: Path, recursive: bool, extension: str) -> Collection | None:
-    """Return the pictures of a folder with the texts beside them; None if no picture has one, but there are files."""
-    try:
-        pictures = find_pictures([str(folder)], recursive=recursive)
-    except SettingsError:
-        if _files_in(folder):
-            return None
-        raise
-    if any(picture.has_columns for picture in pictures):
-        return Collection(folder, [_of_data_set(picture) for picture in pictures])
-    texts = [_text_beside(picture, extension) for picture in pictures]
-    if all(text is None for text in texts) and _files_in(folder):
-        return None
-    return Collection(
-        folder,
-        [
-            Item(as_text(picture.relative), as_text(picture.relative), picture, text or "")
-            for picture, text in zip(pictures, texts, strict=True)
-        ],
-    )
-
-
-def _files_in(folder: Path) -> list[Path]:
-    """Return the metadata of a folder; without any, its files of records."""
-    for name in METADATA:
-        if (folder / name).is_file():
-            return [folder / name]
-    return sorted(file for file in folder.glob("*.jsonl") if not file.name.endswith(_NO_RECORDS))
-
-
-def _text_beside(picture: Picture, extension: str) -> str | None:
-    try:
-        return picture.text_file(extension).read_bytes().decode("utf-8-sig", "backslashreplace").strip()
-    except (OSError, SettingsError):
-        return None
-
-
-def _of_data_set(picture: Picture) -> Item:
-    """Return a picture of a data set with the text that stands beside it there."""
-    values: Mapping[str, Any] = {}
-    try:
-        names = [name for name in picture.column_names() if _names_text(name)]
-        values = picture.columns(names) if names else {}
-    except PictureError:
-        pass  # it says so itself when it is opened
-    text = next((values[name] for name in sorted(values, key=_text_order) if isinstance(values.get(name), str)), "")
-    name = as_text(picture.relative)
-    return Item(name, name, picture, text.strip())
-
-
-def _names_text(name: str) -> bool:
-    return name.lower() in TEXT_COLUMNS or name.lower().rpartition(".")[2] == "txt"
-
-
-def _text_order(name: str) -> int:
-    return TEXT_COLUMNS.index(name.lower()) if name.lower() in TEXT_COLUMNS else len(TEXT_COLUMNS)
-
-
-def _items(lines: Iterable[Line], folder: Path) -> list[Item]:
-    """Return the items of lines: of records about the same picture by the same method, the newest."""
-    newest: dict[tuple[str, str, int], Line] = {}
-    counted: Counter[str] = Counter()
-    for line in lines:
-        counted[line.name] += not line.own
-        newest[line.name, line.method, 0 if line.own else counted[line.name]] = line
-    methods: dict[str, set[str]] = defaultdict(set)
-    for name, method, _ in newest:
-        methods[name].add(method)
-    items = []
-    for (name, method, number), line in newest.items():
-        mark = f"#{method}" if len(methods[name]) > 1 else f"#{number}" if number > 1 else ""
-        picture = recorded(line.image, folder)
-        columns = (line.text_column, line.image_column)
-        items.append(Item(f"{name}{mark}", line.image, picture, line.text, line.values, line.raw, *columns))
-    return items
-
-
-def _inside_data_sets(items: list[Item], start: Path) -> list[Item]:
-    """Return the items, those whose pictures are inside of shards and tables with them; names begin at a folder."""
-    known: dict[Path, dict[str, Picture]] = {}
-    found = []
-    for item in items:
-        container = _container_above(Path(item.picture.location)) if item.picture.is_missing() else None
-        if container is not None:
-            if container not in known:
-                known[container] = {each.name_in(start.resolve()): each for each in find_pictures([str(container)])}
-            item = replace(item, picture=known[container].get(item.name, item.picture))
-        found.append(item)
-    return found
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self._captions.item(number) for number in self._numbers[place]]
+        return self._captions.item(self._numbers[place])
 
 
 def _container_above(path: Path) -> Path | None:

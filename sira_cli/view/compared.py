@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
+
 from sira_cli.analysis.compare import Stretch, differences
 from sira_cli.errors import DataError
-from sira_cli.view.collection import Collection
+from sira_cli.view.collection import Collection, GoneError
 from sira_cli.view.items import Item
 
 
@@ -25,38 +27,46 @@ class Compared:
         Raises:
             DataError: there are none.
         """
-        self.other = other
-        self._partners: dict[int, Item] = {}
-        for identify in (_by_name, _by_path, _by_content):
-            known = {identify(item): item for item in other.items if identify(item)}
-            found = {
-                number: known[name] for number, item in enumerate(first.items) if (name := identify(item)) in known
-            }
-            if len(found) > len(self._partners):
-                self._partners = found
-        self.pairs = len(self._partners)
+        self.other, self._first, self.pairs = other, first, 0
+        self._versions = (-1, -1)
+        self.find_pairs()
         if not self.pairs:
             raise DataError(
                 f"{first.source} and {other.source} have no picture in common: give captions of the same pictures"
             )
 
+    def find_pairs(self) -> None:
+        """Find the pairs again, if one of the two was read again."""
+        versions = (self._first.version, self.other.version)
+        if versions == self._versions:
+            return
+        partners, others = array("i"), array("i")
+        all_first = len(self._first)
+        for in_first, in_other in zip(self._first.identities(), self.other.identities(), strict=True):
+            known = {identity: number for identity, number in in_other() if identity}
+            found = [(number, known[identity]) for identity, number in in_first() if identity in known]
+            if len(found) > len(partners):
+                partners = array("i", (number for number, _ in found))
+                others = array("i", (number for _, number in found))
+            if len(partners) == all_first:
+                break
+        texts = array("q", [0]) * (max(others, default=-1) + 1)
+        for number, text in self.other.hashes("text"):
+            if number < len(texts):
+                texts[number] = text
+        self._first.index.pair((other, texts[other], number) for number, other in zip(partners, others, strict=True))
+        self.pairs, self._versions = len(partners), versions
+
     def partner(self, number: int) -> Item | None:
         """Return the other's item about the picture of that number, if it has one."""
-        return self._partners.get(number)
+        for (other,) in self._first.index.ask("SELECT other FROM items WHERE number = ? AND other IS NOT NULL", number):
+            try:
+                return self.other.item(other)
+            except GoneError:
+                return None
+        return None
 
     def stretches(self, number: int, text: str) -> list[Stretch]:
         """Return what the other's text has and a text has, word by word; none if the other has no such picture."""
         partner = self.partner(number)
         return [] if partner is None else differences(partner.text, text)
-
-
-def _by_name(item: Item) -> str:
-    return item.name
-
-
-def _by_path(item: Item) -> str:
-    return item.picture.address
-
-
-def _by_content(item: Item) -> str:
-    return str(item.values.get("image_sha256") or "")

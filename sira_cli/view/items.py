@@ -58,8 +58,7 @@ class Item:
     @property
     def error(self) -> str:
         """Why the picture has no text, if it failed."""
-        failed = self.values.get("status", "ok") != "ok"
-        return str(self.values.get("error") or "failed") if failed else ""
+        return error_of(self.values)
 
     @property
     def method(self) -> str:
@@ -69,8 +68,7 @@ class Item:
     @property
     def warnings(self) -> list[str]:
         """Why to look at it again."""
-        found = self.values.get("warnings")
-        return [str(warning) for warning in found] if isinstance(found, list) else []
+        return warnings_of(self.values)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -80,17 +78,36 @@ class Item:
     @cached_property
     def things(self) -> list[Thing]:
         """What the text names, the least supported first; entries that are not as sira writes them are left out."""
-        verify = self.values.get("verify")
-        line = verify.get("min_support") if isinstance(verify, dict) else None
-        line = line if isinstance(line, int | float) else LINE
-        objects = self.values.get("objects")
-        found = [_thing(entry, line, len(self.text)) for entry in objects] if isinstance(objects, list) else []
-        return sorted((thing for thing in found if thing is not None), key=lambda thing: thing.support)
+        return things_of(self.values, self.text)
 
     @property
     def support(self) -> float | None:
         """The support of the least supported thing; None if nothing was looked at."""
         return self.things[0].support if self.things else None
+
+
+def error_of(values: Mapping[str, Any]) -> str:
+    """Return `Item.error` of a row or record."""
+    failed = values.get("status", "ok") != "ok"
+    return str(values.get("error") or "failed") if failed else ""
+
+
+def warnings_of(values: Mapping[str, Any]) -> list[str]:
+    """Return `Item.warnings` of a row or record."""
+    found = values.get("warnings")
+    return [str(warning) for warning in found] if isinstance(found, list) else []
+
+
+def things_of(values: Mapping[str, Any], text: str) -> list[Thing]:
+    """Return `Item.things` of a row or record with a text."""
+    objects = values.get("objects")
+    if not isinstance(objects, list):
+        return []
+    verify = values.get("verify")
+    line = verify.get("min_support") if isinstance(verify, dict) else None
+    line = line if isinstance(line, int | float) else LINE
+    found = [_thing(entry, line, len(text)) for entry in objects]
+    return sorted((thing for thing in found if thing is not None), key=lambda thing: thing.support)
 
 
 def _thing(entry: Any, line: float, length: int) -> Thing | None:

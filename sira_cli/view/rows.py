@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sira_cli.analysis.check.files import IMAGE_COLUMNS, TEXT_COLUMNS, CaptionFile, is_record
 from sira_cli.errors import DataError
@@ -16,8 +16,10 @@ from sira_cli.pictures import rows
 from sira_cli.pictures.names import is_utf8
 from sira_cli.pictures.tables import is_table, picture_column
 
+_MARK = b"\xef\xbb\xbf"  # that a text is UTF-8, at the beginning of some files
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """A row of a file of captions.
 
@@ -53,40 +55,52 @@ class Line:
         return str(self.values.get("method", "")) if self.own else ""
 
 
-def read_lines(path: Path, image_column: str | None, text_column: str | None) -> tuple[list[Line], int]:
-    """Return what can be read of a file of captions, and how many lines cannot.
+def is_lines(path: Path) -> bool:
+    """Return whether a file holds lines of JSON, each of which can be read by itself.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    if path.suffix.lower() != ".jsonl":
+        return False
+    try:
+        with path.open("rb") as file:
+            return not file.read(64).lstrip(_MARK + b" \t\r\n").startswith(b"[")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def read_rows(path: Path, image_column: str | None, text_column: str | None) -> list[Line | None]:
+    """Return the rows of a file of captions that is read as a whole; None for one that cannot be read.
 
     Args:
-        path: .jsonl, .json, .csv, .tsv, or a table of records.
+        path: .jsonl with one array, .json, .csv, .tsv, or a table of records.
         image_column, text_column: which columns count; None: the first usual name that a row has.
 
     Raises:
-        DataError: the file cannot be read; a table or an array, or lacks a column.
+        DataError: the file cannot be read, or lacks a column.
     """
     if is_table(path.name):
-        found = [_line(row, image_column, text_column) for row in _table_rows(path)]
-        lines = [line for line in found if line is not None]
-        return lines, len(found) - len(lines)
-    try:
-        with path.open("rb") as file:
-            first = file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    if path.suffix.lower() != ".jsonl" or first.startswith(b"["):
-        table = CaptionFile.read(path, image_column, text_column)
-        columns = (table.text_column, table.image_column)
-        return [Line(row.image, row.text or "", row.values, None, *columns) for row in table.rows], 0
-    found = [_json_line(raw, image_column, text_column) for raw in _raw_lines(path)]
-    lines = [line for line in found if line is not None]
-    return lines, len(found) - len(lines)
+        return [_line(row, image_column, text_column) for row in _table_rows(path)]
+    table = CaptionFile.read(path, image_column, text_column)
+    columns = (table.text_column, table.image_column)
+    return [Line(row.image, row.text or "", row.values, None, *columns) for row in table.rows]
 
 
-def _raw_lines(path: Path) -> Iterator[bytes]:
+def raw_lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of an open file, with their ends.
+
+    Raises:
+        DataError: it cannot be read.
+    """
     try:
-        with path.open("rb") as file:
-            yield from (line.removeprefix(b"\xef\xbb\xbf") for line in file if line.strip())
+        yield from file
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path}: cannot be read: {error.strerror}")
 
 
 def is_table_of_records(path: Path) -> bool:
@@ -119,8 +133,9 @@ def _unpacked(name: str, value: Any) -> Any:
     return value
 
 
-def _json_line(raw: bytes, image_column: str | None, text_column: str | None) -> Line | None:
+def parse_line(raw: bytes, image_column: str | None, text_column: str | None) -> Line | None:
     """Return a line of JSON, if there is a picture in it, and its text is one."""
+    raw = raw.removeprefix(_MARK)
     try:
         values = json.loads(raw)
     except (ValueError, RecursionError):
@@ -150,5 +165,7 @@ def _is_name(value: Any) -> bool:
 def _column(values: Mapping[str, Any], given: str | None, usual: tuple[str, ...]) -> str | None:
     if given is not None:
         return given if given in values else None
+    if usual[0] in values:
+        return usual[0]
     lower = {str(name).lower(): str(name) for name in reversed([*values])}
     return next((lower[name] for name in usual if name in lower), None)

@@ -7,10 +7,10 @@ import os
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from sira_cli.errors import PictureError
 from sira_cli.pictures.opening import small_picture
+from sira_cli.view.collection import Collection
 from sira_cli.view.items import Item
 
 SMALL, LARGE = 480, 1600  # pixels of the longer side
@@ -19,11 +19,11 @@ _AT_ONCE = max(1, min(4, os.cpu_count() or 1))  # a large picture takes hundreds
 
 
 class Thumbnails:
-    """The pictures of some items, made small. Safe in threads."""
+    """The pictures of a collection, made small. Safe in threads."""
 
-    def __init__(self, items: Sequence[Item], kept: int = _KEPT) -> None:
-        """Args: the items, and how many bytes are kept."""
-        self._items, self._most = items, kept
+    def __init__(self, captions: Collection, kept: int = _KEPT) -> None:
+        """Args: the collection, and how many bytes are kept."""
+        self._captions, self._most = captions, kept
         self._made: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._size = 0
         self._lock, self._places = threading.Lock(), threading.BoundedSemaphore(_AT_ONCE)
@@ -42,6 +42,7 @@ class Thumbnails:
 
         Raises:
             PictureError: it cannot be opened.
+            GoneError: there is no such item any more.
         """
         key = (number, side)
         with self._lock:
@@ -49,7 +50,7 @@ class Thumbnails:
                 self._made.move_to_end(key)
                 return self._made[key]
         with self._places:
-            data = self._make(self._items[number], side)
+            data = self._make(self._captions.item(number), side)
         with self._lock:
             if key not in self._made:
                 self._made[key] = data

@@ -148,7 +148,7 @@ class Browser:
 
 def wait(browser: Browser, script: str, expected: object = True) -> None:
     """Wait until a script returns what is expected."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 6
     while (found := browser.run(script)) != expected:
         assert time.monotonic() < deadline, f"{script}: {found!r}, expected {expected!r}"
         time.sleep(0.02)

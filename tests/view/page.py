@@ -10,6 +10,7 @@ from tests.view.conftest import TOKEN
 
 CARDS = "return document.querySelectorAll('.card').length"
 COUNT = "return document.querySelector('#count').textContent"
+READY = "document.querySelectorAll('.card').length > 0 && document.querySelector('.card.waiting') === null"
 PROGRESS = "return document.querySelector('#progress').textContent"
 # The places of the cards that are on the screen, below the bar.
 INSIDE = """
@@ -21,7 +22,7 @@ def open_page(browser: Browser, address: str, cards: bool = True) -> None:
     browser.open(f"{address}/?token={TOKEN}")
     wait(browser, "return document.documentElement.classList.contains('script')")
     if cards:
-        wait(browser, "return document.querySelectorAll('.card').length > 0")
+        wait(browser, f"return {READY}")
 
 
 def choose(browser: Browser, field: str, value: str) -> None:

@@ -196,8 +196,8 @@ def test_small_pictures_are_those_of_the_usual_way_made_small(photos):
 
 def test_thumbnails_have_a_limit_in_size(folder):
     captions = Collection.read(write(folder / "captions.jsonl", [record(number) for number in range(3)]))
-    one = len(Thumbnails(captions.items).jpeg(0, 480))
-    thumbnails = Thumbnails(captions.items, kept=2 * one + 10)
+    one = len(Thumbnails(captions).jpeg(0, 480))
+    thumbnails = Thumbnails(captions, kept=2 * one + 10)
     for number in (0, 1, 2, 0, 2):
         assert thumbnails.jpeg(number, 480).startswith(b"\xff\xd8")
         assert 0 < thumbnails.size <= 2 * one + 10
@@ -311,7 +311,7 @@ def test_an_export_replaces_neither_captions_nor_log(records):
 def test_a_picture_that_is_no_picture_is_said_so(folder, records):
     (folder / "pictures/0.png").write_bytes(b"no picture")
     Image.new("P", (30_000, 10)).save(folder / "pictures/1.png")
-    thumbnails = Thumbnails(Collection.read(records).items)
+    thumbnails = Thumbnails(Collection.read(records))
     with pytest.raises(PictureError):
         thumbnails.jpeg(0, 480)
     assert thumbnails.jpeg(1, 480)

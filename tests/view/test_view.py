@@ -15,7 +15,7 @@ from sira_cli.view import Collection, Edits
 from tests.support.helpers import SIRA
 from tests.view.conftest import HOSTILE, TOKEN, looked_at, record, write
 
-PLACES = ("/", "/page/main.js", "/api/items", "/api/items/0", "/thumb/0", "/picture/0", "/export", "/nothing")
+PLACES = ("/", "/page/main.js", "/api/now", "/api/items/0", "/thumb/0", "/picture/0", "/export", "/nothing")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_without_the_token_nothing_is_shown(serve, records):
             assert "captions" not in answer.text
     post = httpx.post(f"{address}/api/items/0", json={"seen": 0, "text": "x"}, trust_env=False)
     assert post.status_code == 403
-    assert get(address, "/api/items", Authorization=f"Bearer {TOKEN}").status_code == 200
+    assert get(address, "/api/now", Authorization=f"Bearer {TOKEN}").status_code == 200
 
 
 def test_the_token_becomes_a_cookie_that_scripts_cannot_read(serve, records):
@@ -82,8 +82,8 @@ def test_every_answer_allows_the_page_its_own_things_only(serve, records, client
 def test_names_that_are_not_the_servers_are_refused(serve, records):
     address = serve(records, hosts=["127.0.0.1", "localhost"])
     assert get(address, "/", Host="evil.example").status_code == 400
-    assert get(address, "/api/items", Authorization=f"Bearer {TOKEN}", Host="evil.example").status_code == 400
-    assert get(address, "/api/items", Authorization=f"Bearer {TOKEN}").status_code == 200
+    assert get(address, "/api/now", Authorization=f"Bearer {TOKEN}", Host="evil.example").status_code == 400
+    assert get(address, "/api/now", Authorization=f"Bearer {TOKEN}").status_code == 200
 
 
 def test_pages_of_other_sites_change_nothing(serve, records, client):
@@ -127,9 +127,9 @@ def test_paths_lead_nowhere(serve, records):
 def test_hostile_captions_are_data(serve, folder, client):
     rows = [record(0, text=HOSTILE, error=HOSTILE), record(1, file_name=f"{HOSTILE}/../../../../etc/passwd")]
     own = client(serve(write(folder / "captions.jsonl", rows)))
-    answer = own.get("/api/items")
+    answer = own.post("/api/items", json={"numbers": [0, 1]})
     assert answer.headers["content-type"] == "application/json"
-    assert [item["text"] for item in answer.json()["items"]] == [row["text"] for row in rows]
+    assert [item["text"] for item in answer.json()] == [row["text"] for row in rows]
     assert HOSTILE not in own.get("/").text
     assert own.get("/thumb/1").status_code == 204  # no picture, whatever it is
 
@@ -144,9 +144,10 @@ def test_what_the_page_is_told(serve, folder, client):
     a, b = write(folder / "a.jsonl", rows), write(folder / "b.jsonl", other)
     a.write_bytes(a.read_bytes() + b"{torn")
     own = client(serve(a, b))
-    found = own.get("/api/items").json()
+    found = own.get("/api/now").json()
     assert (found["title"], found["other"], found["broken"], found["missing"]) == ("a.jsonl", "b.jsonl", 1, 1)
-    first, failed, differs, gone = found["items"]
+    assert (found["total"], found["decided"], found["done"], found["trouble"]) == (4, 0, 1, "")
+    first, failed, differs, gone = own.post("/api/items", json={"numbers": [0, 1, 2, 3]}).json()
     assert (first["support"], first["low"], first["alone"]) == (0.0, [[2, 5]], True)
     assert (failed["error"], failed["text"]) == ("no memory", "")
     assert differs["differs"] is True
@@ -188,7 +189,7 @@ def test_two_servers_on_the_same_log_do_not_overwrite_each_other(serve, records,
     one, two = client(serve(records)), client(serve(records))
     assert one.post("/api/items/0", json={"seen": 0, "text": "One."}).status_code == 200
     assert two.post("/api/items/0", json={"seen": 0, "text": "Two."}).status_code == 409
-    assert two.get("/api/items").json()["items"][0]["text"] == "One."
+    assert two.post("/api/items", json={"numbers": [0]}).json()[0]["text"] == "One."
 
 
 def test_bodies_that_are_no_changes(serve, records, client):
@@ -212,7 +213,7 @@ def test_pictures_are_made_small_and_what_cannot_be_opened_is_no_error(serve, fo
     good = own.get("/thumb/0")
     assert (good.status_code, good.headers["content-type"]) == (200, "image/jpeg")
     assert [own.get(f"/{kind}/{number}").status_code for number in (1, 2) for kind in ("thumb", "picture")] == [204] * 4
-    assert own.get("/api/items").json()["items"][2]["missing"] is True
+    assert own.post("/api/items", json={"numbers": [2]}).json()[0]["missing"] is True
 
 
 def test_the_export_is_that_of_the_library(serve, records, client):
@@ -252,7 +253,7 @@ def test_the_command_prints_its_address_and_ends_well(records, sent, code):
         address = line.split()[1]
         with httpx.Client(follow_redirects=True, trust_env=False) as own:
             assert "page/main.js" in own.get(address).text
-            assert get(address.partition("?")[0], "api/items").status_code == 403
+            assert get(address.partition("?")[0], "api/now").status_code == 403
             process.send_signal(sent)  # while a connection is open
             assert process.wait(30) == code
         assert process.stderr.read() == ""

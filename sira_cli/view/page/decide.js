@@ -14,7 +14,7 @@ export async function decide(decision) {
   if (picture.isOpen()) {
     if (!(await picture.send({ decision }))) return;
     say(`${name}.`);
-    store.last = `${name}: ${store.items[picture.current()].name.split("/").at(-1)}`;
+    store.last = `${name}: ${store.items.get(picture.current()).name.split("/").at(-1)}`;
     await turn(1);
     return;
   }
@@ -46,7 +46,7 @@ async function attempt(number, what) {
   }
 }
 
-export const undo = () => step(store.done, { undo: true }, "Undone.");
+export const undo = () => step(store.steps, { undo: true }, "Undone.");
 export const redo = () => step(store.undone, { redo: true }, "Done again.");
 
 // Takes this window's last change back, or makes it again; without any, that of the picture that is shown.

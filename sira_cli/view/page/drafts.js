@@ -2,7 +2,7 @@
 
 import { store } from "./store.js";
 
-const key = (number) => `sira view ${store.edits} ${store.items[number].id ?? store.items[number].name}`;
+const key = (number) => `sira view ${store.edits} ${store.items.get(number).id ?? store.items.get(number).name}`;
 
 // `{ text, version }` of what was typed for an item, and the version it was about; null without any.
 export function draft(number) {

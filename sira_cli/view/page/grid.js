@@ -1,9 +1,10 @@
-// The gallery: of thousands of cards those are in the document that can be seen, and a few rows around them.
+// The gallery: of any number of cards those are in the document that can be seen, and a few rows around them.
 
 import { button, compared, marked } from "./dom.js";
 import { draft } from "./drafts.js";
 import { element } from "./element.js";
-import { differences, store } from "./store.js";
+import * as long from "./long.js";
+import { again, at, differences, need, store } from "./store.js";
 
 const AROUND = 2; // rows above and below
 const SETTLED = 90; // ms without scrolling until pictures are asked for
@@ -14,13 +15,22 @@ const cards = new Map(); // by place in `store.shown`
 let columns = 1;
 let height = 1; // of a row, with its gap
 let timer = 0;
+let loading = false;
 
-export function draw() {
-  for (const card of cards.values()) card.remove();
-  cards.clear();
-  document.querySelector(".empty").hidden = store.shown.length > 0;
+// `changed`: only cards of other captions than before are made again.
+export function draw(changed = false) {
+  const focused = list.contains(document.activeElement);
+  for (const [place, card] of cards) {
+    if (changed && Number(card.dataset.number) === store.shown[place]) continue;
+    card.remove();
+    cards.delete(place);
+  }
+  const empty = document.querySelector(".empty");
+  empty.hidden = store.shown.length > 0;
+  empty.textContent = store.done < 1 ? "The captions are being read." : "No caption fits.";
   measure();
   fill();
+  if (focused && !list.contains(document.activeElement)) cards.get(store.current)?.firstChild.focus({ preventScroll: true });
 }
 
 function measure() {
@@ -32,11 +42,11 @@ function measure() {
   height = pixels(list.classList.contains("comparing") ? "--card-height-compared" : "--card-height") + gap;
   list.style.setProperty("--across", String((width + gap) / columns - gap));
   list.style.setProperty("--step", String((width + gap) / columns));
-  list.style.height = `${Math.ceil(store.shown.length / columns) * height}px`;
+  long.measure(Math.ceil(store.shown.length / columns) * height);
 }
 
 function fill() {
-  const top = -list.getBoundingClientRect().top;
+  const top = -long.origin();
   const first = Math.max(0, Math.floor(top / height) - AROUND) * columns;
   const last = Math.min(store.shown.length, (Math.ceil((top + innerHeight) / height) + AROUND) * columns);
   for (const [place, card] of cards) {
@@ -52,14 +62,42 @@ function fill() {
       list.insertBefore(cards.get(place), after);
     }
     after = cards.get(place);
+    after.style.top = `${long.top(Math.floor(place / columns) * height)}px`;
   }
   clearTimeout(timer);
   timer = setTimeout(settle, SETTLED);
+  load();
+}
+
+// Asks for what is to stand on cards that wait; while an answer is on its way, for nothing else.
+async function load() {
+  if (loading) return;
+  loading = true;
+  const waits = () => [...cards.entries()].filter(([, card]) => card.classList.contains("waiting")).map(([place]) => place);
+  try {
+    for (let places = waits(); places.length; places = waits()) {
+      await need(places.map((place) => store.shown[place]));
+      for (const place of places) if (cards.has(place) && at(place)) remake(place);
+    }
+    clearTimeout(timer);
+    timer = setTimeout(settle, SETTLED);
+  } catch {
+    // the next look at the server says why
+  } finally {
+    loading = false;
+  }
+}
+
+// Gets cards in sight again, as somebody may have changed them.
+export async function renew() {
+  const numbers = [...cards.keys()].map((place) => store.shown[place]);
+  for (const number of await again(numbers)) redraw(number);
 }
 
 function card(place) {
   const number = store.shown[place];
-  const item = store.items[number];
+  const item = at(place);
+  if (!item) return waiting(place);
   const shown = element("div", { className: "thumb" });
   if (item.missing || item.broken) shown.append(absent(item));
   const state = [
@@ -78,12 +116,21 @@ function card(place) {
     element("p", { className: item.error || !item.text ? "text quiet" : "text" }, element("bdi", {}, ...text)),
     element("p", { className: "foot" }, element("bdi", { className: "name", title: item.name }, nameOf(item)), ...state),
   );
-  const made = element("li", { className: "card", data: { place, number } }, link, deciding(item, place));
+  return laid(element("li", { className: "card", data: { place, number } }, link, deciding(item, place)), place);
+}
+
+// Stands where a card will stand, until the server has told what is on it.
+function waiting(place) {
+  const number = store.shown[place];
+  const link = element("a", { href: `#${number + 1}`, tabIndex: place === store.current ? 0 : -1 }, element("div", { className: "thumb" }));
+  return laid(element("li", { className: "card waiting", data: { place, number } }, link), place);
+}
+
+function laid(made, place) {
   made.setAttribute("aria-setsize", store.shown.length);
   made.setAttribute("aria-posinset", place + 1);
   if (place === store.current) made.classList.add("current");
   made.style.setProperty("--column", String(place % columns));
-  made.style.top = `${Math.floor(place / columns) * height}px`;
   return made;
 }
 
@@ -113,13 +160,16 @@ export function absent(item) {
 
 // Pictures, and differences, of the cards at which scrolling came to rest.
 async function settle() {
-  if (list.offsetParent && store.shown.length) inSight();
+  if (!list.offsetParent || !store.shown.length) return;
+  if (long.rest()) fill();
+  inSight();
   for (const card of cards.values()) {
     const box = card.querySelector(".thumb");
-    if (box.firstChild) continue;
+    if (box.firstChild || card.classList.contains("waiting")) continue;
     const image = element("img", { alt: "", decoding: "async" });
     image.addEventListener("error", () => {
-      const item = store.items[card.dataset.number];
+      const item = store.items.get(Number(card.dataset.number));
+      if (!item) return;
       item.broken = true;
       image.replaceWith(absent(item));
     });
@@ -127,7 +177,7 @@ async function settle() {
     box.append(image);
   }
   if (store.other === null) return;
-  const bare = [...cards.values()].filter((card) => !card.dataset.compared && store.items[card.dataset.number].differs);
+  const bare = [...cards.values()].filter((card) => !card.dataset.compared && store.items.get(Number(card.dataset.number))?.differs);
   const found = await differences(bare.map((card) => Number(card.dataset.number))).catch(() => new Map());
   for (const card of bare) {
     if (!found.has(Number(card.dataset.number))) continue;
@@ -144,7 +194,7 @@ function covered() {
 
 // Makes a card that is in sight the current one, if it is not, and returns its place.
 export function inSight() {
-  const top = list.getBoundingClientRect().top;
+  const top = long.origin();
   const own = top + Math.floor(store.current / columns) * height;
   const [above, below] = [covered(), innerHeight];
   if (own + height > above + 1 && own < below - 1 && (own >= above - 1 || own + height <= below + 1)) return store.current;
@@ -168,30 +218,41 @@ export function go(place, focus = true) {
   place = Math.max(0, Math.min(store.shown.length - 1, place));
   mark(place);
   const bar = covered();
-  const top = list.getBoundingClientRect().top + Math.floor(place / columns) * height;
-  if (top < bar) scrollBy({ top: top - bar - 8, behavior: "instant" });
-  else if (top + height > innerHeight) scrollBy({ top: top + height - innerHeight + 8, behavior: "instant" });
+  const top = long.origin() + Math.floor(place / columns) * height;
+  if (top < bar) long.moveBy(top - bar - 8);
+  else if (top + height > innerHeight) long.moveBy(top + height - innerHeight + 8);
   fill();
   mark(place);
   if (focus) cards.get(place)?.firstChild.focus({ preventScroll: true });
 }
 
 export function redraw(number) {
-  for (const [place, old] of cards) {
-    if (Number(old.dataset.number) !== number) continue;
-    const focused = old.contains(document.activeElement) && document.activeElement.dataset.do;
-    const link = old.firstChild === document.activeElement;
-    cards.set(place, card(place));
-    old.replaceWith(cards.get(place));
-    const part = link ? "a" : focused && `[data-do=${focused}]`;
-    if (part) cards.get(place).querySelector(part).focus({ preventScroll: true });
-  }
+  for (const [place, card] of cards) if (Number(card.dataset.number) === number) remake(place);
   settle();
+}
+
+function remake(place) {
+  const old = cards.get(place);
+  const made = card(place);
+  const [focused, link] = [old.contains(document.activeElement) && document.activeElement.dataset.do, old.firstChild === document.activeElement];
+  made.style.top = old.style.top;
+  const image = old.querySelector("img");
+  if (image) made.querySelector(".thumb:empty")?.append(image);
+  cards.set(place, made);
+  old.replaceWith(made);
+  const part = link ? "a" : focused && `[data-do=${focused}]`;
+  if (part) made.querySelector(part)?.focus({ preventScroll: true });
 }
 
 export const across = () => columns;
 
-addEventListener("scroll", () => list.offsetParent && fill(), { passive: true });
+function scrolled() {
+  if (!list.offsetParent) return;
+  long.scrolled();
+  fill();
+}
+
+addEventListener("scroll", scrolled, { passive: true });
 new ResizeObserver(() => {
   if (list.clientWidth) draw();
 }).observe(list.parentElement);

@@ -23,7 +23,7 @@ const ACTIONS = {
   reject: () => decide("rejected"),
   undo,
   redo,
-  take: async () => (await picture.take()) && say("Taken over."),
+  take: async () => (await picture.takeOther()) && say("Taken over."),
   save: async () => (await picture.save()) && say("Saved."),
   "save-draft": async () => (await picture.saveDraft()) && say("Saved."),
   cancel: picture.cancel,
@@ -46,11 +46,21 @@ document.addEventListener("click", (event) => {
 // One after the other: who types fast means the picture that comes next.
 let before = Promise.resolve();
 export function perform(action) {
-  const trouble = document.getElementById("trouble");
-  before = before.then(action).then(() => (trouble.hidden = true)).catch((error) => {
-    trouble.textContent = error.message;
-    trouble.hidden = false;
-  });
+  before = before.then(action).then(() => trouble(""), (error) => trouble(error.message));
+  return before;
+}
+
+// The same for a look at the server that nobody asked for: it hides only what such a look said.
+export function glance(action) {
+  before = before.then(action).then(() => place.dataset.by === "glance" && trouble(""), (error) => trouble(error.message, "glance"));
+  return before;
+}
+
+const place = document.getElementById("trouble");
+function trouble(message, by = "") {
+  place.textContent = message;
+  place.hidden = !message;
+  place.dataset.by = by;
 }
 
 addEventListener("keydown", (event) => {

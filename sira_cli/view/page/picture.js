@@ -5,7 +5,7 @@ import { button, marked, say } from "./dom.js";
 import { draft, dropDraft, keepDraft } from "./drafts.js";
 import { element } from "./element.js";
 import { absent } from "./grid.js";
-import { change, store, whole } from "./store.js";
+import { change, store, take, whole } from "./store.js";
 
 const view = document.getElementById("picture");
 let shown = null; // what the server said about the picture that is shown
@@ -45,6 +45,18 @@ export async function open(which) {
   view.querySelector("h1").focus({ preventScroll: true });
 }
 
+// Shows what is new about the picture, unless somebody is writing or asked something.
+export async function renew() {
+  if (isEditing() || waits() || view.querySelector(".conflict").hasChildNodes()) return;
+  const which = number;
+  const found = await whole(which);
+  if (which !== number || isEditing() || JSON.stringify(found) === JSON.stringify(shown)) return;
+  shown = found;
+  const focused = view.contains(document.activeElement) && document.activeElement.dataset.do;
+  draw();
+  (focused && view.querySelector(`[data-do=${focused}]`) || view.querySelector("h1")).focus({ preventScroll: true });
+}
+
 export function close() {
   view.hidden = true;
   view.replaceChildren();
@@ -53,7 +65,7 @@ export function close() {
 }
 
 function draw() {
-  const item = store.items[number];
+  const item = store.items.get(number);
   const place = store.shown.indexOf(number);
   again = null;
   view.replaceChildren(
@@ -92,7 +104,7 @@ function said(item) {
   const { state, error } = shown;
   const undo = button("Undo", "undo", "u");
   const redo = button("Redo", "redo", "U");
-  undo.disabled = !state.can_undo && !store.done.length;
+  undo.disabled = !state.can_undo && !store.steps.length;
   redo.disabled = !state.can_redo && !store.undone.length;
   const decision = state.decision ? state.decision[0].toUpperCase() + state.decision.slice(1) : "Not yet decided";
   return [
@@ -169,7 +181,7 @@ export function discard() {
 export const save = () => send({ text: view.querySelector("textarea").value });
 export const saveDraft = () => send({ text: draft(number).text });
 export const saveAgain = () => again();
-export const take = () => (shown.other && !shown.other.error ? send({ text: shown.other.text }) : false);
+export const takeOther = () => (shown.other && !shown.other.error ? send({ text: shown.other.text }) : false);
 
 // Sends a change; returns whether it was made. A newer version from elsewhere is shown beside this one.
 export async function send(what) {
@@ -189,7 +201,7 @@ function conflict(what, now) {
   const own = what.text ?? shown.state.text;
   const mine = { text: own, ...(what.decision === undefined ? {} : { decision: what.decision }) };
   if (what.text !== undefined) keepDraft(number, own, shown.state.version);
-  store.items[number] = now.brief;
+  take(number, now);
   shown = now;
   draw();
   view.querySelector(".draft")?.remove(); // it stands in the question

@@ -3,27 +3,38 @@
 import { counted, say } from "./dom.js";
 import * as grid from "./grid.js";
 import * as picture from "./picture.js";
-import { choose, store } from "./store.js";
+import { choose, isDecided, need, store } from "./store.js";
 
+const FIRST = 60; // cards that are asked for before they are shown
 const field = (id) => document.getElementById(id);
 
-export function update({ keep = true } = {}) {
+// Asks which captions are shown, and shows them.
+export async function update({ keep = true, changed = false } = {}) {
+  const query = { words: field("words").value, filter: field("filter").value, sort: field("sort").value };
+  if (!(await choose(query, keep))) return;
   if (!keep) store.current = 0;
-  choose({ words: field("words").value, filter: field("filter").value, sort: field("sort").value, keep });
+  await need([...store.shown.subarray(store.current, store.current + FIRST)]);
   count();
-  grid.draw();
+  grid.draw(changed);
   if (!keep) scrollTo(0, 0);
 }
 
+// Shows what is new: captions that came or went, edits of other windows.
+export async function renew({ records }) {
+  if (picture.isOpen()) return picture.renew();
+  if (records) await update({ changed: true });
+  count();
+  return grid.renew();
+}
+
 export function count() {
-  const all = store.items.length;
-  const captions = counted(all, "caption");
-  const decided = store.items.filter((item) => item.decision).length;
-  field("count").textContent = store.shown.length === all ? captions : `${store.shown.length.toLocaleString("en")} of ${captions}`;
-  field("progress").textContent = `${decided.toLocaleString("en")} of ${all.toLocaleString("en")} decided`;
-  field("bar").max = all;
+  const { total, decided, shown } = store;
+  const captions = counted(total, "caption");
+  field("count").textContent = shown.length === total ? captions : `${shown.length.toLocaleString("en")} of ${captions}`;
+  field("progress").textContent = `${decided.toLocaleString("en")} of ${total.toLocaleString("en")} decided`;
+  field("bar").max = total;
   field("bar").value = decided;
-  document.querySelector("#gallery [data-do=undo]").disabled = !store.done.length;
+  document.querySelector("#gallery [data-do=undo]").disabled = !store.steps.length;
   document.querySelector("#gallery [data-do=redo]").disabled = !store.undone.length;
 }
 
@@ -31,26 +42,33 @@ export function count() {
 export async function follow() {
   if (picture.holds()) return history.pushState(null, "", `#${picture.current() + 1}`);
   const number = Number(location.hash.slice(1)) - 1;
-  if (!(number in store.items)) return leave();
+  if (!(number >= 0)) return leave();
   const place = store.shown.indexOf(number);
   if (place >= 0) store.current = place;
-  return picture.open(number);
+  try {
+    return await picture.open(number);
+  } catch (error) {
+    if (error.status === undefined) throw error;
+    history.replaceState(null, "", location.pathname);
+    await leave();
+    throw error;
+  }
 }
 
-export function leave() {
+export async function leave() {
   const left = picture.isOpen() ? picture.current() : undefined;
   picture.close();
   field("gallery").hidden = false;
-  update();
+  await update();
   if (left === undefined) return;
   const place = store.shown.indexOf(left); // it may not fit the filter any more
   grid.go(place < 0 ? store.current : place);
 }
 
 export function back() {
-  if (picture.holds()) return;
+  if (picture.holds()) return undefined;
   history.pushState(null, "", location.pathname);
-  leave();
+  return leave();
 }
 
 export async function turn(by) {
@@ -75,13 +93,12 @@ export const enter = () => store.shown.length && show(store.shown[grid.inSight()
 // Goes on to the next picture without a decision, from the first one again after the last one.
 export async function undecided() {
   if (picture.isOpen() && picture.holds()) return undefined;
-  const all = store.shown.length;
   const from = picture.isOpen() ? store.shown.indexOf(picture.current()) : store.current;
-  for (let step = 1; step <= all; step += 1) {
-    const place = (from + step) % all;
-    if (store.items[store.shown[place]].decision) continue;
-    store.current = picture.isOpen() ? place : store.current;
-    return picture.isOpen() ? show(store.shown[place]) : grid.go(place);
-  }
-  return say("All of these are decided.");
+  const open = (place) => !isDecided(place);
+  const later = store.shown.findIndex((number, place) => place > from && open(place));
+  const place = later >= 0 ? later : store.shown.findIndex((number, place) => place !== from && open(place));
+  if (place < 0) return say("All of these are decided.");
+  if (!picture.isOpen()) return grid.go(place);
+  store.current = place;
+  return show(store.shown[place]);
 }

@@ -1,0 +1,130 @@
+"""Captions and edits as they are on disk now: a thread reads what is new, so that nobody has to wait for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from sira_cli.errors import SiraError
+from sira_cli.view.collection import Collection, GoneError
+from sira_cli.view.compared import Compared
+from sira_cli.view.edits import Edits
+from sira_cli.view.history import State
+from sira_cli.view.index import DECISIONS
+from sira_cli.view.items import Item
+from sira_cli.view.reading import said_of
+
+PATIENCE = 2.0  # seconds that the page waits for all to be read; it shows what is known then
+_PAUSE = 1.0  # seconds between two looks at the disk
+_SHARE = 20  # a look that takes long is followed by a pause of so many times its own time
+
+
+class Live:
+    """What is shown, kept up to date. Safe in threads.
+
+    Attributes:
+        captions, edits, compared: what is shown.
+        records: one more whenever captions or pictures came or went.
+        changes: one more whenever somebody edited something.
+        ready: whether everything was read once.
+        trouble: why the newest could not be read; None if it was.
+    """
+
+    def __init__(self, captions: Collection, edits: Edits, compared: Compared | None) -> None:
+        """Args: what is shown."""
+        self.captions, self.edits, self.compared = captions, edits, compared
+        self.records, self.changes, self.ready = 0, 0, False
+        self.trouble: SiraError | None = None
+        self._history, self._noted, self._version = edits.history, 0, -1
+        self._updating, self._wanted, self._done = threading.RLock(), threading.Event(), threading.Event()
+        self._next, self._ended, self._thread = 0.0, False, threading.Thread(target=self._work, daemon=True)
+
+    def start(self) -> None:
+        """Begin to read; what takes no longer than `PATIENCE` is read when this returns."""
+        if not self._thread.is_alive() and not self._ended:
+            self._wanted.set()
+            self._thread.start()
+        self._done.wait(PATIENCE)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended = True
+        self._wanted.set()
+
+    def look(self) -> None:
+        """Have the thread look at the disk, unless it just did."""
+        if time.monotonic() >= self._next:
+            self._wanted.set()
+
+    def update(self) -> None:
+        """Read what is new on disk, now.
+
+        Raises:
+            SiraError: it cannot be read.
+        """
+        with self._updating:
+            begun = time.monotonic()
+            others = self.compared is not None and self.compared.other.catch_up()
+            if self.captions.catch_up() or others or not self.ready:
+                self.captions.check_found()
+                if self.compared is not None:
+                    self.compared.find_pairs()
+                self.records += 1
+            self._lay_edits()
+            self.ready = True
+            self._next = time.monotonic() + max(_PAUSE, _SHARE * (time.monotonic() - begun))
+
+    def _work(self) -> None:
+        while True:
+            self._wanted.wait()
+            if self._ended:
+                return
+            self._wanted.clear()
+            try:
+                self.update()
+                self.trouble = None
+                if self.captions.look_for_pictures(lambda: not self._ended):
+                    self.records += 1
+            except SiraError as error:
+                self.trouble = error
+                self._next = time.monotonic() + _PAUSE
+            self._done.set()
+
+    def state(self, item: Item) -> State:
+        """Return how a caption stands."""
+        return self.edits.state(item)
+
+    def lay(self, number: int) -> None:
+        """Note in the index how a caption stands by the edits.
+
+        Raises:
+            GoneError: it is not there any more.
+        """
+        item = self.captions.item(number)
+        state, index = self.edits.state(item), self.captions.index
+        index.change("decision", [(DECISIONS.index(state.decision), number)])
+        said = said_of(state.text, item.name)
+        index.change_text(
+            number, said=said, length=len(state.text), text=hash(state.text), edited=state.text != item.text
+        )
+
+    def _lay_edits(self) -> None:
+        """Note what the log says since the last time; all of it after a reading, and for another log."""
+        self.edits.refresh()
+        history, before = self.edits.history, self._history
+        if history is not before:
+            names = {*before.states, *history.states}
+        elif self.captions.version != self._version:
+            names = {*history.states}
+        else:
+            names = {*history.noted(self._noted)}
+        if history is not before or len(history) != self._noted:
+            self.changes += 1
+        for name in names:
+            number = self.captions.find(name)
+            if number is not None:
+                try:
+                    self.lay(number)
+                except GoneError:
+                    continue
+        self._history, self._noted, self._version = history, len(history), self.captions.version

@@ -1,0 +1,122 @@
+"""Which kind of place captions are read from, and how they are found there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sira_cli.analysis.check.captions import METADATA
+from sira_cli.analysis.check.files import ENDINGS, TEXT_COLUMNS
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.pictures.find import find_pictures, is_container
+from sira_cli.pictures.names import as_text, one_line
+from sira_cli.pictures.picture import Picture
+from sira_cli.view.items import Item
+from sira_cli.view.reading import LineReading, Reading, WholeReading, signature_of
+from sira_cli.view.rows import is_lines, is_table_of_records, read_rows
+
+EDITS = ".edits.jsonl"
+_NO_RECORDS = (EDITS, ".errors.jsonl")  # files in a folder that are no captions of their own
+
+
+def reading_of(
+    source: str | Path, recursive: bool, extension: str, image_column: str | None, text_column: str | None
+) -> Reading:
+    """Return how captions are read.
+
+    Args:
+        source: a file of captions, a folder, or a data set.
+        recursive: include subfolders.
+        extension: of text files beside pictures.
+        image_column, text_column: of files of captions; None: the first usual name.
+
+    Raises:
+        DataError: a file cannot be read.
+        SettingsError: it is no such thing, or holds no pictures.
+    """
+    place = Path(source)
+    columns = (image_column, text_column)
+    if place.is_dir():
+        if _of_folder(place, recursive, extension, or_files=True) is not None:
+            return WholeReading(
+                lambda: _of_folder(place, recursive, extension) or [], lambda: signature_of(place, recursive=recursive)
+            )
+        if all(is_lines(file) for file in _files_in(place)):
+            return LineReading(lambda: _files_in(place), *columns)
+        return WholeReading(
+            lambda: [row for file in _files_in(place) for row in read_rows(file, *columns)],
+            lambda: signature_of(*_files_in(place)),
+        )
+    if not is_table_of_records(place) and is_container(str(place)) and place.exists():
+        return WholeReading(
+            lambda: [_of_data_set(picture) for picture in find_pictures([str(place)])], lambda: signature_of(place)
+        )
+    if is_table_of_records(place) or (place.is_file() and place.suffix.lower() in ENDINGS):
+        if is_lines(place):
+            return LineReading(lambda: [place], *columns)
+        return WholeReading(lambda: read_rows(place, *columns), lambda: signature_of(place))
+    raise SettingsError(
+        f"{one_line(str(source))}: expected a folder of pictures, or a file of captions that is there "
+        f"({', '.join(ENDINGS)}, .tar, .parquet)"
+    )
+
+
+def folder_of(place: Path) -> Path:
+    """Return the folder that names of pictures start from."""
+    return place if place.is_dir() else place.parent
+
+
+def _of_folder(folder: Path, recursive: bool, extension: str, *, or_files: bool = False) -> list[Item] | None:
+    """Return the pictures of a folder with the texts beside them; None for `or_files` if no picture has one."""
+    try:
+        pictures = find_pictures([str(folder)], recursive=recursive)
+    except SettingsError:
+        if or_files and _files_in(folder):
+            return None
+        raise
+    if any(picture.has_columns for picture in pictures):
+        return [_of_data_set(picture) for picture in pictures]
+    texts = [_text_beside(picture, extension) for picture in pictures]
+    if or_files and all(text is None for text in texts) and _files_in(folder):
+        return None
+    return [
+        Item(as_text(picture.relative), as_text(picture.relative), picture, text or "")
+        for picture, text in zip(pictures, texts, strict=True)
+    ]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the metadata of a folder; without any, its files of records."""
+    for name in METADATA:
+        if (folder / name).is_file():
+            return [folder / name]
+    return sorted(file for file in folder.glob("*.jsonl") if not file.name.endswith(_NO_RECORDS))
+
+
+def _text_beside(picture: Picture, extension: str) -> str | None:
+    try:
+        return picture.text_file(extension).read_bytes().decode("utf-8-sig", "backslashreplace").strip()
+    except (OSError, SettingsError):
+        return None
+
+
+def _of_data_set(picture: Picture) -> Item:
+    """Return a picture of a data set with the text that stands beside it there."""
+    values: Mapping[str, Any] = {}
+    try:
+        names = [name for name in picture.column_names() if _names_text(name)]
+        values = picture.columns(names) if names else {}
+    except PictureError:
+        pass  # it says so itself when it is opened
+    text = next((values[name] for name in sorted(values, key=_text_order) if isinstance(values.get(name), str)), "")
+    name = as_text(picture.relative)
+    return Item(name, name, picture, text.strip())
+
+
+def _names_text(name: str) -> bool:
+    return name.lower() in TEXT_COLUMNS or name.lower().rpartition(".")[2] == "txt"
+
+
+def _text_order(name: str) -> int:
+    return TEXT_COLUMNS.index(name.lower()) if name.lower() in TEXT_COLUMNS else len(TEXT_COLUMNS)
