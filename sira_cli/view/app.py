@@ -20,7 +20,7 @@ from sira_cli.view.answers import Answers
 from sira_cli.view.collection import Collection, GoneError
 from sira_cli.view.compared import Compared
 from sira_cli.view.edits import DECISIONS, MOST, Edits, StaleEditError
-from sira_cli.view.export import exported
+from sira_cli.view.export import exported, in_pieces
 from sira_cli.view.index import FILTERS, SORTS
 from sira_cli.view.live import Live
 from sira_cli.view.thumbnails import LARGE, SMALL, Thumbnails
@@ -217,7 +217,7 @@ class Viewer:
         name = f"{self._captions.edits_file.name.removesuffix('.edits.jsonl')}.mended.jsonl"
         plain = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "_" for char in name)
         headers = {"Content-Disposition": f'attachment; filename="{plain}"'}
-        lines = exported(self._captions, self._edits)
+        lines = in_pieces(exported(self._captions, self._edits))
         return StreamingResponse(lines, media_type="application/jsonl", headers=headers)
 
     async def _change(self, request: Request, number: str) -> Response:

@@ -29,6 +29,7 @@ from sira_cli.view.reading import Reading
 from sira_cli.view.rows import Line
 
 _AT_ONCE = 2000  # captions that are added to the index in one go
+_ROWS = 500  # that are asked for at once
 _CONTAINERS = 8  # data sets whose names are kept in memory
 
 
@@ -179,6 +180,13 @@ class Collection:
         columns = (kept.text_column, kept.image_column)
         picture = self._picture(kept.image)
         return Item(self._id(row), kept.image, picture, kept.text, kept.values, kept.raw, *columns)
+
+    def lines(self) -> Iterator[tuple[int, str, bytes | None]]:
+        """Yield number, id, and the line of JSON of all captions in order; None for what is no such line."""
+        numbers = self.numbers()
+        for first in range(0, len(numbers), _ROWS):
+            for row in self.index.rows(numbers[first : first + _ROWS]):
+                yield row.number, self._id(row), self._reading.raw(row.file, row.start, row.size)
 
     def find(self, name: str) -> int | None:
         """Return the number of the caption with an id."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ from sira_cli.runs.lines import as_line
 from sira_cli.view.collection import Collection
 from sira_cli.view.edits import Edits
 from sira_cli.view.items import Item
+from sira_cli.view.rows import MARK
+
+_PIECE = 2**16  # bytes
 
 
 def export(captions: Collection, edits: Edits, path: str | Path) -> int:
@@ -52,17 +55,37 @@ def exported(captions: Collection, edits: Edits, folder: Path | None = None) -> 
         folder: the one that names start from; None: that of the originals.
     """
     moved = folder is not None and folder.resolve() != captions.folder.resolve()
-    for item in captions.items:
+    for number, name, raw in captions.lines():
+        if name not in edits.history.states and raw is not None and not moved:
+            yield _ended(raw.removeprefix(MARK))
+            continue
+        item = captions.item(number)
         state = edits.state(item)
         if state.decision == "rejected":
             continue
         if state.text == item.text and item.raw is not None and not moved:
-            yield item.raw if item.raw.endswith(b"\n") else item.raw + b"\n"
+            yield _ended(item.raw)
             continue
         values = _with(item, state.text)
         if moved and folder is not None:
             values[item.image_column] = item.picture.name_in(folder.resolve())
         yield as_line(values)
+
+
+def in_pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines joined to pieces of some size: each piece that is sent costs as much as a hundred lines."""
+    piece, size = [], 0
+    for line in lines:
+        piece.append(line)
+        size += len(line)
+        if size >= _PIECE:
+            yield b"".join(piece)
+            piece, size = [], 0
+    yield b"".join(piece)
+
+
+def _ended(line: bytes) -> bytes:
+    return line if line.endswith(b"\n") else line + b"\n"
 
 
 def _with(item: Item, text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -160,6 +160,11 @@ class Index:
     def row(self, number: int) -> Row | None:
         """Return where a caption is found."""
         return next(self._rows("number = ?", number), None)
+
+    def rows(self, numbers: Sequence[int]) -> list[Row]:
+        """Return where captions are found, in the order of their numbers as they are given; a few hundred at most."""
+        found = {row.number: row for row in self._rows(f"number IN ({','.join('?' * len(numbers))})", *numbers)}
+        return [found[number] for number in numbers if number in found]
 
     def rows_of(self, name: str) -> list[Row]:
         """Return all captions of a name that are not gone."""

@@ -44,7 +44,7 @@ class Live:
         if not self._thread.is_alive() and not self._ended:
             self._wanted.set()
             self._thread.start()
-        self._done.wait(PATIENCE)
+            self._done.wait(PATIENCE)
 
     def close(self) -> None:
         """End the thread."""

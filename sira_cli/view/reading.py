@@ -43,6 +43,10 @@ class Reading(ABC):
     def again(self, file: int, start: int, size: int) -> Line | Item | None:
         """Return what an entry was made of; None if something else stands there now."""
 
+    def raw(self, file: int, start: int, size: int) -> bytes | None:
+        """Return the bytes that an entry was made of; None if it was not made of a line."""
+        return None
+
     @property
     def torn(self) -> int:
         """How many unfinished lines there are, which are read again when there is more of them."""
@@ -187,16 +191,20 @@ class LineReading(Reading):
 
     def again(self, file: int, start: int, size: int) -> Line | Item | None:
         """Read a line again."""
+        raw = self.raw(file, start, size)
+        return None if raw is None else parse_line(raw, *self._columns)
+
+    def raw(self, file: int, start: int, size: int) -> bytes | None:
+        """Return the bytes of a line."""
         found = self._files.get(file) or self._former.get(file)
         if found is None:
             return None
         try:
             with self._lock:
                 found.again.seek(start)
-                raw = found.again.read(size)
+                return found.again.read(size)
         except OSError:
             return None
-        return parse_line(raw, *self._columns)
 
 
 def _opened(path: Path) -> _File:

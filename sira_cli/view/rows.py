@@ -16,7 +16,7 @@ from sira_cli.pictures import rows
 from sira_cli.pictures.names import is_utf8
 from sira_cli.pictures.tables import is_table, picture_column
 
-_MARK = b"\xef\xbb\xbf"  # that a text is UTF-8, at the beginning of some files
+MARK = b"\xef\xbb\xbf"  # that a text is UTF-8, at the beginning of some files
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def is_lines(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            return not file.read(64).lstrip(_MARK + b" \t\r\n").startswith(b"[")
+            return not file.read(64).lstrip(MARK + b" \t\r\n").startswith(b"[")
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -135,7 +135,7 @@ def _unpacked(name: str, value: Any) -> Any:
 
 def parse_line(raw: bytes, image_column: str | None, text_column: str | None) -> Line | None:
     """Return a line of JSON, if there is a picture in it, and its text is one."""
-    raw = raw.removeprefix(_MARK)
+    raw = raw.removeprefix(MARK)
     try:
         values = json.loads(raw)
     except (ValueError, RecursionError):
