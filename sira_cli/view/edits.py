@@ -70,7 +70,7 @@ class Edits:
             DataError: it is no log of edits.
         """
         self.path, self._sidecars = Path(path), sidecars
-        self._lock = threading.Lock()
+        self._lock, self.history = threading.Lock(), History()
         self._forget()
         self.refresh()
 
@@ -205,7 +205,8 @@ class Edits:
 
     def _forget(self) -> None:
         self._end, self._file_id = 0, (0, 0)
-        self.history = History()
+        if len(self.history):
+            self.history = History()
 
     def _catch_up(self, file: Any) -> None:
         """Read the lines behind those that are known; a torn last one is left out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 
@@ -87,6 +88,9 @@ class Live:
                     self.records += 1
             except SiraError as error:
                 self.trouble = error
+                self._next = time.monotonic() + _PAUSE
+            except (OSError, sqlite3.Error) as error:  # the disk is full, say
+                self.trouble = SiraError(f"{self.captions.source}: its index cannot be written: {error}")
                 self._next = time.monotonic() + _PAUSE
             self._done.set()
 

@@ -94,7 +94,8 @@ def raw_lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
         DataError: it cannot be read.
     """
     try:
-        yield from file
+        for line in file:  # `yield from` would close the file with the generator
+            yield line
     except OSError as error:
         raise _unreadable(path, error) from error
 
