@@ -94,8 +94,7 @@ def raw_lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
         DataError: it cannot be read.
     """
     try:
-        for line in file:  # `yield from` would close the file with the generator
-            yield line
+        yield from iter(file.readline, b"")  # a file itself would be closed with this generator
     except OSError as error:
         raise _unreadable(path, error) from error
 

@@ -13,7 +13,7 @@ from sira_cli.view.index import FILTERS, SORTS
 from sira_cli.view.live import Live
 from tests.view.conftest import looked_at, record, write
 
-WORDS = "a cat dog Über STRASSE sofa number bird red".split()
+WORDS = ["a", "cat", "dog", "Über", "STRASSE", "sofa", "number", "bird", "red"]
 
 
 @pytest.fixture
