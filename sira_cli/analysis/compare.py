@@ -271,4 +271,5 @@ def _figure(record: Record, name: str) -> float:
 
 
 def _vocabulary(text: str) -> set[str]:
-    return {piece.strip().casefold() for piece in _PIECE.findall(text) if piece.strip()[0].isalnum()}
+    pieces = (piece.strip() for piece in _PIECE.findall(text))
+    return {piece.casefold() for piece in pieces if piece[0].isalnum()}

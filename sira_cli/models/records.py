@@ -140,6 +140,8 @@ CONFIGURATION = tuple(each.name for each in fields(Result) if "same in a file" i
 LATER = tuple(each.name for each in fields(Result) if "off if absent" in each.metadata)
 # Records of earlier versions do not have these.
 OPTIONAL = tuple(each.name for each in fields(Result) if each.default is None)
+# Without one of these it is not a record.
+REQUIRED = frozenset(CONFIGURATION) - {*LATER, *OPTIONAL}
 
 
 def configuration_of(record: Mapping[str, Any]) -> dict[str, Any]:
