@@ -16,6 +16,7 @@ from sira_cli.view.items import Item
 from sira_cli.view.reading import said_of
 
 PATIENCE = 2.0  # seconds that the page waits for all to be read; it shows what is known then
+_MOMENT = 0.3  # seconds that a look may take before the page is told how things stood
 _PAUSE = 1.0  # seconds between two looks at the disk
 _SHARE = 20  # a look that takes long is followed by a pause of so many times its own time
 
@@ -53,9 +54,11 @@ class Live:
         self._wanted.set()
 
     def look(self) -> None:
-        """Have the thread look at the disk, unless it just did."""
-        if time.monotonic() >= self._next:
+        """Have the thread look at the disk, unless it just did, and wait for it a moment."""
+        if self._thread.is_alive() and time.monotonic() >= self._next:
+            self._done.clear()
             self._wanted.set()
+            self._done.wait(_MOMENT)
 
     def update(self) -> None:
         """Read what is new on disk, now.

@@ -20,7 +20,7 @@ import httpx2
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MISSING = "needs a browser: apt-get install chromium chromium-driver"
 KEYS = {"Left": "\ue012", "Right": "\ue014", "Home": "\ue011", "End": "\ue010", "Down": "\ue015"}
-KEYS |= {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Control": "\ue009", "Space": " "}
+KEYS |= {"Up": "\ue013", "Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Control": "\ue009", "Space": " "}
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key that the protocol gives elements
 _CONTRASTS = """
     const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
@@ -148,7 +148,7 @@ class Browser:
 
 def wait(browser: Browser, script: str, expected: object = True) -> None:
     """Wait until a script returns what is expected."""
-    deadline = time.monotonic() + 6
+    deadline = time.monotonic() + 60
     while (found := browser.run(script)) != expected:
         assert time.monotonic() < deadline, f"{script}: {found!r}, expected {expected!r}"
         time.sleep(0.02)
