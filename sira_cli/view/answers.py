@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +21,7 @@ class Answers:
         self._live, self._captions, self._compared = live, live.captions, live.compared
         self._stamp = secrets.token_hex(8)  # browsers keep pictures by their address
         self._counted: tuple[tuple[int, int, int], tuple[int, int, int]] = ((-1, -1, -1), (0, 0, 0))
+        self._next_count = 0.0
 
     def now(self) -> dict[str, Any]:
         """Return what there is, in figures; `records` and `changes` say whether there is something new."""
@@ -37,17 +39,19 @@ class Answers:
             "missing": missing,
             "broken": captions.broken,
             "methods": captions.methods,
-            "done": 1 if live.ready else captions.done,
+            "done": live.done,
             "trouble": "" if live.trouble is None else str(live.trouble),
         }
 
     def _figures(self) -> tuple[int, int, int]:
-        live = self._live
+        """Return how many captions there are, are decided, and lack their picture; not counted anew all the time."""
+        live, begun = self._live, time.monotonic()
         now = (live.records, live.changes, self._captions.version)
-        if self._counted[0] != now:
+        if self._counted[0] != now and (live.done == 1 or begun > self._next_count):
             query = "SELECT count(*), total(decision > 0), total(missing) FROM items WHERE NOT gone"
             total, decided, missing = self._captions.index.ask(query)[0]
             self._counted = now, (total, int(decided), int(missing))
+            self._next_count = begun + 20 * (time.monotonic() - begun)
         return self._counted[1]
 
     def briefs(self, numbers: Iterable[int]) -> list[dict[str, Any] | None]:

@@ -18,7 +18,7 @@ from sira_cli.view.reading import said_of
 PATIENCE = 2.0  # seconds that the page waits for all to be read; it shows what is known then
 _MOMENT = 0.3  # seconds that a look may take before the page is told how things stood
 _PAUSE = 1.0  # seconds between two looks at the disk
-_SHARE = 20  # a look that takes long is followed by a pause of so many times its own time
+_SHARE, _LONGEST = 20, 30.0  # a look that takes long is followed by a pause of so many times its own, or of seconds
 
 
 class Live:
@@ -39,6 +39,7 @@ class Live:
         self.trouble: SiraError | None = None
         self._history, self._noted, self._version = edits.history, 0, -1
         self._updating, self._wanted, self._done = threading.RLock(), threading.Event(), threading.Event()
+        self._begun: float | None = None  # when the reading that goes on began
         self._next, self._ended, self._thread = 0.0, False, threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> None:
@@ -60,6 +61,12 @@ class Live:
             self._wanted.set()
             self._done.wait(_MOMENT)
 
+    @property
+    def done(self) -> float:
+        """How much was read, 0 to 1, if a reading goes on that takes longer than a moment."""
+        begun = self._begun
+        return self.captions.done if begun is not None and time.monotonic() > begun + _MOMENT else float(self.ready)
+
     def update(self) -> None:
         """Read what is new on disk, now.
 
@@ -67,16 +74,23 @@ class Live:
             SiraError: it cannot be read.
         """
         with self._updating:
-            begun = time.monotonic()
-            others = self.compared is not None and self.compared.other.catch_up()
-            if self.captions.catch_up() or others or not self.ready:
-                self.captions.check_found()
-                if self.compared is not None:
-                    self.compared.find_pairs()
-                self.records += 1
-            self._lay_edits()
-            self.ready = True
-            self._next = time.monotonic() + max(_PAUSE, _SHARE * (time.monotonic() - begun))
+            self._begun = begun = time.monotonic()
+            try:
+                self._update()
+            finally:
+                self._begun = None
+                took = time.monotonic() - begun
+                self._next = time.monotonic() + max(_PAUSE, min(_SHARE * took, _LONGEST + took))
+
+    def _update(self) -> None:
+        others = self.compared is not None and self.compared.other.catch_up()
+        if self.captions.catch_up() or others or not self.ready:
+            self.captions.check_found()
+            if self.compared is not None:
+                self.compared.find_pairs()
+            self.records += 1
+        self._lay_edits()
+        self.ready = True
 
     def _work(self) -> None:
         while True:
@@ -91,10 +105,8 @@ class Live:
                     self.records += 1
             except SiraError as error:
                 self.trouble = error
-                self._next = time.monotonic() + _PAUSE
             except (OSError, sqlite3.Error) as error:  # the disk is full, say
                 self.trouble = SiraError(f"{self.captions.source}: its index cannot be written: {error}")
-                self._next = time.monotonic() + _PAUSE
             self._done.set()
 
     def state(self, item: Item) -> State:
