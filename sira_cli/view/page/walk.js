@@ -28,7 +28,8 @@ export async function renew({ records }) {
 }
 
 export function count() {
-  const { total, decided, shown } = store;
+  const { decided, shown } = store;
+  const total = Math.max(store.total, shown.length); // more may be read since they were counted
   const captions = counted(total, "caption");
   field("count").textContent = shown.length === total ? captions : `${shown.length.toLocaleString("en")} of ${captions}`;
   field("progress").textContent = `${decided.toLocaleString("en")} of ${total.toLocaleString("en")} decided`;
