@@ -112,9 +112,8 @@ class Viewer:
         self._pictures = Thumbnails(captions)
         self._files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
         self._files |= {"base.css": base_style().encode(), "element.js": element_module().encode()}
-        self.app = FastAPI(
-            title="sira view", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lambda app: self._living()
-        )
+        quiet: dict[str, Any] = dict.fromkeys(("docs_url", "redoc_url", "openapi_url"))
+        self.app = FastAPI(title="sira view", lifespan=lambda app: self._living(), **quiet)
         self.app.middleware("http")(self._guard)
         if hosts is not None:
             self.app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
@@ -183,9 +182,8 @@ class Viewer:
         for name, known in (("filter", FILTERS), ("sort", SORTS)):
             if getattr(query, name) not in known:
                 raise HTTPException(422, f"{name}: expected one of {', '.join(known)}")
-        found = await asyncio.to_thread(
-            self._captions.index.shown, query.words.lower().split(), query.filter, query.sort
-        )
+        find = self._captions.index.shown
+        found = await asyncio.to_thread(find, query.words.lower().split(), query.filter, query.sort)
         if sys.byteorder == "big":
             found.byteswap()
         return Response(found.tobytes(), media_type="application/octet-stream")
@@ -213,7 +211,8 @@ class Viewer:
         return Response(data, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
     def _export(self) -> Response:
-        self._update()
+        self._check_ready()
+        self.live.update()
         name = f"{self._captions.edits_file.name.removesuffix('.edits.jsonl')}.mended.jsonl"
         plain = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "_" for char in name)
         headers = {"Content-Disposition": f'attachment; filename="{plain}"'}
@@ -224,21 +223,21 @@ class Viewer:
         change = await _read(request, Change)
         return await asyncio.to_thread(self._changed, self._known(number), change)
 
-    def _update(self) -> None:
-        """Read what is new on disk.
+    def _check_ready(self) -> None:
+        """Check that the captions were read.
 
         Raises:
-            HTTPException: the captions are still being read for the first time.
+            HTTPException: they are still being read for the first time.
         """
         if not self.live.ready:
             done = f"{self._captions.done:.0%}"
             raise HTTPException(503, f"the captions are still being read ({done} of them): try again in a moment")
-        self.live.update()
 
     def _changed(self, number: int, change: Change) -> Response:
         if change.decision not in (None, *DECISIONS):
             raise HTTPException(422, f"decision: expected one of {DECISIONS}")
-        self._update()
+        self._check_ready()
+        self.live.prepare_change()
         item = self._captions.item(number)
         if (change.text is not None or change.decision == "accepted") and item.picture.is_missing():
             gone = f"{item.name}: the picture is gone: put it back, or reject its caption; nothing was changed"
@@ -254,7 +253,7 @@ class Viewer:
                 self._edits.change(item, seen=change.seen, text=change.text, decision=change.decision)
         except StaleEditError as error:
             return JSONResponse({"error": str(error), "now": self._answers.whole(number)}, 409)
-        self.live.update()
+        self.live.note_change()
         return JSONResponse(self._answers.whole(number))
 
     async def _differences(self, request: Request) -> Response:

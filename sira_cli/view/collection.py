@@ -22,7 +22,7 @@ from sira_cli.pictures.find import find_pictures, is_container
 from sira_cli.pictures.names import from_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import recorded
-from sira_cli.view.index import Index, Row
+from sira_cli.view.index import Entry, Index, Row
 from sira_cli.view.items import Item
 from sira_cli.view.places import EDITS, folder_of, reading_of
 from sira_cli.view.reading import Reading
@@ -107,23 +107,32 @@ class Collection:
         with self._one_at_a_time:
             if not self._reading.is_changed():
                 return False
-            anew = self._reading.begins_anew()
-            entries = self._reading.read()
-            while True:
-                batch = list(islice(entries, _AT_ONCE))
-                known = [entry for entry in batch if entry is not None]
-                self.index.add(known, anew=anew)
-                self._broken = len(batch) - len(known) + (0 if anew else self._broken)
-                self._methods.update(entry.method for entry in known)
-                self._looked = -1 if anew else self._looked
-                self.version += 1
-                if len(batch) < _AT_ONCE:
-                    return True
-                anew = False
+            try:
+                self._read_new(self._reading.begins_anew())
+            except BaseException:
+                self._reading.forget()
+                raise
+            return True
 
-    def is_changed(self) -> bool:
-        """Return whether `catch_up` would find something."""
-        return self._reading.is_changed()
+    def _read_new(self, anew: bool) -> None:
+        entries = self._reading.read()
+        for batch in iter(lambda: list(islice(entries, _AT_ONCE)), []):
+            self._add(batch, anew)
+            anew = False
+        if anew:
+            self._add([], anew)  # nothing is left
+
+    def _add(self, batch: list[Entry | None], anew: bool) -> None:
+        known = [entry for entry in batch if entry is not None]
+        self.index.add(known, anew=anew)
+        self._broken = len(batch) - len(known) + (0 if anew else self._broken)
+        self._methods.update(entry.method for entry in known)
+        self._looked = -1 if anew else self._looked
+        self.version += 1
+
+    def overlook(self) -> None:
+        """Take what is on disk now for what was read, after a text file was written."""
+        self._reading.overlook()
 
     def check_found(self) -> None:
         """Check that there are captions.

@@ -74,6 +74,11 @@ class Edits:
         self._forget()
         self.refresh()
 
+    @property
+    def writes_text_files(self) -> bool:
+        """Whether text files beside the pictures get each new text, too."""
+        return self._sidecars is not None
+
     def state(self, item: Item) -> State:
         """Return how a picture stands, as of the last `refresh` or change."""
         return self.history.states.get(item.id) or State(0, item.text)

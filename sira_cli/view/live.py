@@ -16,6 +16,7 @@ from sira_cli.view.items import Item
 from sira_cli.view.reading import said_of
 
 PATIENCE = 2.0  # seconds that the page waits for all to be read; it shows what is known then
+_QUICK = 0.05  # seconds that a look may take before each change
 _MOMENT = 0.3  # seconds that a look may take before the page is told how things stood
 _PAUSE = 1.0  # seconds between two looks at the disk
 _SHARE, _LONGEST = 20, 30.0  # a look that takes long is followed by a pause of so many times its own, or of seconds
@@ -39,6 +40,7 @@ class Live:
         self.trouble: SiraError | None = None
         self._history, self._noted, self._version = edits.history, 0, -1
         self._updating, self._wanted, self._done = threading.RLock(), threading.Event(), threading.Event()
+        self._cost = 0.0  # seconds of the last reading
         self._begun: float | None = None  # when the reading that goes on began
         self._next, self._ended, self._thread = 0.0, False, threading.Thread(target=self._work, daemon=True)
 
@@ -79,8 +81,28 @@ class Live:
                 self._update()
             finally:
                 self._begun = None
-                took = time.monotonic() - begun
+                self._cost = took = time.monotonic() - begun
                 self._next = time.monotonic() + max(_PAUSE, min(_SHARE * took, _LONGEST + took))
+
+    def prepare_change(self) -> None:
+        """Read what is new before something is changed, unless it was just looked for and that takes a while.
+
+        Raises:
+            SiraError: it cannot be read.
+        """
+        if self._cost < _QUICK or time.monotonic() >= self._next:
+            self.update()
+
+    def note_change(self) -> None:
+        """Note what was changed here.
+
+        Raises:
+            SiraError: the log cannot be read.
+        """
+        with self._updating:
+            if self.edits.writes_text_files:
+                self.captions.overlook()
+            self._lay_edits()
 
     def _update(self) -> None:
         others = self.compared is not None and self.compared.other.catch_up()

@@ -13,7 +13,8 @@ from sira_cli.pictures.find import find_pictures, is_container
 from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.picture import Picture
 from sira_cli.view.items import Item
-from sira_cli.view.reading import LineReading, Reading, WholeReading, signature_of
+from sira_cli.view.line_reading import LineReading
+from sira_cli.view.reading import Reading, WholeReading, signature_of
 from sira_cli.view.rows import is_lines, is_table_of_records, read_rows
 
 EDITS = ".edits.jsonl"

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-from sira_cli.errors import DataError
 from sira_cli.view.index import Entry
 from sira_cli.view.items import Item, error_of, things_of, warnings_of
-from sira_cli.view.rows import Line, parse_line, raw_lines
+from sira_cli.view.rows import Line
 
 Signature = tuple[Any, ...]
+_OPEN = 64  # files that stay open at once
 
 
 class Reading(ABC):
@@ -42,6 +38,13 @@ class Reading(ABC):
     @abstractmethod
     def again(self, file: int, start: int, size: int) -> Line | Item | None:
         """Return what an entry was made of; None if something else stands there now."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Have all of it read again: what was read could not be kept."""
+
+    def overlook(self) -> None:  # noqa: B027 (most kinds have nothing to do)
+        """Take what is on disk now for what was read: the one who read it has changed it."""
 
     def raw(self, file: int, start: int, size: int) -> bytes | None:
         """Return the bytes that an entry was made of; None if it was not made of a line."""
@@ -84,147 +87,28 @@ class WholeReading(Reading):
             yield None if kept is None else entry_of(kept, number, start)
         self._signature = signature
 
+    def forget(self) -> None:
+        """Have all of it read again."""
+        self._signature = None
+
+    def overlook(self) -> None:
+        """Take what is there now for what was read."""
+        self._signature = self._sign()
+
     def again(self, file: int, start: int, size: int) -> Line | Item | None:
         """Return what is kept."""
         return self._kept[file][start] if file in self._kept else None
 
 
-@dataclass(eq=False)
-class _File:
-    """A file of lines, and how far it was read.
-
-    Attributes:
-        path: the file.
-        file, again: the same, open for all lines, and for one of them.
-        stamp: how it was when it was read.
-        end: where the next line begins.
-        last: the line before.
-        torn: whether what comes next is no whole line.
-    """
-
-    path: Path
-    file: BinaryIO
-    again: BinaryIO
-    stamp: Signature = ()
-    end: int = 0
-    last: bytes = b""
-    torn: bool = False
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return os.fstat(self.file.fileno()).st_size
-
-    def goes_on(self) -> bool:
-        """Return whether the file is as it was when it was read, or has more at its end."""
-        now = _stamp(self.path)
-        if now == self.stamp:
-            return True
-        if now is None or not self.stamp or now[:2] != self.stamp[:2] or now[2] <= self.stamp[2]:
-            return False
-        self.file.seek(self.end - len(self.last))
-        return self.file.read(len(self.last)) == self.last
-
-    def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines that are not read yet, and where each begins. A last one must be whole."""
-        self.stamp, self.torn = _of(os.fstat(self.file.fileno())), False
-        self.file.seek(self.end)
-        for raw in raw_lines(self.path, self.file):
-            if not raw.endswith(b"\n") and raw.strip() and not _is_json(raw):
-                self.torn = True  # it may be written right now
-                return
-            start, self.end, self.last = self.end, self.end + len(raw), raw
-            if raw.strip():
-                yield start, raw
-
-
-def _is_json(raw: bytes) -> bool:
-    try:
-        json.loads(raw)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-class LineReading(Reading):
-    """Files of lines of JSON, which are read one after the other and stay on disk."""
-
-    def __init__(self, find: Callable[[], list[Path]], image_column: str | None, text_column: str | None) -> None:
-        """Args: how the files are found, and which columns count (None: the first usual name that a row has)."""
-        self._find, self._columns = find, (image_column, text_column)
-        self._files: dict[int, _File] = {}
-        self._former: dict[int, _File] = {}  # entries that were not read again yet are found there
-        self._paths: list[Path] | None = None
-        self._lock = threading.Lock()
-
-    def is_changed(self) -> bool:
-        """Return whether a file was changed, or another one is there."""
-        return self._find() != self._paths or any(_stamp(each.path) != each.stamp for each in self._files.values())
-
-    def begins_anew(self) -> bool:
-        """Return whether something else was done than to add lines."""
-        return self._find() != self._paths or not all(each.goes_on() for each in self._files.values())
-
-    def read(self) -> Iterator[Entry | None]:
-        """Yield lines; only those that are new, if nothing else has changed."""
-        if self.begins_anew():
-            paths = self._find()
-            opened = [_opened(path) for path in paths]
-            first = max(self._files, default=0) + 1
-            self._former, self._files = self._files, dict(enumerate(opened, start=first))
-            self._paths = paths
-        for number, each in self._files.items():
-            for start, raw in each.lines():
-                line = parse_line(raw, *self._columns)
-                yield None if line is None else entry_of(line, number, start, len(raw))
-
-    @property
-    def torn(self) -> int:
-        """How many files end with a line that is not whole."""
-        return sum(each.torn for each in self._files.values())
-
-    @property
-    def done(self) -> float:
-        """How many of the bytes were read."""
-        total = sum(each.size for each in self._files.values())
-        return min(1.0, sum(each.end for each in self._files.values()) / total) if total else 0.0
-
-    def again(self, file: int, start: int, size: int) -> Line | Item | None:
-        """Read a line again."""
-        raw = self.raw(file, start, size)
-        return None if raw is None else parse_line(raw, *self._columns)
-
-    def raw(self, file: int, start: int, size: int) -> bytes | None:
-        """Return the bytes of a line."""
-        found = self._files.get(file) or self._former.get(file)
-        if found is None:
-            return None
-        try:
-            with self._lock:
-                found.again.seek(start)
-                return found.again.read(size)
-        except OSError:
-            return None
-
-
-def _opened(path: Path) -> _File:
-    try:
-        file, again = path.open("rb"), path.open("rb", buffering=0)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    opened = _File(path, file, cast(BinaryIO, again))
-    for each in (file, again):
-        weakref.finalize(opened, each.close)
-    return opened
-
-
-def _of(status: os.stat_result) -> tuple[int, int, int, int]:
+def stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Return what is another one when a file was changed: device, number, size, time."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _stamp(path: Path) -> tuple[int, int, int, int] | None:
+def stamp(path: Path) -> tuple[int, int, int, int] | None:
+    """Return the same of a path; None if there is nothing."""
     try:
-        return _of(path.stat())
+        return stamp_of(path.stat())
     except OSError:
         return None
 
@@ -234,11 +118,11 @@ def signature_of(*paths: Path, recursive: bool = False) -> Signature:
     found: list[object] = []
     for path in paths:
         if not path.is_dir():
-            found.append((str(path), _stamp(path)))
+            found.append((str(path), stamp(path)))
             continue
         for folder, names, files in os.walk(path):
             del names[0 if not recursive else len(names) :]
-            found += [(folder, name, _stamp(Path(folder, name))) for name in sorted(files) if not _is_ours(name)]
+            found += [(folder, name, stamp(Path(folder, name))) for name in sorted(files) if not _is_ours(name)]
     return tuple(found)
 
 

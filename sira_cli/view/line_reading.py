@@ -1,0 +1,180 @@
+"""Files of lines of JSON, which are read one after the other and stay on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from sira_cli.errors import DataError
+from sira_cli.view.index import Entry
+from sira_cli.view.items import Item
+from sira_cli.view.reading import Reading, Signature, entry_of, stamp, stamp_of
+from sira_cli.view.rows import Line, parse_line, raw_lines
+
+_OPEN = 64  # files that stay open at once
+
+
+@dataclass
+class _File:
+    """A file of lines, and how far it was read.
+
+    Attributes:
+        path: the file.
+        stamp: how it was when it was read.
+        end: where the next line begins.
+        last: the line before.
+        torn: whether what comes next is no whole line.
+    """
+
+    path: Path
+    stamp: Signature = ()
+    end: int = 0
+    last: bytes = b""
+    torn: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file when it was read."""
+        return int(self.stamp[2]) if self.stamp else 0
+
+    def open(self) -> BinaryIO:
+        """Open it.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        try:
+            return self.path.open("rb")
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    def goes_on(self) -> bool:
+        """Return whether the file is as it was when it was read, or has more at its end."""
+        now = stamp(self.path)
+        if now == self.stamp:
+            return True
+        if now is None or not self.stamp or now[:2] != self.stamp[:2] or now[2] <= self.stamp[2]:
+            return False
+        with self.open() as file:
+            file.seek(self.end - len(self.last))
+            return file.read(len(self.last)) == self.last
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines that are not read yet, and where each begins. A last one must be whole."""
+        with self.open() as file:
+            self.stamp, self.torn = stamp_of(os.fstat(file.fileno())), False
+            file.seek(self.end)
+            for raw in raw_lines(self.path, file):
+                if not raw.endswith(b"\n") and raw.strip() and not _is_json(raw):
+                    self.torn = True  # it may be written right now
+                    return
+                start, self.end, self.last = self.end, self.end + len(raw), raw
+                if raw.strip():
+                    yield start, raw
+
+
+def _is_json(raw: bytes) -> bool:
+    try:
+        json.loads(raw)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+class LineReading(Reading):
+    """Files of lines of JSON, which are read one after the other and stay on disk."""
+
+    def __init__(self, find: Callable[[], list[Path]], image_column: str | None, text_column: str | None) -> None:
+        """Args: how the files are found, and which columns count (None: the first usual name that a row has)."""
+        self._find, self._columns = find, (image_column, text_column)
+        self._files: dict[int, _File] = {}
+        self._former: dict[int, _File] = {}  # entries that were not read again yet are found there
+        self._paths: list[Path] | None = None
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, BinaryIO] = OrderedDict()  # those from which lines were read last
+        weakref.finalize(self, _close, self._open)
+
+    def is_changed(self) -> bool:
+        """Return whether a file was changed, or another one is there."""
+        return self._find() != self._paths or any(stamp(each.path) != each.stamp for each in self._files.values())
+
+    def begins_anew(self) -> bool:
+        """Return whether something else was done than to add lines."""
+        return self._find() != self._paths or not all(each.goes_on() for each in self._files.values())
+
+    def read(self) -> Iterator[Entry | None]:
+        """Yield lines; only those that are new, if nothing else has changed."""
+        if self.begins_anew():
+            paths = self._find()
+            for path in paths:
+                _File(path).open().close()  # or nothing is begun
+            first = max(self._files, default=0) + 1
+            self._former, self._files = self._files, {n: _File(path) for n, path in enumerate(paths, start=first)}
+            self._paths = paths
+        for number, each in self._files.items():
+            for start, raw in each.lines():
+                if not start:
+                    with self._lock:
+                        self._opened(number)  # so that lines can be read when another file has taken its place
+                line = parse_line(raw, *self._columns)
+                yield None if line is None else entry_of(line, number, start, len(raw))
+
+    @property
+    def torn(self) -> int:
+        """How many files end with a line that is not whole."""
+        return sum(each.torn for each in self._files.values())
+
+    @property
+    def done(self) -> float:
+        """How many of the bytes were read."""
+        total = sum(each.size for each in self._files.values())
+        return min(1.0, sum(each.end for each in self._files.values()) / total) if total else 0.0
+
+    def again(self, file: int, start: int, size: int) -> Line | Item | None:
+        """Read a line again."""
+        raw = self.raw(file, start, size)
+        return None if raw is None else parse_line(raw, *self._columns)
+
+    def raw(self, file: int, start: int, size: int) -> bytes | None:
+        """Return the bytes of a line."""
+        try:
+            with self._lock:
+                opened = self._opened(file)
+                if opened is None:
+                    return None
+                opened.seek(start)
+                return opened.read(size)
+        except (OSError, DataError):
+            return None
+
+    def _opened(self, file: int) -> BinaryIO | None:
+        """Return a file that was read, open; None if there is another one in its place."""
+        if file not in self._open:
+            found = self._files.get(file) or self._former.get(file)
+            if found is None:
+                return None
+            opened = found.open()
+            if stamp_of(os.fstat(opened.fileno()))[:2] != found.stamp[:2]:
+                opened.close()
+                return None
+            self._open[file] = opened
+        self._open.move_to_end(file)
+        while len(self._open) > _OPEN:
+            self._open.popitem(last=False)[1].close()
+        return self._open[file]
+
+    def forget(self) -> None:
+        """Have all of it read again."""
+        self._paths = None
+
+
+def _close(files: OrderedDict[int, BinaryIO]) -> None:
+    for file in files.values():
+        file.close()
