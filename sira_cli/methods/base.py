@@ -120,7 +120,7 @@ class Method:
         """Return the contrast strength alpha; 0 for a method without one."""
         return float(getattr(self, "alpha", 0.0))
 
-    def with_settings(self, **given: Any) -> Self:
+    def with_settings(self, /, **given: Any) -> Self:
         """Return the same method with values replaced. None leaves a value as it is; the preset's are passed over.
 
         Raises:
@@ -129,7 +129,7 @@ class Method:
         own = {name: value for name, value in given.items() if value is not None and name not in self.from_preset}
         return self.with_values(**own)
 
-    def with_values(self, **own: Any) -> Self:
+    def with_values(self, /, **own: Any) -> Self:
         """Return the same method with values of its own settings replaced; None is a value like any other.
 
         Raises:

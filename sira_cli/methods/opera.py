@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from sira_cli.core.forward_pass import OnStep
 
 LENGTHS = ("published", "text")
+# Memory and time grow with beams, and with beams times candidates, all of which are looked at before a token is chosen.
+# The published search has 5 of each.
+MOST_BEAMS, MOST_CANDIDATES, MOST_ATTEMPTS = 32, 256, 100
+MOST_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -35,19 +39,30 @@ class Opera(Method):
         attempts: how often the search may go back to one place; 0: never.
         length: what the score of a text that has ended is divided by: `published`: the tokens of prompt and text, a
             picture as one, without the end token; `text`: those of the text, as transformers has it today.
+
+    Raises:
+        SettingsError: a value is out of range, or beams times candidates are more than 1024.
     """
 
     name = "opera"
     abilities = frozenset({Ability.BATCHES})
     own_search = True
-    beams: int = setting(5, "beams per picture", low=1)
-    candidates: int = setting(5, "tokens that each beam chooses from", low=1)
+    beams: int = setting(5, "beams per picture", low=1, high=MOST_BEAMS)
+    candidates: int = setting(5, "tokens that each beam chooses from", low=1, high=MOST_CANDIDATES)
     scale: float = setting(50.0, "scale of attention weights", low=0, above_low=True)
     penalty: float = setting(1.0, "weight of image attention and of the over-trust penalty", low=0)
     damping: float = setting(1e-7, "factor on the over-trust score (the authors' code: 1e-07, the paper: 1)", low=0)
     threshold: int = setting(15, "steps that trust one token, after which the search goes back", low=2)
-    attempts: int = setting(5, "how often the search goes back to one place", low=0)
+    attempts: int = setting(5, "how often the search goes back to one place", low=0, high=MOST_ATTEMPTS)
     length: str = setting(LENGTHS[0], "length that scores of texts are divided by", choices=LENGTHS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (rows := self.beams * self.candidates) > MOST_ROWS:
+            raise SettingsError(
+                f"beams times candidates of method {self.name} must be {MOST_ROWS} or less; got {self.beams} x "
+                f"{self.candidates} = {rows}"
+            )
 
     def check_model(self, model: Any, config: SiraConfig) -> None:
         """Check the model's structure.

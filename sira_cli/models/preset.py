@@ -236,7 +236,7 @@ class Preset(_Strict):
         """Return the same preset with texts as the model gives them."""
         return self.model_copy(update={"text": TextSettings()})
 
-    def with_settings(self, **settings: Any) -> Preset:
+    def with_settings(self, /, **settings: Any) -> Preset:
         """Return the same preset with single values replaced; None leaves a value as it is.
 
         Args:
@@ -248,7 +248,7 @@ class Preset(_Strict):
         """
         return self.with_values(**{name: value for name, value in settings.items() if value is not None})
 
-    def with_values(self, **settings: Any) -> Preset:
+    def with_values(self, /, **settings: Any) -> Preset:
         """Do as `with_settings` does, but take None for a value like any other: `beta=None` switches it off."""
         values = self.model_dump(mode="json")
         homes = dict.fromkeys(SiraSettings.model_fields, "sira")

@@ -14,6 +14,7 @@ from sira_cli.models.preset import Preset
 
 MODES = ("flag", "rewrite", "free")
 ROUNDS = 3
+MOST_ROUNDS = 20  # a round decodes a text again
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Verify:
         rounds: how often a text is decoded again at most.
 
     Raises:
-        SettingsError: there is no such mode, or `rounds` is below 1.
+        SettingsError: there is no such mode, or `rounds` is not from 1 to 20.
     """
 
     min_support: float | None = None
@@ -39,8 +40,8 @@ class Verify:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise SettingsError(f"`verify=` {self.mode!r}: expected {', '.join(MODES)}")
-        if self.rounds < 1:
-            raise SettingsError(f"`rounds=` must be 1 or more; got {self.rounds}")
+        if not 1 <= self.rounds <= MOST_ROUNDS:
+            raise SettingsError(f"`rounds=` must be from 1 to {MOST_ROUNDS}; got {self.rounds}")
 
     @classmethod
     def of(cls, given: str | Verify | None) -> Verify | None:

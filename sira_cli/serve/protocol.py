@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from sira_cli.errors import SiraError
 from sira_cli.methods.prompts import Turn
-from sira_cli.models.second_look import ROUNDS, Verify
+from sira_cli.models.verify import MOST_ROUNDS, ROUNDS, Verify
 
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
@@ -115,7 +115,7 @@ class SiraOptions(Options):
     words: bool = False
     verify: Literal["flag", "rewrite", "free"] | None = None
     min_support: float | None = Field(default=None, ge=0, le=1)
-    rounds: int | None = Field(default=None, ge=1)
+    rounds: int | None = Field(default=None, ge=1, le=MOST_ROUNDS)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the method."""

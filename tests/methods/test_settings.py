@@ -14,6 +14,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method
 from sira_cli.methods.settings import Setting, setting
+from sira_cli.models import presets
 
 PICTURE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
 SHIPPED = Path(__file__).parents[2] / "presets" / "demo.yaml"
@@ -102,12 +103,18 @@ def test_every_field_of_a_method_is_a_setting_and_its_default_passes(name):
     assert type(method)() == method
 
 
-@pytest.mark.parametrize(("name", "key"), OWN)
-def test_a_value_out_of_range_is_refused_wherever_it_comes_from(name, key, refused, tmp_path):
-    declared = METHODS[name].own_settings()[key]
-    if declared.kind is str and not declared.choices:
-        return
-    bad = "middle" if declared.kind is str else declared.kind(declared.low - 1)
+def too_low_and_too_high(declared: Setting) -> list[int | float | str]:
+    if declared.kind is str:
+        return ["middle"] if declared.choices else []
+    limits = (declared.low - 1, declared.high + 1)
+    return [declared.kind(limit) for limit in limits if math.isfinite(limit)]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "bad"),
+    [(name, key, bad) for name, key in OWN for bad in too_low_and_too_high(METHODS[name].own_settings()[key])],
+)
+def test_a_value_out_of_range_is_refused_wherever_it_comes_from(name, key, bad, refused, tmp_path):
     message = f"{key} of method {name} must be "
     with pytest.raises(SettingsError, match=f"{key} of method .* must be "):
         METHODS[name].with_settings(**{key: bad})
@@ -246,6 +253,30 @@ def test_a_bad_section_of_a_preset_is_named(refused, tmp_path, section, message)
     said = refused("--preset", preset)
     assert "mine.yaml" in said
     assert message in said
+
+
+@pytest.mark.parametrize(("key", "most"), [("beams", 32), ("candidates", 256), ("attempts", 100)])
+def test_settings_that_cost_memory_and_time_have_an_upper_bound(key, most):
+    assert METHODS["opera"].with_settings(beams=1, candidates=1).with_settings(**{key: most})
+    with pytest.raises(SettingsError, match=rf"{key} of method opera must be a whole number from \d to {most}; got"):
+        METHODS["opera"].with_settings(**{key: most + 1})
+
+
+def test_beams_times_candidates_have_an_upper_bound(refused):
+    assert METHODS["opera"].with_settings(beams=32, candidates=32)
+    message = "beams times candidates of method opera must be 1024 or less; got 32 x 33 = 1056"
+    with pytest.raises(SettingsError, match=message):
+        METHODS["opera"].with_settings(beams=32, candidates=33)
+    assert message in refused("--method", "opera", "--set", "beams=32", "--set", "candidates=33")
+
+
+@pytest.mark.parametrize("name", ["self", "own", "given", "settings"])
+def test_names_of_python_are_no_settings(name):
+    """They come from a client of the server as keys."""
+    with pytest.raises(SettingsError, match=f"has no setting '{name}'"):
+        METHODS["vcd"].with_values(**{name: 1})
+    with pytest.raises(SettingsError, match=f"no setting named '{name}'"):
+        presets.find("demo").with_values(**{name: 1})
 
 
 def test_whole_numbers_make_the_same_method_as_floats():

@@ -203,6 +203,7 @@ def test_rewriting_is_said(sira, scenes):
         (["--method", "opera"], "method opera does not"),
         (["--compile"], "cannot go back in compiled steps"),
         (["--rounds", "0"], "greater than or equal to 1"),
+        (["--rounds", "21"], "must be from 1 to 20; got 21"),
     ],
 )
 def test_what_does_not_go_with_rewriting_is_refused(sira, scenes, options, message):
