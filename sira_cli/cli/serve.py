@@ -73,15 +73,15 @@ def serve(
     set_verbosity(quiet, verbose)
     if host not in LOOPBACK and not api_key:
         raise SettingsError(f"--host {host}: others can reach it, so set --api-key, or SIRA_API_KEY")
-    preset, method = choose(model, decoding)
-    try:
-        import uvicorn
+    with listening(host, port) as listener:  # before torch is imported, so that a port that is taken is known at once
+        preset, method = choose(model, decoding)
+        try:
+            import uvicorn
 
-        from sira_cli.serve.app import Server
-        from sira_cli.serve.limits import Limits
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"sira serve needs {error.name}: pip install 'sira-cli[serve]'") from error
-    with listening(host, port) as listener:  # before the model is loaded, so that a port that is taken is known at once
+            from sira_cli.serve.app import Server
+            from sira_cli.serve.limits import Limits
+        except ModuleNotFoundError as error:
+            raise SettingsError(f"sira serve needs {error.name}: pip install 'sira-cli[serve]'") from error
         lvlm = load_model(preset, model, method)
         server = Server(
             lvlm,

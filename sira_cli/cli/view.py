@@ -109,7 +109,7 @@ def view(
         live.start()
         if live.trouble is not None:
             raise live.trouble
-        _say_found(captions, live.ready)
+        say_found(captions, live.ready)
         address = f"{address_of(host, listener)}/?token={token}"
         say(f"{address} (Ctrl-C ends)")
         level = "info" if verbosity() > 0 else "error"
@@ -120,16 +120,21 @@ def view(
             uvicorn.Server(config).run(sockets=[listener])
 
 
-def _say_found(captions: Collection, all_read: bool) -> None:
+def say_found(captions: Collection, all_read: bool = True) -> None:
+    """Say how many captions there are, and what is wrong with some."""
     if not all_read:
         note(f"{captions.source} is large: the page shows what was read of it so far ({captions.done:.0%})")
         return
-    note(f"{len(captions):,} captions in {captions.source}")
+    note(f"{_counted(len(captions), 'caption')} in {captions.source}")
     if captions.broken:
-        note(f"{captions.broken:,} broken lines are left out")
+        note(f"left out: {_counted(captions.broken, 'broken line')}")
     missing = captions.index.figure("total(missing)")
     if missing:
-        note(f"{missing:,} {'picture is' if missing == 1 else 'pictures are'} missing, and shown by name")
+        note(f"missing, and shown by name: {_counted(missing, 'picture')}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _has_desktop() -> bool:

@@ -33,7 +33,9 @@ _WAITS = {"connect": 10.0, "read": 20.0, "write": 10.0, "pool": 60.0}  # seconds
 _PAUSE = 0.5  # seconds before the second try; twice as long before each further one
 _LOOK = 0.1  # seconds between looks whether the command is to end
 _HEADERS = [(b"User-Agent", b"sira"), (b"Accept", b"image/*"), (b"Accept-Encoding", b"identity")]
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")  # stands for addresses of version 4, also for private ones
+# Global unicast addresses. All others are of this machine, of a site, or stand for one of version 4 in some way, also
+# for a private one: NAT64, and `::127.0.0.1` and `fec0::1`, which are deprecated.
+_UNICAST = ipaddress.ip_network("2000::/3")
 
 
 class _DownloadError(Exception):
@@ -101,7 +103,7 @@ def is_public(address: str) -> bool:
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.ipv4_mapped is not None:
             return is_public(str(ip.ipv4_mapped))
-        if ip.sixtofour is not None or ip.teredo is not None or ip in _NAT64:
+        if ip.sixtofour is not None or ip.teredo is not None or ip not in _UNICAST:
             return False
     return ip.is_global and not ip.is_multicast
 

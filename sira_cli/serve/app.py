@@ -17,7 +17,6 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 
 from sira_cli._version import __version__
@@ -26,18 +25,20 @@ from sira_cli.models.decoding import refills
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
+from sira_cli.serve.door import Door
 from sira_cli.serve.jobs import Job, Piece, Reply, prompt_of, settings_of
 from sira_cli.serve.limits import Limits, check_length, too_large
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
 from sira_cli.serve.pictures import Received, receive
-from sira_cli.serve.protocol import ChatRequest, RequestError
+from sira_cli.serve.protocol import ChatRequest, RequestError, shortened
 from sira_cli.serve.report import ReportRequest, report_of
 from sira_cli.serve.responses import ResponseRequest
 from sira_cli.web.http import bearer_key, is_key, read_body, says_json
 
 RETRY_AFTER = "2"  # seconds, for clients that come when too many wait
+MOST_ECHOED = 100  # characters of what is not here
 
 
 class Server:
@@ -80,8 +81,7 @@ class Server:
         self.app = FastAPI(
             title="sira", version=__version__, lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None
         )
-        if hosts is not None:
-            self.app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+        self.app.add_middleware(Door, hosts=hosts, metrics=self._metrics)
         self.app.add_api_route("/v1/chat/completions", self._chat, methods=["POST"], response_model=None)
         self.app.add_api_route("/v1/responses", self._response, methods=["POST"], response_model=None)
         self.app.add_api_route("/v1/models", self._models, methods=["GET"], response_model=None)
@@ -123,8 +123,9 @@ class Server:
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name not in self._names:
+            has = " or ".join(map(repr, self._names))
             raise RequestError(
-                f"model {name!r} is not here; this server has {' or '.join(map(repr, self._names))}",
+                f"model {shortened(name, MOST_ECHOED)!r} is not here; this server has {has}",
                 404,
                 param="model",
                 code="model_not_found",
@@ -259,7 +260,7 @@ class Server:
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        message = f"{request.method} {request.url.path}: {error.detail}"
+        message = f"{request.method} {shortened(request.url.path, MOST_ECHOED)}: {error.detail}"
         code = "method_not_allowed" if error.status_code == 405 else "not_found"
         answer = await self._refused(request, RequestError(message, error.status_code, code=code))
         answer.headers.update(error.headers or {})  # of 405: the methods that are allowed

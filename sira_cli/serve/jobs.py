@@ -80,6 +80,7 @@ class Job:
     alone: bool = False
     sent: int = 0  # characters of the text, by pieces
     sent_logprobs: int = 0
+    sent_bytes: int = 0  # of the tokens of these
     key: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -174,13 +175,13 @@ class Row:
         return self._ended or self.stopped is not None or self.job.gone
 
     def add(self, token: int, logprob: Logprob | None = None) -> None:
-        """Take the next token."""
+        """Take the next token. The end token, and what else is no text, has no log-probability for clients."""
         if self.done:
             return
         self.tokens.append(token)
-        if logprob is not None:
-            self.logprobs.append(logprob)
         self._ended = token in self._ends
+        if logprob is not None and not self._ended and not self._vocabulary.is_special(token):
+            self.logprobs.append(logprob)
         if self.job.stops:
             found = [place for stop in self.job.stops if (place := self.text().find(stop)) >= 0]
             self.stopped = min(found, default=None)
@@ -209,12 +210,41 @@ class Row:
         if certain > self.job.sent:
             self.job.tell(self.piece(text[:certain]))
 
-    def piece(self, text: str) -> Piece:
-        """Return what of the text, and of its log-probabilities, has not been sent; it counts as sent."""
+    def piece(self, text: str, *, last: bool = False) -> Piece:
+        """Return what of the text, and of its log-probabilities, has not been sent; it counts as sent.
+
+        Args:
+            text: from its beginning.
+            last: whether it is the whole text.
+        """
         job = self.job
-        piece = Piece(text[job.sent :], self.logprobs[job.sent_logprobs :])
-        job.sent, job.sent_logprobs = max(job.sent, len(text)), len(self.logprobs)
+        piece = Piece(text[job.sent :], self._new_logprobs(text, last))
+        job.sent = max(job.sent, len(text))
         return piece
+
+    def _new_logprobs(self, text: str, last: bool) -> list[Logprob]:
+        """Return the log-probabilities of tokens that make up the text: joined, they are the text.
+
+        White space before it, and what follows a string that ended it, is left out.
+        """
+        job, found = self.job, []
+        if last and not self.text().startswith(
+            text
+        ):  # the preset changed it: these are the tokens as they were decoded
+            return self.logprobs[job.sent_logprobs :]
+        length = len(text.encode())
+        for logprob in self.logprobs[job.sent_logprobs :]:
+            data = bytes(logprob["bytes"])
+            data = data if job.sent_bytes else data.lstrip()
+            if job.sent_bytes + len(data) > length:
+                data = data[: length - job.sent_bytes] if last else b""
+                if not data:
+                    break
+            job.sent_logprobs += 1
+            job.sent_bytes += len(data)
+            if data:
+                found.append(logprob | {"token": data.decode("utf-8", "replace"), "bytes": list(data)})
+        return found
 
 
 class Done(StoppingCriteria):

@@ -175,7 +175,7 @@ class Prepared:
         job = row.job
         record = self.lvlm.result(job.task, "", job.pictures.sha256, str(job.prompt), answer).to_record()
         shown = {name: record[name] for name in SHOWN if name in record}
-        job.tell(Reply(answer, shown | {"decoding_seconds": round(seconds, 3)}, row.piece(answer.text)))
+        job.tell(Reply(answer, shown | {"decoding_seconds": round(seconds, 3)}, row.piece(answer.text, last=True)))
 
 
 @contextmanager

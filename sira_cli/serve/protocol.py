@@ -14,6 +14,7 @@ from sira_cli.models.verify import MOST_ROUNDS, ROUNDS, Verify
 
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
+LONGEST = 1000  # characters of a message about what is wrong
 SYSTEM = ("system", "developer")
 # In OpenAI's ranges, which are wider than the preset's: -1 is a seed like any other, and 0 leaves the best token only.
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(lambda seed: seed % 2**63)]
@@ -81,11 +82,34 @@ class Part(BaseModel):
     text: str | None = None
     image_url: ImageUrl | str | None = None
 
+    def url(self) -> str:
+        """Return where its picture is.
 
-class Message(BaseModel):
-    """What somebody said."""
+        Raises:
+            RequestError: it does not say so. Without it, the text would be about another picture.
+        """
+        url = self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url
+        if not url:
+            raise RequestError("image_url: expected the picture's URL, data:image/...;base64,...", param="messages")
+        return url
+
+
+class Said(BaseModel):
+    """Who said something; the content is a subclass's."""
 
     role: Literal["system", "developer", "user", "assistant"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_words(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("role") == "assistant" and given.get("content") is None:
+            return given | {"content": ""}  # clients send null for an answer without words
+        return given
+
+
+class Message(Said):
+    """A message of a chat."""
+
     content: str | list[Part]
 
     def texts(self) -> str:
@@ -98,8 +122,7 @@ class Message(BaseModel):
         """Return where its pictures are."""
         if isinstance(self.content, str):
             return []
-        urls = [part.image_url for part in self.content if part.type == "image_url"]
-        return [url if isinstance(url, str) else url.url for url in urls if url is not None]
+        return [part.url() for part in self.content if part.type == "image_url"]
 
 
 class SiraOptions(Options):
@@ -261,10 +284,22 @@ class ChatRequest(Options):
 
 
 def for_clients(message: str) -> str:
-    """Return a message of the library with its parameters, `name=`, as keys of a request or options of `sira serve`."""
-    # It has no such option: what a client names is never fetched from there.
-    message = message.replace(" (see `allow_private=`)", "")
-    return re.sub(r"`(\w+)=`", lambda found: _key_or_option(found[1]), message)
+    """Return a message of the library with its parameters, `name=`, as keys of a request or options of `sira serve`.
+
+    What it says of this network is left out, and so is the middle of a long one.
+    """
+    # Clients may ask for names of this network: where these lead is not theirs to know, and no option opens it to them.
+    message = re.sub(
+        r" is at \S+, which is no public address \(see `allow_private=`\)", " has no public address", message
+    )
+    message = re.sub(r"`(\w+)=`", lambda found: _key_or_option(found[1]), message)
+    return shortened(message, LONGEST)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text, its middle left out where it has more than `most` characters: parts of a request may be long."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
 def _key_or_option(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from sira_cli.serve.protocol import ChatRequest, ImageUrl, Options, RequestError
+from sira_cli.serve.protocol import ChatRequest, ImageUrl, Options, RequestError, Said
 
 LOGPROBS = "message.output_text.logprobs"  # in `include`
 
@@ -28,17 +28,22 @@ class InputPart(BaseModel):
         return {"type": "image_url", "image_url": self.image_url}
 
 
-class InputMessage(BaseModel):
+class InputMessage(Said):
     """What somebody said."""
 
     type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
     content: str | list[InputPart]
 
     def chat(self) -> dict[str, Any]:
         """Return it as a message of a chat."""
         content = self.content if isinstance(self.content, str) else [part.chat() for part in self.content]
         return {"role": self.role, "content": content}
+
+
+class OtherItem(BaseModel):
+    """What clients send of earlier responses beside messages: thoughts, which no text depends on, and references."""
+
+    type: Literal["reasoning", "item_reference"]
 
 
 class TextOptions(BaseModel):
@@ -52,7 +57,7 @@ class ResponseRequest(Options):
 
     model_config = ConfigDict(extra="allow")
 
-    input: str | list[InputMessage]
+    input: str | list[InputMessage | OtherItem]
     instructions: str | None = None
     max_output_tokens: int | None = None
     text: TextOptions | None = None
@@ -75,7 +80,12 @@ class ResponseRequest(Options):
         for name, way_out in missing.items():
             if getattr(self, name):
                 raise RequestError(f"{name}: not supported here; {way_out}", param=name)
-        said = [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        items = [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        if any(item.type == "item_reference" for item in items):
+            raise RequestError(
+                "input: nothing is kept here that an item_reference could name; send the message itself", param="input"
+            )
+        said = [item for item in items if isinstance(item, InputMessage)]
         first = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
         return ChatRequest.parse(
             {

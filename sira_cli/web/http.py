@@ -36,12 +36,13 @@ def page_policy(changes: Mapping[str, str]) -> str:
 
 
 def bearer_key(headers: Mapping[str, str]) -> str:
-    """Return the key that a request brings as `Authorization: Bearer KEY`, "" without one.
+    """Return the key that a request brings as `Authorization: Bearer KEY`, the scheme in any case; "" without one.
 
     Args:
         headers: of the request, by names in lower case.
     """
-    return headers.get("authorization", "").removeprefix("Bearer ")
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def is_key(given: str, key: str) -> bool:

@@ -188,6 +188,7 @@ def test_private_addresses_are_refused(server):
         *((address, False) for address in ("10.1.2.3", "172.16.0.1", "192.168.1.1", "127.0.0.1", "169.254.169.254")),
         *((address, False) for address in ("0.0.0.0", "100.64.0.1", "224.0.0.1", "::1", "fe80::1%eth0", "fc00::1")),
         *((address, False) for address in ("::ffff:10.0.0.1", "2002:7f00:1::", "64:ff9b::7f00:1", "ff02::1")),
+        *((address, False) for address in ("::127.0.0.1", "::8.8.8.8", "::ffff:0:7f00:1", "64:ff9b:1::1", "fec0::1")),
         *((address, True) for address in ("8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8")),
     ],
 )

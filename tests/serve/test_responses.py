@@ -69,9 +69,28 @@ def test_the_request_that_photoprism_sends(address, client):
     assert part["text"] == ask(client, said(system="Be brief."), max_tokens=20).choices[0].message.content
 
 
+def test_what_clients_send_back_of_earlier_responses(client):
+    """Thoughts decide no text, and an answer without words is an empty one."""
+    following = [{"role": "user", "content": PROMPT}]
+    thoughts = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None}
+    silent = {"type": "message", "role": "assistant", "content": None}
+    answer = client.responses.create(model="demo", input=[asked(), thoughts, silent, *following], max_output_tokens=5)
+    told = [*said(), {"role": "assistant", "content": ""}, *following]
+    expected = ask(client, told, max_tokens=5).choices[0].message.content
+    assert answer.output_text == expected
+    told[1] = {"role": "assistant", "content": None}
+    assert ask(client, told, max_tokens=5).choices[0].message.content == expected
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"input": [{"type": "item_reference", "id": "msg_1"}, asked()]}, "send the message itself"),
+        ({"input": [{"role": "user", "content": None}]}, "content"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "1"}]}]},
+            "expected the picture's URL",
+        ),
         ({"stream": True}, "/v1/chat/completions has streams"),
         ({"background": True}, "wait for the answer"),
         ({"previous_response_id": "resp_1"}, "send the whole conversation"),

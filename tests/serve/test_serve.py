@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,9 @@ from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, ROOT, ask, said
 from tests.support.helpers import SIRA
+
+# A follow-up whose picture is named in no way.
+NO_URL = [{"role": "assistant", "content": "A park."}, {"role": "user", "content": [{"type": "image_url"}]}]
 
 # --- the same texts
 
@@ -126,6 +130,22 @@ def test_logprobs_are_those_of_the_contrast(client, lvlm):
             assert bytes(row.bytes).decode("utf-8", "replace") == row.token
 
 
+@pytest.mark.parametrize("stop", [None, " a living", "oom. Th"])
+def test_tokens_of_logprobs_make_up_the_text(client, stop):
+    """Without an end token, and without what a string cuts off that ends the text, be it within a token."""
+    whole = ask(client, max_tokens=200).choices[0]
+    assert whole.finish_reason == "stop"
+    text = whole.message.content[: None if stop is None else whole.message.content.index(stop)].strip()
+    for stream in (False, True):
+        answer = ask(client, logprobs=True, stop=stop, stream=stream, max_tokens=200)
+        found = (
+            [row for chunk in answer for row in (chunk.choices[0].logprobs or NONE).content or []]
+            if stream
+            else answer.choices[0].logprobs.content
+        )
+        assert "".join(row.token for row in found) == b"".join(bytes(row.bytes) for row in found).decode() == text
+
+
 def test_greedy_logprobs_are_those_of_the_model(client):
     answer = ask(client, sira={"method": "greedy"}, logprobs=True, top_logprobs=1)
     for row in answer.choices[0].logprobs.content:
@@ -226,6 +246,8 @@ def test_a_text_that_takes_too_long(endless):
         ({"messages": said(picture="file:///etc/passwd")}, 400, "opens no files"),
         ({"messages": said(picture="data:image/png;base64,!!!!")}, 400, "no base64"),
         ({"messages": said(picture="data:image/png;base64,aGVsbG8=")}, 400, "is not a picture"),
+        ({"messages": said(picture="")}, 400, "image_url: expected the picture's URL"),
+        ({"messages": [*said(), *NO_URL]}, 400, "image_url: expected the picture's URL"),
         ({"messages": said("what is <image> here?")}, 400, "placeholder"),
         (
             {"messages": said(picture=Image.new("RGB", (1, 5000)))},
@@ -299,7 +321,7 @@ def test_urls_are_fetched_where_that_is_allowed_and_only_from_public_addresses(l
         url = f"{address}/v1/chat/completions"
         private = httpx.post(url, json={"messages": said(picture=f"{address}/metrics")}, timeout=60)
         assert private.status_code == 400
-        assert "failed_to_download: 127.0.0.1 is at 127.0.0.1, which is no public address" in private.text
+        assert "failed_to_download: 127.0.0.1 has no public address" in private.text
         assert "allow" not in private.text  # the server has no option for it
         monkeypatch.setattr("sira_cli.pictures.web.is_public", lambda ip: True)
         there = httpx.post(url, json={"messages": said(picture=f"{address}/metrics")}, timeout=60)
@@ -375,7 +397,8 @@ def test_a_key_is_demanded_where_one_is_set(lvlm):
         for path in ("/v1/models", "/metrics"):
             assert httpx.get(address + path).status_code == 401
             assert httpx.get(address + path, headers={"Authorization": "Bearer secrets"}).status_code == 401
-            assert httpx.get(address + path, headers={"Authorization": "Bearer secret"}).status_code == 200
+            for scheme in ("Bearer", "bearer"):
+                assert httpx.get(address + path, headers={"Authorization": f"{scheme} secret"}).status_code == 200
         assert httpx.get(f"{address}/health").json() == {"status": "ok"}
         with pytest.raises(openai.AuthenticationError):
             ask(openai.OpenAI(base_url=f"{address}/v1", api_key="guess", max_retries=0))
@@ -385,7 +408,25 @@ def test_names_that_are_not_the_servers_are_refused(lvlm):
     """A page whose name is rebound to this machine keeps its own name in Host."""
     with running(lvlm, hosts=["127.0.0.1", "localhost"]) as address:
         assert httpx.get(f"{address}/v1/models").status_code == 200
-        assert httpx.get(f"{address}/v1/models", headers={"Host": "rebound.example.org"}).status_code == 400
+        for host in ("rebound.example.org", "", "localhost.example.org", "[::1"):
+            answer = httpx.get(f"{address}/v1/models", headers={"Host": host})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "wrong_host")
+        for host in ("LOCALHOST", "localhost:1234"):
+            assert httpx.get(f"{address}/v1/models", headers={"Host": host}).status_code == 200
+
+
+def test_long_names_of_things_that_are_not_here_are_not_sent_back_whole(address):
+    for path in ("x" * 50_000, "v1/models/" + "x" * 50_000):
+        answer = httpx.get(f"{address}/{path}")
+        assert answer.status_code == 404
+        assert "xxx ... xxx" in answer.json()["error"]["message"]
+        assert len(answer.text) < 400
+    answer = httpx.post(
+        f"{address}/v1/chat/completions", json={"messages": said(), "sira": {"x" * 50_000: 1}}, timeout=60
+    )
+    assert answer.status_code == 400
+    assert len(answer.text) < 1200
+    assert "its settings: k, k_fraction" in answer.text
 
 
 def test_models(client, lvlm):
@@ -428,12 +469,17 @@ def test_the_command_answers_and_ends_well(sent, code):
         assert PROMPT not in said_more
 
 
-def test_a_port_that_is_taken_is_known_before_the_model_is_loaded(sira, monkeypatch):
-    monkeypatch.setattr("sira_cli.cli.serve.load_model", None)
+def test_a_port_that_is_taken_is_known_before_anything_large_is_imported():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, _, err = sira("serve", "-p", "demo", "--port", taken.getsockname()[1])
-    assert code == 2
-    assert "is taken by another program: give another one" in err
+        script = (
+            f"import sys; sys.argv = ['sira', 'serve', '-p', 'demo', '--port', '{taken.getsockname()[1]}']\n"
+            "from sira_cli.cli import main\n"
+            "try: main()\n"
+            "except SystemExit as stop: print(stop.code, {'torch', 'transformers', 'fastapi'} & set(sys.modules))"
+        )
+        process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert process.stdout == "2 set()\n"
+    assert "is taken by another program: give another one" in process.stderr
 
 
 def test_other_machines_need_a_key(sira):

@@ -11,6 +11,7 @@ from http.client import HTTPConnection
 import httpx2 as httpx
 import pytest
 
+from sira_cli.cli.view import say_found
 from sira_cli.view import Collection, Edits
 from tests.support.helpers import SIRA
 from tests.view.conftest import HOSTILE, TOKEN, looked_at, record, write
@@ -257,6 +258,22 @@ def test_the_command_prints_its_address_and_ends_well(records, sent, code):
             process.send_signal(sent)  # while a connection is open
             assert process.wait(30) == code
         assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (1, ["1 caption in", "left out: 1 broken line", "missing, and shown by name: 1 picture"]),
+        (2, ["2 captions in", "left out: 2 broken lines", "missing, and shown by name: 2 pictures"]),
+    ],
+)
+def test_what_was_found_is_counted_in_words_that_fit(folder, capsys, number, said):
+    lines = [json.dumps(record(7 + each, text="Gone.")) for each in range(number)] + ["{torn"] * number
+    (folder / "a.jsonl").write_text("\n".join(lines))
+    say_found(Collection.read(folder / "a.jsonl"))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[len("sira: ") :][: len(words)] for line, words in zip(lines, said, strict=True)] == said
+    assert lines[1:] == [f"sira: {words}" for words in said[1:]]
 
 
 def test_a_port_that_is_taken(sira, records):

@@ -59,9 +59,13 @@ def test_a_body_is_json_where_its_type_says_so(kind, expected):
     assert says_json({} if kind is None else {"content-type": kind}) is expected
 
 
-def test_a_key_is_what_follows_bearer():
-    assert bearer_key({"authorization": "Bearer a Bearer b"}) == "a Bearer b"
-    assert bearer_key({"content-type": "Bearer a"}) == ""
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("Bearer a Bearer b", "a Bearer b"), ("bearer a", "a"), ("BEARER  a", "a"), ("Basic a", ""), ("a", ""), ("", "")],
+)
+def test_a_key_is_what_follows_bearer_in_any_case(given, expected):
+    assert bearer_key({"authorization": given}) == expected
+    assert bearer_key({"content-type": given}) == ""
 
 
 @pytest.mark.parametrize(
