@@ -45,7 +45,7 @@ def serve(
         int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Texts decoded together, at most.")
     ] = 8,
     max_waiting: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Requests that may wait; further ones get 429.")
+        int, typer.Option(metavar="N", min=1, max=1024, help="Requests that may wait; further ones get 429.")
     ] = 64,
     max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest text that may be asked for.")] = 1024,
     max_mb: Annotated[int, typer.Option(metavar="MB", min=1, help="Largest request; larger ones get 413.")] = 32,
@@ -79,6 +79,7 @@ def serve(
             import uvicorn
 
             from sira_cli.serve.app import Server
+            from sira_cli.serve.connections import Connection
             from sira_cli.serve.limits import Limits
         except ModuleNotFoundError as error:
             raise SettingsError(f"sira serve needs {error.name}: pip install 'sira-cli[serve]'") from error
@@ -104,6 +105,8 @@ def serve(
             log_level="info" if verbosity() else "warning",
             access_log=verbosity() > 0,
             server_header=False,
+            http=Connection,
+            ws="none",
             timeout_graceful_shutdown=int(timeout),
         )
         signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn ends well, and then sends it again

@@ -12,6 +12,7 @@ from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.app import Server
+from sira_cli.serve.connections import Connection
 from tests.serve.on_page import PICTURE, opened
 from tests.support.asgi import served
 from tests.support.browser import Browser
@@ -33,7 +34,7 @@ def endless(lvlm: Lvlm, monkeypatch: pytest.MonkeyPatch) -> Lvlm:
 @contextmanager
 def running(lvlm: Lvlm, **settings: object) -> Iterator[str]:
     """Serve in a thread; yields the address."""
-    with served(Server(lvlm, **settings).app) as address:
+    with served(Server(lvlm, **settings).app, http=Connection, ws="none") as address:
         yield address
 
 
