@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,13 +75,26 @@ class WebPicture(Picture):
         Raises:
             KeyboardInterrupt: the command is to end.
         """
+        return self._tried(_in_time)
+
+    def read_here(self, ended: Callable[[], bool]) -> bytes:
+        """Do as `read` does, but in this thread alone, for whoever counts threads.
+
+        While it looks up a name it cannot be stopped, and may take longer.
+
+        Args:
+            ended: tells whether nobody wants it any more; then no further try begins.
+        """
+        return self._tried(_in_this_thread, ended)
+
+    def _tried(self, get: Callable[[str, bool], bytes], ended: Callable[[], bool] = lambda: False) -> bytes:
         pause = _PAUSE
         for left in reversed(range(TRIES)):
             try:
-                data = _in_time(self.location, self.allow_private)
+                data = get(self.location, self.allow_private)
                 break
             except _DownloadError as error:
-                if not left or not error.again:
+                if not left or not error.again or ended():
                     raise PictureError(f"{self.shown}: failed_to_download: {error}") from None
             time.sleep(pause)
             pause *= 2
@@ -221,9 +234,8 @@ def _in_time(url: str, allow_private: bool) -> bytes:
     end, found = time.monotonic() + SECONDS, Future[bytes]()
 
     def work() -> None:
-        _try.end = end
         try:
-            found.set_result(_download(url, allow_private))
+            found.set_result(_in_this_thread(url, allow_private, end))
         except BaseException as error:
             found.set_exception(error)
 
@@ -233,6 +245,12 @@ def _in_time(url: str, allow_private: bool) -> bytes:
         if time.monotonic() > end + _LOOK:
             raise _too_slow()
     return found.result()
+
+
+def _in_this_thread(url: str, allow_private: bool, end: float | None = None) -> bytes:
+    """Return what is at a URL; see `_in_time`. `end`: of this try."""
+    _try.end = time.monotonic() + SECONDS if end is None else end
+    return _download(url, allow_private)
 
 
 def _download(url: str, allow_private: bool) -> bytes:

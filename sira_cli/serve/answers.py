@@ -166,6 +166,9 @@ def _line(content: dict[str, Any]) -> str:
 
 def as_request_error(error: Exception) -> RequestError:
     """Return what a client is told of an error; of one that nobody foresaw, only that there was one."""
+    if isinstance(error, MemoryError):
+        message = "memory does not suffice for this now: try again later, or send a smaller picture"
+        return RequestError(message, 503, code="out_of_memory")
     if isinstance(error, PictureError | SettingsError):
         return RequestError(str(error))
     if isinstance(error, SiraError):

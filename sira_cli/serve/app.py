@@ -1,7 +1,7 @@
 """The server: OpenAI's `/v1/chat/completions`, `/v1/responses` and `/v1/models`, `/health` and `/metrics`.
 
-request --> limits, key --> protocol --> a Job --> the decoder's thread
-                                          pieces <--'     (an asyncio queue per request)
+request --> Host, key --> a place in the line --> protocol --> a Job --> the decoder's thread
+                                                            pieces <--'     (an asyncio queue per request)
 
 And a page at `/` that asks it (`serve/page`), with `/settings` and `/report`.
 """
@@ -20,24 +20,29 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from sira_cli._version import __version__
-from sira_cli.errors import PictureError, SettingsError
+from sira_cli.errors import SiraError
+from sira_cli.methods.base import Method
+from sira_cli.methods.prompts import Prompt
 from sira_cli.models.decoding import refills
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.preset import Preset
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
 from sira_cli.serve.door import Door
+from sira_cli.serve.downloads import Downloads
+from sira_cli.serve.entrance import Coming, Entrance
 from sira_cli.serve.jobs import Job, Piece, Reply, prompt_of, settings_of
-from sira_cli.serve.limits import Limits, check_length, too_large
+from sira_cli.serve.limits import Limits, check_length
+from sira_cli.serve.line import RETRY_AFTER, Line
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
-from sira_cli.serve.pictures import Received, receive
+from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import ChatRequest, RequestError, shortened
 from sira_cli.serve.report import ReportRequest, report_of
 from sira_cli.serve.responses import ResponseRequest
-from sira_cli.web.http import bearer_key, is_key, read_body, says_json
+from sira_cli.web.http import bearer_key, is_key
 
-RETRY_AFTER = "2"  # seconds, for clients that come when too many wait
 MOST_ECHOED = 100  # characters of what is not here
 
 
@@ -73,7 +78,8 @@ class Server:
         self._lvlm, self._limits, self._api_key = lvlm, limits or Limits(), api_key
         self._batch_size, self._most_waiting, self._allow_urls = batch_size, most_waiting, allow_urls
         self._metrics = Metrics()
-        self._decoder: Decoder | None = None
+        self._decoder: Decoder
+        self._entrance: Entrance
         self._names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
         context = getattr(lvlm.model.config.get_text_config(), "max_position_embeddings", None)
         self._longest_prompt = min(self._limits.prompt, context or self._limits.prompt)
@@ -93,13 +99,23 @@ class Server:
         self.app.add_api_route("/metrics", self._counted, methods=["GET"], response_model=None)
         self.app.add_exception_handler(RequestError, self._refused)
         self.app.add_exception_handler(HTTPException, self._not_found)
-        self.app.add_exception_handler(ClientDisconnect, self._broken)  # by itself, or the framework logs it
-        self.app.add_exception_handler(Exception, self._broken)
+        for kind in (
+            SiraError,
+            MemoryError,
+            ClientDisconnect,
+            Exception,
+        ):  # the framework logs what is none of the first
+            self.app.add_exception_handler(kind, self._broken)
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        self._decoder = Decoder(self._lvlm, self._batch_size, self._most_waiting, self._metrics)
+        self._decoder = Decoder(self._lvlm, self._batch_size, self._limits.begun, self._metrics)
+        line = Line(self._most_waiting, self._limits.held, self._batch_size, self._decoder.waiting)
+        self._entrance = Entrance(
+            self._limits, line, Downloads(self._most_waiting, self._metrics) if self._allow_urls else None
+        )
         yield
+        await asyncio.to_thread(self._entrance.close)
         await asyncio.to_thread(self._decoder.close)
 
     async def _health(self) -> dict[str, str]:
@@ -141,12 +157,11 @@ class Server:
         return JSONResponse(page_settings(self._lvlm, limits), headers=UNKEPT)
 
     async def _report(self, request: Request) -> Response:
-        began = time.monotonic()
-        asked = ReportRequest.parse(await self._read(request))
+        coming = self._come(request)
+        asked = await self._entrance.read(coming, ReportRequest.parse)
         jobs: list[Job] = []
         for chat in asked.chats():
-            received = jobs[0].pictures if jobs else None
-            job, answer = await self._begin(request, chat, began, trace=True, received=received)
+            job, answer = await self._begin(coming, chat, trace=True, received=jobs[0].pictures if jobs else None)
             await answer.next()
             jobs.append(job)
         page = await asyncio.to_thread(report_of, jobs, asked.title)
@@ -154,87 +169,65 @@ class Server:
         return HTMLResponse(page, headers=UNKEPT)
 
     async def _chat(self, request: Request) -> Response:
-        began = time.monotonic()
-        chat = ChatRequest.parse(await self._read(request))
-        _, answer = await self._begin(request, chat, began)
+        coming = self._come(request)
+        chat = await self._entrance.read(coming, ChatRequest.parse)
+        _, answer = await self._begin(coming, chat)
         first = await answer.next()  # what is wrong is known before a stream begins
         if chat.stream:
             return StreamingResponse(answer.stream(first), media_type="text/event-stream")
         return JSONResponse(await answer.whole(first))
 
     async def _response(self, request: Request) -> Response:
-        began = time.monotonic()
-        asked = ResponseRequest.read(await self._read(request))
-        _, answer = await self._begin(request, asked.chat(), began)
+        coming = self._come(request)
+        asked = await self._entrance.read(coming, ResponseRequest.read)
+        chat = asked.chat()
+        asked.input = []  # the chat has it
+        _, answer = await self._begin(coming, chat)
         return JSONResponse(asked.response(await answer.whole(await answer.next())))
 
-    async def _read(self, request: Request) -> bytes:
-        """Read the body of a request that may be answered.
+    def _come(self, request: Request) -> Coming:
+        """Give a request a place.
 
         Raises:
-            RequestError: it may not, or its body is too large or too slow.
+            RequestError: it may not be answered, or too many wait.
         """
         self._check_key(request)
-        if not says_json(request.headers):
-            raise RequestError("expected a body of type application/json", 415, code="unsupported_media_type")
-        try:
-            data = await asyncio.wait_for(read_body(request.stream(), self._limits.data), self._limits.seconds)
-        except TimeoutError:
-            raise RequestError("the request's body did not end in time", 408, code="timeout") from None
-        if data is None:
-            raise too_large(f"the request has more than {self._limits.data:,} bytes", param=None)
-        return data
+        return self._entrance.come(request)
 
     async def _begin(
-        self,
-        request: Request,
-        chat: ChatRequest,
-        began: float,
-        *,
-        trace: bool = False,
-        received: Received | None = None,
+        self, coming: Coming, chat: ChatRequest, *, trace: bool = False, received: Received | None = None
     ) -> tuple[Job, Answering]:
-        """Let what is asked wait for its turn.
+        """Let what is asked wait for its turn; from then on the messages no longer hold the pictures.
 
         Args:
-            request: it came by this one.
+            coming: the request.
             chat: what is asked.
-            began: when the request came, as `time.monotonic` says it.
             trace: trace the text.
             received: the pictures of the request, if they are known.
 
         Raises:
-            RequestError: something in it is wrong, or too many wait.
+            SiraError: something in it is wrong, or it took too long.
         """
         self._check_model(chat.model)
+        preset, method, prompt = await self._entrance.apart(self._settled, chat)
+        if received is None:
+            received = await self._entrance.receive(coming, chat.pictures())
+            for message in chat.messages:
+                message.forget_pictures()
         pieces: asyncio.Queue[Piece | Reply | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
+        def put(piece: Piece | Reply | Exception) -> None:
+            pieces.put_nowait(piece)
+            if isinstance(piece, Reply) and not trace:  # a client may take its time to read the rest
+                received.forget()
+                coming.place.hold(0)
+
         def tell(piece: Piece | Reply | Exception) -> None:
             with suppress(RuntimeError):  # the server has ended
-                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+                loop.call_soon_threadsafe(put, piece)
 
-        job = await asyncio.to_thread(self._job, chat, tell, trace, received)
-        assert self._decoder is not None
-        self._decoder.submit(job)
-        until = began + self._limits.seconds
-        return job, Answering(request, job, pieces, until, chat, self._names[0], self._metrics)
-
-    def _job(self, chat: ChatRequest, tell: Any, trace: bool, received: Received | None) -> Job:
-        """Make a job of a request, or of the trace of its text; its pictures may have been received before.
-
-        Raises:
-            RequestError: something in it is wrong.
-        """
-        try:
-            check_length(chat, self._lvlm.vocabulary, self._longest_prompt)
-            preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
-            prompt = prompt_of(chat, preset.prompts)
-            self._lvlm.check_prompt(prompt)
-            received = received or receive(chat.pictures(), self._limits, allow_urls=self._allow_urls)
-        except (SettingsError, PictureError) as error:
-            raise RequestError(str(error)) from error
-        return Job(
+        job = Job(
             pictures=received,
             prompt=prompt,
             longest_prompt=self._longest_prompt,
@@ -249,13 +242,33 @@ class Server:
             tell=tell,
             trace=[] if trace else None,
         )
+        self._decoder.submit(job)
+        coming.place.give_way()
+        coming.request.scope["state"]["exits"].callback(self._decoder.drop, job)
+        return job, Answering(coming.request, job, pieces, coming.until, chat, self._names[0], self._metrics)
+
+    def _settled(self, chat: ChatRequest) -> tuple[Preset, Method, Prompt]:
+        """Return what decides the text of a request, but for its pictures.
+
+        Raises:
+            SiraError: something in it is wrong.
+        """
+        check_length(chat, self._lvlm.vocabulary, self._longest_prompt)
+        preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
+        prompt = prompt_of(chat, preset.prompts)
+        self._lvlm.check_prompt(prompt)
+        return preset, method, prompt
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)
         self._metrics.requests.labels(str(error.status)).inc()
-        headers = {"Retry-After": RETRY_AFTER} if error.status == 429 else {}
+        headers = {}
+        if error.status == 429 or error.code == "out_of_memory":
+            headers["Retry-After"] = str(RETRY_AFTER)
         if error.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
+        if error.status == 408:
+            headers["Connection"] = "close"  # more of the body may come for ever
         return JSONResponse(error.to_json(), error.status, headers)
 
     async def _not_found(self, request: Request, error: Exception) -> Response:

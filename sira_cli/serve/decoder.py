@@ -14,6 +14,7 @@ import torch
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.jobs import Job
 from sira_cli.serve.metrics import Metrics
+from sira_cli.serve.opening import Opener
 from sira_cli.serve.prepared import GoneError, Prepared
 from sira_cli.serve.protocol import RequestError
 from sira_cli.serve.slots import Slots
@@ -21,60 +22,73 @@ from sira_cli.serve.slots import Slots
 KEPT = 32  # methods and settings that stay prepared
 
 
-class BusyError(RequestError):
-    """Too many requests wait already."""
-
-    def __init__(self, waiting: int) -> None:
-        super().__init__(f"{waiting} requests wait already: try again later", 429, code="busy")
-
-
 class Decoder:
     """A loaded model and the requests that wait for it.
 
     Attributes:
         batch_size: texts decoded together, at most.
-        most_waiting: requests that may wait.
     """
 
-    def __init__(self, lvlm: Lvlm, batch_size: int, most_waiting: int, metrics: Metrics) -> None:
+    def __init__(self, lvlm: Lvlm, batch_size: int, most_pixels: int, metrics: Metrics) -> None:
+        """Begin to wait for requests.
+
+        Args:
+            lvlm: the loaded model.
+            batch_size: texts decoded together, at most.
+            most_pixels: of the pictures of texts that begin together; of a single one it may be more.
+            metrics: what is counted.
+        """
         self._lvlm, self._metrics = lvlm, metrics
-        self.batch_size, self.most_waiting = batch_size, most_waiting
+        self.batch_size, self._most_pixels = batch_size, most_pixels
         self._under: OrderedDict[str, Prepared] = OrderedDict()
         self._slots: dict[str, Slots] = {}  # texts under way, by the key of their jobs
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
+        # One batch begins while the pictures of the next are opened.
+        self._opener = Opener(self._changed, lambda: self._waiting, self._tell_failed, 2 * most_pixels)
         self._thread = threading.Thread(target=self._run, name="sira-decoder", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
-        """Let a job wait for its turn.
+    def waiting(self) -> int:
+        """Return how many jobs wait for their turn."""
+        return len(self._waiting)
 
-        Raises:
-            BusyError: too many wait.
-        """
+    def submit(self, job: Job) -> None:
+        """Let a job wait for its turn."""
         with self._changed:
-            self._waiting = deque(waiting for waiting in self._waiting if not waiting.gone)
-            if len(self._waiting) >= self.most_waiting:
-                raise BusyError(len(self._waiting))
+            if self._closing:
+                job.tell(_stopping())
+                return
             self._waiting.append(job)
             self._metrics.waiting.set(len(self._waiting))
-            self._changed.notify()
+            self._changed.notify_all()
+
+    def drop(self, job: Job) -> None:
+        """Forget a job for whose answer nobody waits any more."""
+        job.gone = True
+        job.pictures.close()
+        with self._changed:
+            if job in self._waiting:
+                self._waiting.remove(job)
+                self._metrics.waiting.set(len(self._waiting))
+            self._changed.notify_all()
 
     def close(self) -> None:
         """End: what is being decoded is finished, what waits is refused."""
         with self._changed:
             self._closing = True
             for job in self._waiting:
-                job.tell(RequestError("the server is stopping", 503, code="stopping"))
+                job.tell(_stopping())
             self._waiting.clear()
-            self._changed.notify()
+            self._changed.notify_all()
+        self._opener.close()
         self._thread.join()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._waiting or self._slots or self._closing):
+                while not (self._slots or self._closing or (self._waiting and self._waiting[0].is_ready)):
                     self._changed.wait()
                 if self._closing and not (self._waiting or self._slots):
                     return
@@ -88,14 +102,22 @@ class Decoder:
         waiting = [job for job in self._waiting if not job.gone]
         batch: list[Job] = []
         if waiting and (room := self._room(waiting[0])) > 0:
-            first = waiting[0]
-            batch = [job for job in waiting if job.key == first.key and job.alone == first.alone][:room]
+            first, pixels = waiting[0], 0
+            for job in waiting:
+                if job.key != first.key or job.alone != first.alone or not job.is_ready:
+                    continue
+                pixels += job.pictures.pixels
+                if batch and (len(batch) == room or pixels > self._most_pixels):
+                    break
+                batch.append(job)
         self._waiting = deque(job for job in waiting if job not in batch)
         self._metrics.waiting.set(len(self._waiting))
         return batch
 
     def _room(self, job: Job) -> int:
         """Return how many jobs like this one can begin now. Those that do not join others wait for the others' end."""
+        if not job.is_ready:
+            return 0
         under_way = sum(map(len, self._slots.values()))
         if job.joins and not job.alone:
             return self.batch_size - under_way
@@ -157,6 +179,10 @@ class Decoder:
         with self._changed:
             self._waiting.extendleft(reversed(jobs))
 
+    def _tell_failed(self, job: Job, error: Exception) -> None:
+        job.tell(error)
+        self.drop(job)
+
     def _prepared(self, job: Job) -> Prepared:
         """Return the model under the job's method and settings.
 
@@ -169,3 +195,7 @@ class Decoder:
         while len(self._under) > KEPT:
             self._under.popitem(last=False)
         return self._under[job.key]
+
+
+def _stopping() -> RequestError:
+    return RequestError("the server is stopping", 503, code="stopping")

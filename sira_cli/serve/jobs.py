@@ -101,6 +101,16 @@ class Job:
         )
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it can begin: its pictures are open, or nobody can open them ahead."""
+        return self.gone or self.alone or self.pictures.is_open
+
+    @property
+    def keeps_pictures(self) -> bool:
+        """Whether its pictures are needed again after its text has begun."""
+        return self.verify is not None or self.trace is not None
+
+    @property
     def joins(self) -> bool:
         """Whether its text can begin beside others that are under way."""
         return self.slots and not self.words and self.trace is None and self._decodes is None

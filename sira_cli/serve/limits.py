@@ -30,6 +30,31 @@ class Limits:
     pictures: int = 8
     prompt: int = 2**15
 
+    @property
+    def parts(self) -> int:
+        """Values, lists and objects of a body: each takes more memory than the bytes that it has there."""
+        return 10_000 + 4 * self.prompt  # a prompt's commas count, too
+
+    @property
+    def held(self) -> int:
+        """Bytes of all requests that are read, wait or are decoded."""
+        return 8 * self.data
+
+    @property
+    def begun(self) -> int:
+        """Pixels of the pictures of texts that begin together; those of the next ones are opened meanwhile."""
+        return 2 * self.pixels
+
+
+def check_parts(body: bytes, most: int) -> None:
+    """Check, before a body is parsed, that it does not have too many parts.
+
+    Raises:
+        RequestError: it has.
+    """
+    if sum(map(body.count, (b",", b"[", b"{"))) > most:
+        raise too_large(f"the body has more than {most:,} commas and brackets", param=None)
+
 
 def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
     """Check, before anything else is done with it, that the text of a request is not too long.

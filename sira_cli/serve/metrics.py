@@ -22,6 +22,11 @@ class Metrics:
             registry=self._registry,
         )
         self.waiting = Gauge("sira_waiting_requests", "Requests that wait for their turn.", registry=self._registry)
+        self.downloads = Gauge(
+            "sira_downloading_requests",
+            "Requests whose pictures are being downloaded, or wait for that.",
+            registry=self._registry,
+        )
         self.batch = Histogram(
             "sira_batch_texts", "Texts decoded together, whenever some begin.", buckets=TEXTS, registry=self._registry
         )

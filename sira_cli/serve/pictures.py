@@ -1,83 +1,115 @@
-"""The pictures of a request: from where it says they are to samples, within the limits of the server."""
+"""The pictures of a request: from where it says they are to bytes that wait, and from these to samples, late."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Mapping, Sequence
 
 from PIL import Image
 
 from sira_cli.errors import HugePictureError
 from sira_cli.pictures.opening import decode_picture, picture_size
-from sira_cli.pictures.web import WebPicture, is_web
 from sira_cli.serve.limits import Limits, too_large
 from sira_cli.serve.protocol import RequestError
 
 
-@dataclass(frozen=True)
 class Received:
-    """The pictures of a request.
+    """The pictures of a request: their files, and while they are open, their samples. Safe in threads.
 
     Attributes:
-        images: RGB; one for each turn that has one.
         sha256: of the picture's bytes; of several, of their hashes.
+        pixels: of all of them.
+        size: bytes of their files.
     """
 
-    images: Sequence[Image.Image]
-    sha256: str
+    def __init__(self, files: Mapping[str, bytes], pixels: int) -> None:
+        """Keep files, without opening them.
+
+        Args:
+            files: by their names in messages.
+            pixels: of all of them.
+        """
+        hashes = [hashlib.sha256(data).hexdigest() for data in files.values()]
+        self.sha256 = hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+        self.pixels, self.size = pixels, sum(map(len, files.values()))
+        self._files, self._lock = files, threading.Lock()
+        self._images: Sequence[Image.Image] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the samples are in memory."""
+        return self._images is not None
+
+    def open(self) -> Sequence[Image.Image]:
+        """Return the pictures in RGB, one for each turn that has one; they are open from then on.
+
+        Raises:
+            PictureError: one is damaged.
+        """
+        with self._lock:
+            if self._images is None:
+                self._images = [decode_picture(name, data)[0] for name, data in self._files.items()]
+            return self._images
 
     @property
     def image(self) -> Image.Image:
         """The picture, where there is one."""
-        (image,) = self.images
+        (image,) = self.open()
         return image
 
+    def close(self) -> None:
+        """Give back the memory of the samples; whoever needs them later opens them again."""
+        with self._lock:
+            self._images = None
 
-def receive(urls: Sequence[str], limits: Limits, *, allow_urls: bool = False) -> Received:
-    """Return pictures, decoded.
+    def forget(self) -> None:
+        """Give back all memory, once the last text about them has ended."""
+        with self._lock:
+            self._images, self._files = None, {}
+
+
+def receive(urls: Sequence[str], limits: Limits, downloaded: Mapping[str, bytes]) -> Received:
+    """Return pictures, whose headers were read, and nothing else.
 
     Args:
         urls: `data:image/...;base64,...`, one for each picture.
         limits: of a request.
-        allow_urls: download those that are at a public address of the web.
+        downloaded: the files at those URLs that are on the web.
 
     Raises:
-        RequestError: they are too many or too large, or one is damaged or elsewhere.
-        PictureError: one cannot be downloaded or decoded.
+        RequestError: they are too large, or one is damaged or elsewhere.
+        PictureError: one is no picture.
     """
-    if len(urls) > limits.pictures:
-        raise too_large(f"{len(urls)} pictures; this server takes {limits.pictures} in one conversation")
     names = ["the picture"] if len(urls) == 1 else [f"picture {number}" for number in range(1, len(urls) + 1)]
-    found = [picture_data(url, limits.data, allow_urls=allow_urls) for url in urls]
+    files = {name: picture_data(url, limits.data, downloaded) for name, url in zip(names, urls, strict=True)}
     try:
-        sizes = [picture_size(name, data) for name, data in zip(names, found, strict=True)]
+        sizes = [picture_size(name, data) for name, data in files.items()]
     except HugePictureError as error:
         raise too_large(str(error)) from None
     pixels = sum(width * height for width, height in sizes)
     if pixels > limits.pixels:
         what = "the picture has" if len(urls) == 1 else "the pictures have"
         raise too_large(f"{what} {pixels:,} pixels; this server takes {limits.pixels:,}")
-    images = [decode_picture(name, data)[0] for name, data in zip(names, found, strict=True)]
-    hashes = [hashlib.sha256(data).hexdigest() for data in found]
-    return Received(images, hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest())
+    return Received(files, pixels)
 
 
-def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> bytes:
+def picture_data(url: str, most_bytes: int, downloaded: Mapping[str, bytes]) -> bytes:
     """Return the bytes of a picture that comes in a request.
 
     Args:
         url: `data:image/...;base64,...`.
         most_bytes: larger pictures are refused.
-        allow_urls: download it, if it is at a public address of the web.
+        downloaded: the files at URLs of the web.
 
     Raises:
         RequestError: it is elsewhere, damaged, or too large.
-        PictureError: it cannot be downloaded.
     """
-    if allow_urls and is_web(url):
-        return WebPicture(url, url).read()
+    if url in downloaded:
+        if len(downloaded[url]) > most_bytes:
+            raise too_large(f"image_url: larger than {most_bytes:,} bytes")
+        return downloaded[url]
     head, comma, coded = url.partition(",")
     head, coded = head.strip().lower(), "".join(coded.split())  # MIME, and the command base64, break lines
     if not head.startswith("data:") or not comma or not head.endswith(";base64"):

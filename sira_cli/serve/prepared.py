@@ -72,11 +72,14 @@ class Prepared:
         """
         hashes = [job.pictures.sha256 for job in jobs]
         try:
-            inputs = self.lvlm.prepare([job.pictures.images for job in jobs], [job.prompt for job in jobs], hashes)
+            inputs = self.lvlm.prepare([job.pictures.open() for job in jobs], [job.prompt for job in jobs], hashes)
         except SiraError:
             raise
         except Exception as error:
             raise refused("the picture", error) from error
+        for job in jobs:
+            if not job.keeps_pictures:
+                job.pictures.close()
         for job, length in zip(jobs, inputs["attention_mask"].sum(dim=1).tolist(), strict=True):
             if length > job.longest_prompt:
                 raise too_long(f"has {length:,} tokens", job.longest_prompt)

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from sira_cli.errors import SiraError
 from sira_cli.methods.prompts import Turn
 from sira_cli.models.verify import MOST_ROUNDS, ROUNDS, Verify
+from sira_cli.serve.messages import Message
 
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
@@ -67,62 +68,6 @@ class Options(BaseModel):
             place = ".".join(str(part) for part in first["loc"])
             message = f"{place}: {first['msg']}" if place else f"the body is no JSON object: {first['msg']}"
             raise RequestError(message, param=place or None) from None
-
-
-class ImageUrl(BaseModel):
-    """Where a picture is; `detail` is OpenAI's and means nothing here."""
-
-    url: str
-
-
-class Part(BaseModel):
-    """A piece of a message."""
-
-    type: Literal["text", "image_url"]
-    text: str | None = None
-    image_url: ImageUrl | str | None = None
-
-    def url(self) -> str:
-        """Return where its picture is.
-
-        Raises:
-            RequestError: it does not say so. Without it, the text would be about another picture.
-        """
-        url = self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url
-        if not url:
-            raise RequestError("image_url: expected the picture's URL, data:image/...;base64,...", param="messages")
-        return url
-
-
-class Said(BaseModel):
-    """Who said something; the content is a subclass's."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_words(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("role") == "assistant" and given.get("content") is None:
-            return given | {"content": ""}  # clients send null for an answer without words
-        return given
-
-
-class Message(Said):
-    """A message of a chat."""
-
-    content: str | list[Part]
-
-    def texts(self) -> str:
-        """Return its text; that of several parts a line each."""
-        if isinstance(self.content, str):
-            return self.content
-        return "\n".join(part.text for part in self.content if part.type == "text" and part.text)
-
-    def pictures(self) -> list[str]:
-        """Return where its pictures are."""
-        if isinstance(self.content, str):
-            return []
-        return [part.url() for part in self.content if part.type == "image_url"]
 
 
 class SiraOptions(Options):

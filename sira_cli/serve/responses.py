@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from sira_cli.serve.protocol import ChatRequest, ImageUrl, Options, RequestError, Said
+from sira_cli.serve.messages import ImageUrl, Said
+from sira_cli.serve.protocol import ChatRequest, Options, RequestError
 
 LOGPROBS = "message.output_text.logprobs"  # in `include`
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 PICTURES = sorted((ROOT / "examples").glob("*.png"))[:4]
 PROMPT = "Describe this image."
+LONG = 10**6  # tokens: no test waits for them
 
 
 def data_uri(picture: Path | Image.Image) -> str:
@@ -45,3 +50,24 @@ def streamed(chunks: Any) -> list[str]:
     """The pieces of text that came, one after the other."""
     found = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
     return [piece for piece in found if piece]
+
+
+@contextmanager
+def streaming(address: str, picture=PICTURES[0], method: str = "sira") -> Iterator[Iterator[str]]:
+    """An endless text under way, whose first piece has come; yields the pieces that follow, the first included."""
+    body = {"messages": said(picture=picture), "max_tokens": LONG, "stream": True, "sira": {"method": method}}
+    with httpx.stream("POST", f"{address}/v1/chat/completions", json=body, timeout=60) as answer:
+        lines = (json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line)
+        pieces = (line["choices"][0]["delta"].get("content") or "" for line in lines)
+        first = next(piece for piece in pieces if piece)
+
+        def all_pieces() -> Iterator[str]:
+            yield first
+            yield from pieces
+
+        yield all_pieces()
+
+
+def waiting(address: str, kind: str = "waiting") -> int:
+    text = httpx.get(f"{address}/metrics").text
+    return int(float(text.split(f"\nsira_{kind}_requests ")[1].split()[0]))

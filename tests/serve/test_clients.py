@@ -70,13 +70,13 @@ def test_a_temperature_of_almost_nothing_takes_the_best_token():
 )
 def test_base64_as_programs_write_it(form):
     for data in (data_of(PICTURES[0]), b"1", b"12", b"123"):
-        assert picture_data(form(data), 10**6) == data
+        assert picture_data(form(data), 10**6, {}) == data
 
 
 @pytest.mark.parametrize("coded", ["\xe9", "AAAAA", "AA=A", "_-_-"])
 def test_what_is_no_base64(coded):
     with pytest.raises(RequestError, match="is no base64") as refused:
-        picture_data(f"data:image/png;base64,{coded}", 10**6)
+        picture_data(f"data:image/png;base64,{coded}", 10**6, {})
     assert refused.value.status == 400
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import functools
-import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
-import httpx
 import openai
 import pytest
 
@@ -17,25 +13,7 @@ from sira_cli.models.refilling import RefilledSlots
 from sira_cli.models.texts import TextSettings
 from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
-from tests.serve.helpers import PICTURES, PROMPT, ask, said, streamed
-
-LONG = 10**6  # tokens: no test waits for them
-
-
-@contextmanager
-def streaming(address: str, picture=PICTURES[0], method: str = "sira") -> Iterator[Iterator[str]]:
-    """An endless text under way, whose first piece has come; yields the pieces that follow, the first included."""
-    body = {"messages": said(picture=picture), "max_tokens": LONG, "stream": True, "sira": {"method": method}}
-    with httpx.stream("POST", f"{address}/v1/chat/completions", json=body, timeout=60) as answer:
-        lines = (json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line)
-        pieces = (line["choices"][0]["delta"].get("content") or "" for line in lines)
-        first = next(piece for piece in pieces if piece)
-
-        def all_pieces() -> Iterator[str]:
-            yield first
-            yield from pieces
-
-        yield all_pieces()
+from tests.serve.helpers import LONG, PICTURES, PROMPT, ask, said, streamed, streaming, waiting
 
 
 def client_of(address: str) -> openai.OpenAI:
@@ -46,11 +24,6 @@ def client_of(address: str) -> openai.OpenAI:
 def single(lvlm, picture, tokens, method="sira", **settings):
     preset = lvlm.preset.with_settings(max_new_tokens=tokens, **settings)
     return lvlm.under(preset.method(method), preset).caption(picture, PROMPT).text
-
-
-def waiting(address: str) -> int:
-    text = httpx.get(f"{address}/metrics").text
-    return int(float(text.split("\nsira_waiting_requests ")[1].split()[0]))
 
 
 @pytest.mark.parametrize("methods", [("sira", "sira"), ("sira", "greedy"), ("greedy", "sira")])

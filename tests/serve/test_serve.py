@@ -482,6 +482,13 @@ def test_a_port_that_is_taken_is_known_before_anything_large_is_imported():
     assert "is taken by another program: give another one" in process.stderr
 
 
+def test_the_line_has_a_longest_length(sira):
+    code, _, err = sira("serve", "-p", "demo", "--max-waiting", "1025")
+    assert code == 2
+    assert "--max-waiting" in err
+    assert "less than or equal to 1024" in err
+
+
 def test_other_machines_need_a_key(sira):
     code, _, err = sira("serve", "-p", "demo", "--host", "0.0.0.0")
     assert code == 2

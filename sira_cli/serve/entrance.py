@@ -1,0 +1,117 @@
+"""How a request comes in: a place first, then its body, then its pictures as files."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from sira_cli.pictures.web import is_web
+from sira_cli.serve.downloads import Downloads
+from sira_cli.serve.limits import Limits, check_parts, too_large
+from sira_cli.serve.line import Line, Place
+from sira_cli.serve.pictures import Received, receive
+from sira_cli.serve.protocol import RequestError
+from sira_cli.web.http import read_body, says_json
+
+BODY_SECONDS = 60.0  # from the first byte of a body to the last
+READERS = 2  # threads that parse bodies: each has some copies of one
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Coming:
+    """A request that is being read.
+
+    Attributes:
+        request: as the framework has it.
+        place: its own.
+        until: its answer must be there by then, by `time.monotonic`.
+    """
+
+    request: Request
+    place: Place
+    until: float
+
+
+class Entrance:
+    """Reads requests, as many as there are places and not more bytes than there may be."""
+
+    def __init__(self, limits: Limits, line: Line, downloads: Downloads | None) -> None:
+        """Open it.
+
+        Args:
+            limits: of one request.
+            line: gives places.
+            downloads: of pictures that requests name by a URL; None: there are none.
+        """
+        self._limits, self._line, self._downloads = limits, line, downloads
+        self._readers = ThreadPoolExecutor(READERS, "sira-reader")
+
+    def close(self) -> None:
+        """Wait until nothing is read any more."""
+        self._readers.shutdown()
+
+    def come(self, request: Request) -> Coming:
+        """Give a request a place, of which only headers are known. It is free again when the request has its answer.
+
+        Raises:
+            RequestError: it cannot be answered, or too many wait.
+        """
+        if not says_json(request.headers):
+            raise RequestError("expected a body of type application/json", 415, code="unsupported_media_type")
+        length = request.headers.get("content-length", "")
+        size = int(length) if length.isdecimal() else self._limits.data
+        if size > self._limits.data:
+            raise self._too_many_bytes()
+        state, host = request.scope["state"], "" if request.client is None else request.client.host
+        place = self._line.enter(host, state.get("connection"), size)
+        state["exits"].callback(place.leave)
+        return Coming(request, place, time.monotonic() + self._limits.seconds)
+
+    async def read(self, coming: Coming, parse: Callable[[bytes], T]) -> T:
+        """Read the body of a request.
+
+        Raises:
+            RequestError: it is too large or too slow, or no such request.
+        """
+        seconds = min(self._limits.seconds, BODY_SECONDS)
+        try:
+            data = await asyncio.wait_for(read_body(coming.request.stream(), self._limits.data), seconds)
+        except TimeoutError:
+            raise RequestError("the request's body did not end in time", 408, code="timeout") from None
+        if data is None:
+            raise self._too_many_bytes()
+        check_parts(data, self._limits.parts)
+        return await self.apart(parse, data)
+
+    async def receive(self, coming: Coming, urls: Sequence[str]) -> Received:
+        """Return the pictures of a request, those on the web downloaded, and none opened.
+
+        Raises:
+            RequestError: they are too many or too large, too slow, damaged, or elsewhere.
+            PictureError: one cannot be downloaded, or is none.
+        """
+        if len(urls) > self._limits.pictures:
+            raise too_large(f"{len(urls)} pictures; this server takes {self._limits.pictures} in one conversation")
+        downloaded: dict[str, bytes] = {}
+        if self._downloads is not None and (web := [url for url in dict.fromkeys(urls) if is_web(url)]):
+            coming.place.give_way()  # to those who do not wait for others
+            downloaded = await self._downloads.fetch(web, coming.until, coming.request.is_disconnected)
+            coming.place.enter()
+        received = await self.apart(receive, urls, self._limits, downloaded)
+        coming.place.hold(received.size)
+        return received
+
+    async def apart(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Do in a thread what is too long for the event loop, or copies a request's bytes: few threads do so."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
+
+    def _too_many_bytes(self) -> RequestError:
+        return too_large(f"the request has more than {self._limits.data:,} bytes", param=None)

@@ -1,0 +1,157 @@
+"""Who may come in, decided before anything of a request is read: places, and bytes, for a bounded number.
+
+Whoever is refused and comes again keeps a turn: places that get free are kept for those who were refused, in the order
+of their first refusal, and others come after them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sira_cli.serve.protocol import RequestError
+
+RETRY_AFTER = 2  # seconds
+EARLY = 0.5  # seconds before these that count as then
+KEPT = 10.0  # seconds that a turn is kept for a client that does not come
+MOST_TURNS = 1024
+
+
+class BusyError(RequestError):
+    """Too many requests wait already."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} requests wait already: try again later", 429, code="busy")
+
+
+class Caller(Protocol):
+    """A client's connection."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may bring another request."""
+        ...
+
+
+@dataclass(eq=False)
+class Turn:
+    """That of a client that was refused.
+
+    Attributes:
+        host: of the client.
+        caller: its connection, if it is known.
+        size: bytes of its request.
+        refused: when it was refused last, as `time.monotonic` says it.
+    """
+
+    host: str
+    caller: Caller | None
+    size: int
+    refused: float
+
+
+class Place:
+    """One request's, from when it may be read until it has its answer. All its methods may be called again."""
+
+    def __init__(self, line: Line, size: int) -> None:
+        """Take it; see `Line.enter`."""
+        self._line, self._size, self._enters = line, 0, False
+        self.enter()
+        self.hold(size)
+
+    def enter(self) -> None:
+        """Count as one that waits: the request is being read."""
+        self._line.entering += not self._enters
+        self._enters = True
+
+    def give_way(self) -> None:
+        """Do not count as one that waits: the decoder counts the request, or it waits for others, elsewhere."""
+        self._line.entering -= self._enters
+        self._enters = False
+
+    def hold(self, size: int) -> None:
+        """Count `size` bytes as held, instead of those until now."""
+        self._line.held += size - self._size
+        self._size = size
+
+    def leave(self) -> None:
+        """Give back everything."""
+        self.give_way()
+        self.hold(0)
+
+
+class Line:
+    """The places. Only the event loop's thread calls it.
+
+    Attributes:
+        entering: requests that are being read.
+        held: bytes of all requests that are being read, wait or are decoded.
+    """
+
+    def __init__(self, most: int, most_bytes: int, at_once: int, waiting: Callable[[], int]) -> None:
+        """Make a line.
+
+        Args:
+            most: requests that may wait.
+            most_bytes: that may be held.
+            at_once: texts that are decoded together: as long as fewer wait, there is a place for anybody.
+            waiting: returns how many wait at the decoder.
+        """
+        self.entering, self.held = 0, 0
+        self._most, self._most_bytes, self._at_once, self._waiting = most, most_bytes, at_once, waiting
+        self._turns: list[Turn] = []  # in the order of the first refusal
+
+    def enter(self, host: str, caller: Caller | None, size: int) -> Place:
+        """Let a request come in.
+
+        Args:
+            host: of the client.
+            caller: its connection, if it is known.
+            size: bytes of the request.
+
+        Raises:
+            BusyError: there is no place now, or those before have a right to it.
+        """
+        now = time.monotonic()
+        self._turns = [turn for turn in self._turns if turn.refused + RETRY_AFTER + KEPT > now]
+        mine = self._turn_of(host, caller, now)
+        before = self._turns if mine is None else self._turns[: self._turns.index(mine)]
+        if not self._has_room(size, before):
+            if mine is not None:
+                mine.caller, mine.refused, mine.size = caller, now, size
+            elif len(self._turns) < MOST_TURNS:
+                self._turns.append(Turn(host, caller, size, now))
+            raise BusyError(self._taken)
+        if mine is not None:
+            self._turns.remove(mine)
+        return Place(self, size)
+
+    def _turn_of(self, host: str, caller: Caller | None, now: float) -> Turn | None:
+        """Return the turn that a client has.
+
+        As long as a connection is open, its client comes by it. Clients that open a new one for each request cannot be
+        told from others of their host but by the time at which they come.
+        """
+        known = (turn for turn in self._turns if caller is not None and turn.caller is caller)
+        others = (
+            turn
+            for turn in self._turns
+            if turn.host == host
+            and (turn.caller is None or not turn.caller.is_open)
+            and now - turn.refused > RETRY_AFTER - EARLY
+        )
+        return next(known, None) or next(others, None)
+
+    @property
+    def _taken(self) -> int:
+        return self.entering + self._waiting()
+
+    def _has_room(self, size: int, before: list[Turn]) -> bool:
+        """Return whether there is a place for a request, once those before it have theirs."""
+        taken = self._taken
+        if taken < min(self._at_once, self._most):  # places that are kept must not leave the decoder without work
+            before = []
+        held = self.held + sum(turn.size for turn in before)
+        return taken + len(before) < self._most and (held + size <= self._most_bytes or held == 0)

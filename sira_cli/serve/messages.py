@@ -1,0 +1,71 @@
+"""The messages of a chat, as OpenAI's protocol has them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, model_validator
+
+FORGOTTEN = "data:"  # in place of a URL
+
+
+class ImageUrl(BaseModel):
+    """Where a picture is; `detail` is OpenAI's and means nothing here."""
+
+    url: str
+
+
+class Part(BaseModel):
+    """A piece of a message."""
+
+    type: Literal["text", "image_url"]
+    text: str | None = None
+    image_url: ImageUrl | str | None = None
+
+    @model_validator(mode="after")
+    def _with_url(self) -> Self:
+        if self.type == "image_url" and not self.url:  # without it, the text would be about another picture
+            raise ValueError("image_url: expected the picture's URL, data:image/...;base64,...")
+        return self
+
+    @property
+    def url(self) -> str:
+        """Where its picture is."""
+        return self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url or ""
+
+
+class Said(BaseModel):
+    """Who said something; the content is a subclass's."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_words(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("role") == "assistant" and given.get("content") is None:
+            return given | {"content": ""}  # clients send null for an answer without words
+        return given
+
+
+class Message(Said):
+    """A message of a chat."""
+
+    content: str | list[Part]
+
+    def texts(self) -> str:
+        """Return its text; that of several parts a line each."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if part.type == "text" and part.text)
+
+    def pictures(self) -> list[str]:
+        """Return where its pictures are."""
+        if isinstance(self.content, str):
+            return []
+        return [part.url for part in self.content if part.type == "image_url"]
+
+    def forget_pictures(self) -> None:
+        """Keep that there are pictures, and not where: the URL may be all of the picture."""
+        for part in self.content if isinstance(self.content, list) else ():
+            if part.type == "image_url":
+                part.image_url = FORGOTTEN

@@ -1,0 +1,73 @@
+"""One thread that opens the pictures of requests that wait, in their order, and not more than fit into memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from sira_cli.serve.jobs import Job
+from sira_cli.serve.pictures import Received
+
+LOOK = 0.1  # seconds between looks whether there is room
+
+
+class Opener:
+    """Opens the pictures of the next requests while texts are decoded.
+
+    Many small files may hold many pixels. So files wait, and only pictures of so many pixels are open, those that texts
+    under way still need included; the next one is opened once there is room.
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        waiting: Callable[[], Iterable[Job]],
+        fail: Callable[[Job, Exception], None],
+        most_pixels: int,
+    ) -> None:
+        """Begin.
+
+        Args:
+            changed: notified whenever the jobs that wait are others, and by this thread when a picture is open.
+            waiting: returns the jobs in their order; called with `changed` held.
+            fail: called with a job whose pictures cannot be opened.
+            most_pixels: open at once, unless a single request has more.
+        """
+        self._changed, self._waiting, self._fail, self._most_pixels = changed, waiting, fail, most_pixels
+        self._opened: list[Received] = []
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="sira-opener", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            try:
+                job.pictures.open()
+            except Exception as error:
+                self._fail(job, error)
+                continue
+            with self._changed:
+                self._opened.append(job.pictures)
+                self._changed.notify_all()
+
+    def _next(self) -> Job | None:
+        """Wait for a job whose pictures can be opened; None: this is the end."""
+        with self._changed:
+            while not self._closing:
+                job = next((job for job in self._waiting() if not job.is_ready), None)
+                if job is None:
+                    self._changed.wait()
+                    continue
+                self._opened = [pictures for pictures in self._opened if pictures.is_open]
+                pixels = sum(pictures.pixels for pictures in self._opened)
+                if not pixels or pixels + job.pictures.pixels <= self._most_pixels:
+                    return job
+                self._changed.wait(LOOK)
+        return None
