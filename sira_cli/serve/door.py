@@ -41,7 +41,7 @@ class Door:
             self._metrics.requests.labels("400").inc()
             names = " or ".join(self._hosts)
             error = RequestError(
-                f"Host: this server is called {names}; another name needs --api-key", code="wrong_host"
+                f"Host: this server is called {names}; another name needs `api_key=`", code="wrong_host"
             )
             await JSONResponse(error.to_json(), error.status)(scope, receive, send)
             return

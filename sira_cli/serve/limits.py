@@ -33,7 +33,7 @@ class Limits:
     @property
     def parts(self) -> int:
         """Values, lists and objects of a body: each takes more memory than the bytes that it has there."""
-        return 10_000 + 4 * self.prompt  # a prompt's commas count, too
+        return 10_000 + 2 * self.prompt  # the commas of a prompt count, too
 
     @property
     def held(self) -> int:

@@ -64,7 +64,7 @@ class Options(BaseModel):
             return cls.model_validate_json(given) if isinstance(given, bytes) else cls.model_validate(given)
         except ValidationError as error:
             # What may be a text or a list says both; the one that looked further in is about what was sent.
-            first = max(error.errors(), key=lambda each: len(each["loc"]))
+            first = max(error.errors(include_url=False, include_input=False), key=lambda each: len(each["loc"]))
             place = ".".join(str(part) for part in first["loc"])
             message = f"{place}: {first['msg']}" if place else f"the body is no JSON object: {first['msg']}"
             raise RequestError(message, param=place or None) from None
