@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from sira_cli.errors import PictureError, SettingsError, SiraError
+from sira_cli.errors import PictureError, PictureMemoryError, SettingsError, SiraError
 from sira_cli.serve.jobs import Job, Logprob, Piece, Reply
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.protocol import ChatRequest, RequestError
@@ -166,7 +166,7 @@ def _line(content: dict[str, Any]) -> str:
 
 def as_request_error(error: Exception) -> RequestError:
     """Return what a client is told of an error; of one that nobody foresaw, only that there was one."""
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError | PictureMemoryError):
         message = "memory does not suffice for this now: try again later, or send a smaller picture"
         return RequestError(message, 503, code="out_of_memory")
     if isinstance(error, PictureError | SettingsError):

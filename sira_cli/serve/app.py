@@ -99,12 +99,8 @@ class Server:
         self.app.add_api_route("/metrics", self._counted, methods=["GET"], response_model=None)
         self.app.add_exception_handler(RequestError, self._refused)
         self.app.add_exception_handler(HTTPException, self._not_found)
-        for kind in (
-            SiraError,
-            MemoryError,
-            ClientDisconnect,
-            Exception,
-        ):  # the framework logs what is none of the first
+        # The framework logs errors that it knows as `Exception` alone.
+        for kind in (SiraError, MemoryError, ClientDisconnect, Exception):
             self.app.add_exception_handler(kind, self._broken)
 
     @asynccontextmanager

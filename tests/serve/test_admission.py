@@ -14,7 +14,7 @@ import openai
 import pytest
 from PIL import Image
 
-from sira_cli.errors import PictureError
+from sira_cli.errors import PictureError, PictureMemoryError
 from sira_cli.serve import pictures
 from sira_cli.serve.limits import Limits
 from sira_cli.serve.messages import Message
@@ -156,11 +156,12 @@ def test_pictures_that_are_needed_again_stay_open_or_are_opened_again(lvlm):
             assert [answer.choices[0].message.content for answer in answers] == [result.text for result in alone]
 
 
-def test_a_picture_that_memory_does_not_suffice_for(lvlm, monkeypatch):
+@pytest.mark.parametrize("error", [MemoryError(), PictureMemoryError("the picture: memory does not suffice")])
+def test_a_picture_that_memory_does_not_suffice_for(lvlm, monkeypatch, error):
     """It is not the picture's fault, and may be tried again."""
 
     def failing(name, data):
-        raise MemoryError
+        raise error
 
     with running(lvlm) as address:
         with monkeypatch.context() as patched:
