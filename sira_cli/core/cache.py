@@ -6,6 +6,7 @@ The shared layers 0..b-1 keep the model's own cache, which both streams read. Ea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,7 @@ from transformers.cache_utils import (
     StaticCache,
 )
 
+from sira_cli.core.mixers import Mixer
 from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.core.row_layers import LateRowLayer
 from sira_cli.core.static_cache import StaticLateLayer, open_slots
@@ -63,13 +65,18 @@ class LateLayer(RoomyLayer):
     """Keys and values of both streams for one of the K late layers.
 
     To transformers it looks like the full stream alone. It never slides: one window cannot serve both streams.
+
+    Attributes:
+        own: the model's own layer, whose place it takes.
+        streams: the rows of both streams.
+        cf: keys and values of the CF stream.
     """
 
     is_croppable = False
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, own: DynamicLayer, streams: Streams) -> None:
         super().__init__()
-        self.streams = streams
+        self.own, self.streams = own, streams
         self.cf = RoomyLayer()
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -81,18 +88,16 @@ class LateLayer(RoomyLayer):
         Raises:
             AttachError: the rows are not those that the fork announced.
         """
-        q = self.streams.full_rows - self.get_seq_length()
-        streams = q, key_states.shape[2] - q
-        full_keys, cf_keys = key_states.split_with_sizes(streams, 2)
-        full_values, cf_values = value_states.split_with_sizes(streams, 2)
-        keys, values = super().update(full_keys, full_values, *args, **kwargs)
-        stored, _ = self.cf.update(cf_keys, cf_values)
-        if stored.shape[2] != self.streams.cf_rows:
+        new = self.streams.full_rows - self.get_seq_length(), self.streams.cf_rows - self.cf.get_seq_length()
+        if key_states.shape[2] != sum(new):
             raise AttachError(
-                f"a late layer's cache holds {stored.shape[2]} rows of the CF stream, but the stream has "
-                f"{self.streams.cf_rows}: a cache filled inside `with attach(...)` cannot be used outside of it"
+                f"{key_states.shape[2]} rows arrived at a late layer's cache, not {new[0]} and {new[1]} of the two "
+                "streams: a cache filled inside `with attach(...)` cannot be used outside of it"
             )
-        return keys, values
+        full_keys, cf_keys = key_states.split_with_sizes(new, 2)
+        full_values, cf_values = value_states.split_with_sizes(new, 2)
+        self.cf.update(cf_keys, cf_values)
+        return super().update(full_keys, full_values, *args, **kwargs)
 
     def cf_rows(self) -> tuple[Tensor, Tensor]:
         """Return keys and values of the CF stream so far, `[B, H, T + steps, D]` each."""
@@ -100,6 +105,11 @@ class LateLayer(RoomyLayer):
         assert keys is not None
         assert values is not None
         return keys, values
+
+    def reset(self) -> None:
+        """Empty both streams."""
+        super().reset()
+        self.cf.reset()
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         """Let both streams follow the beams."""
@@ -126,11 +136,32 @@ class LateLayer(RoomyLayer):
 
 
 class LateSharedLayer(DummyLayer):
-    """A late layer that reads another one's keys and values, and has none of its own."""
+    """A late layer that reads another one's keys and values, and has none of its own. `own` as for `LateLayer`."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, own: DynamicLayer | DummyLayer, streams: Streams) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
-        self.streams = streams
+        self.own, self.streams = own, streams
+
+
+def own_layer(layer: Any) -> Any:
+    """Return the model's own layer, whose place a late one took, or which it is."""
+    if isinstance(layer, StaticLateLayer):
+        return layer.full
+    return layer.own if isinstance(layer, LateLayer | LateStateLayer | LateSharedLayer) else layer
+
+
+def share_layers(cache: Cache, boundary: int, mixers: Sequence[Mixer]) -> None:
+    """Make the first layers of an empty cache ordinary again, where an earlier fork with a larger K used them.
+
+    Raises:
+        UnsupportedModelError: the cache does not know that some layers have a recurrent state.
+    """
+    if not cache.layers and any(mixer.recurrent for mixer in mixers):
+        raise UnsupportedModelError(
+            f"this {type(cache).__name__} does not know which layers of the model have a recurrent state: leave out "
+            "past_key_values, or make it from the model's config, DynamicCache(config=model.config)"
+        )
+    cache.layers[:boundary] = map(own_layer, cache.layers[:boundary])
 
 
 def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Streams) -> None:
@@ -149,17 +180,17 @@ def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Strea
         raise UnsupportedModelError(f"{name} is not supported: leave out cache_implementation (a dynamic cache)")
     while len(cache.layers) < layers:
         cache.layers.append(DynamicLayer())
-    cache.layers[boundary:layers] = [_late_layer(layer, streams) for layer in cache.layers[boundary:layers]]
+    cache.layers[boundary:layers] = [_late_layer(own_layer(layer), streams) for layer in cache.layers[boundary:layers]]
 
 
 def _late_layer(layer: Any, streams: Streams) -> LateLayer | LateStateLayer | LateSharedLayer:
     """Return an empty layer for both streams in place of an empty one of the model's own."""
-    if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer, RoomyLayer, LateLayer):
-        return LateLayer(streams)
-    if type(layer) in (LinearAttentionLayer, LateStateLayer):
-        return LateStateLayer(streams, layer.number_of_states)
-    if type(layer) in (DummyLayer, LateSharedLayer):
-        return LateSharedLayer(streams)
+    if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer, RoomyLayer):
+        return LateLayer(layer, streams)
+    if type(layer) is LinearAttentionLayer:
+        return LateStateLayer(layer, streams)
+    if type(layer) is DummyLayer:
+        return LateSharedLayer(layer, streams)
     raise UnsupportedModelError(f"a cache with a {type(layer).__name__} is not supported: use a DynamicCache")
 
 
@@ -179,13 +210,12 @@ def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
         if type(layer) is LateLayer:
             old = layer.streams
             now = streams.setdefault(id(old), old.cut_back(texts, columns))
-            late = LateLayer(now)
+            late = LateLayer(layer.own, now)
             late.cf = _cut(RoomyLayer(), layer.cf, texts, now.cf_rows)
             layers.append(_cut(late, layer, texts, columns))
         elif type(layer) is LateSharedLayer:
-            layers.append(
-                LateSharedLayer(streams.setdefault(id(layer.streams), layer.streams.cut_back(texts, columns)))
-            )
+            now = streams.setdefault(id(layer.streams), layer.streams.cut_back(texts, columns))
+            layers.append(LateSharedLayer(layer.own, now))
         elif type(layer) is DummyLayer:
             layers.append(DummyLayer())
         elif type(layer) is DynamicLayer:

@@ -6,11 +6,10 @@ is a row of `FAMILIES` with its reason.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.core.mixers import Mixer, all_columns, find_mixers
+from sira_cli.core.mixers import Mixer, all_columns, arguments, find_mixers
 from sira_cli.errors import SettingsError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ FAMILIES = (
     Family("LLaVA-NeXT", "llava_next", "llava-hf/llava-v1.6-mistral-7b-hf"),
     Family("Pixtral (LLaVA)", "llava", "mistral-community/pixtral-12b"),
     Family("Mistral 3", "mistral3", "mistralai/Mistral-Small-3.1-24B-Instruct-2503"),
+    Family("Ministral 3", "mistral3", "mistralai/Ministral-3-8B-Instruct-2512"),
     Family("Qwen2-VL", "qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct"),
     Family("Qwen2.5-VL", "qwen2_5_vl", "Qwen/Qwen2.5-VL-7B-Instruct"),
     Family("Qwen3-VL", "qwen3_vl", "Qwen/Qwen3-VL-8B-Instruct", "fork after the DeepStack layers"),
@@ -69,16 +69,19 @@ POSITION_STATE = ("rope_deltas",)  # Qwen-VL: how far text positions lag behind,
 ROW_ARGUMENTS = (
     "position_embeddings",  # cosines and sines
     "per_layer_input",  # Gemma 3n: embeddings for each layer; Gemma 4 passes them by position
+    "position_ids",  # Ministral 3: queries scaled by position
 )
 # Settings of a model or of its text stack that the fork does not follow, where they are set.
 FOREIGN_SETTINGS = {
     "kv_lora_rank": "keeps compressed keys and values in its cache (latent attention)",  # Kimi K2.5, Mistral 4
     "deepstack_layer_map": "adds image features to the outputs of late layers",  # Granite 4 Vision
 }
-# Arguments of a decoder layer that bring the picture in another way than as rows of the text stack.
-FOREIGN_LAYER_ARGUMENTS = {
+# Arguments of modules in the text stack that bring the picture in another way than as rows, or treat its rows apart.
+FOREIGN_ARGUMENTS = {
     "cross_attention_states": "reads the image through cross-attention",
     "encoder_hidden_states": "reads the image through cross-attention",
+    "image_hidden_states": "reads the image through cross-attention",  # Idefics
+    "protein_kv_states": "reads proteins through cross-attention",  # Evolla
     "moe_mm_token_type_ids": "chooses experts by what kind of token a row is",  # Ernie 4.5 VL
 }
 
@@ -123,7 +126,7 @@ def check_config(config: Any, name: str) -> None:
     if getattr(text_config, "cross_attention_layers", None):
         raise _refusal(name, "it reads the image through cross-attention: there are no image tokens to drop")
     for setting, reason in FOREIGN_SETTINGS.items():
-        if getattr(text_config, setting, None) or getattr(config, setting, None):
+        if any(getattr(part, setting, None) for part in (config, *_layer_configs(text_config))):
             raise _refusal(name, f"it {reason}")
     foreign = set(getattr(text_config, "layer_types", None) or ()) - {*LAYER_TYPES, *RECURRENT_TYPES}
     if foreign:
@@ -157,12 +160,12 @@ def find_backbone(model: Any) -> Backbone:
     norm = next((getattr(decoder, norm) for norm in FINAL_NORMS if hasattr(decoder, norm)), None)
     if layers is None or norm is None:
         raise _refusal(name, "its text stack has no `layers` and final norm to hook")
+    for kind in {type(module) for module in decoder.modules() if module is not decoder}:
+        for argument in FOREIGN_ARGUMENTS.keys() & arguments(kind.forward):
+            raise _refusal(name, f"it {FOREIGN_ARGUMENTS[argument]}")
     mixers = find_mixers(layers, config.get_text_config(decoder=True))
-    if mixers is None:
-        raise _refusal(name, "its layers have no `self_attn` with a config")
-    for argument in inspect.signature(layers[0].forward).parameters:
-        if argument in FOREIGN_LAYER_ARGUMENTS:
-            raise _refusal(name, f"it {FOREIGN_LAYER_ARGUMENTS[argument]}")
+    if isinstance(mixers, str):
+        raise _refusal(name, mixers)
 
     attention = decoder.config._attn_implementation
     if attention not in ATTENTION:
@@ -194,6 +197,12 @@ def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:
             f"{backbone.first_boundary} layers (DeepStack): k must be at most {layers - backbone.first_boundary}"
         )
     return backbone, layers - k
+
+
+def _layer_configs(text_config: Any) -> list[Any]:
+    """Return the config of each decoder layer where they differ, else the one of all."""
+    own = getattr(text_config, "per_layer_config", None)  # a plain config of transformers has one per layer, too
+    return [text_config] if own is None else list(own)
 
 
 def _behind_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module, ...]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, StaticCache
 
 from sira_cli.core.attention import Split, two_streams
-from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, open_streams
+from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, open_streams, share_layers
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import FAMILIES, ROW_ARGUMENTS, check_static_cache, fork_place
 from sira_cli.core.forward_pass import OnStep, Pass
@@ -34,7 +34,6 @@ from sira_cli.core.last_rows import LastRows, last_rows_only
 from sira_cli.core.masks import cf_columns, cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.core.recurrent import two_states
 from sira_cli.core.rules import contrast, plausible
-from sira_cli.core.static_cache import share_layers
 from sira_cli.errors import AttachError, ImageTokenError, UnsupportedModelError, UntestedModelWarning
 
 _WARNED: WeakSet[nn.Module] = WeakSet()  # models of families that were not tested; Python's own `once` is per module
@@ -131,6 +130,7 @@ class Fork:
         self._behind_keys = backbone.behind_keys
         self._few_queries_in = self.k - 1 if backbone.few_queries and last_rows == 1 else None  # which late layer
         self.late_layers = backbone.decoder_layers[self.boundary :]
+        self._all_mixers = backbone.mixers
         self._mixers = backbone.mixers[self.boundary :]
         self._shares_keys = any(mixer.keys_from != layer for layer, mixer in enumerate(backbone.mixers))
         self._pass: Pass | None = None  # only while the model runs
@@ -187,7 +187,8 @@ class Fork:
         if is_prompt(cache, self.boundary, q):
             if isinstance(cache, StaticCache):
                 self.check_static(model)
-                share_layers(cache, self.boundary)
+            if cache is not None:
+                share_layers(cache, self.boundary, self._all_mixers)
             self._pass = Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
         elif q == 1:
             self._pass = Pass(q, None, None)

@@ -63,11 +63,14 @@ class Pass:
     def pack(self, rows: Any) -> Any:
         """Append the CF stream's rows to a tensor with one row per token of the full stream, `[B or 1, q, ...]`.
 
-        A tuple of such tensors is packed one by one; anything else (None in layers without positions) stays as it is.
+        A tuple of such tensors is packed one by one; anything else (None in layers without positions, or one position
+        for each of several axes) stays as it is.
         """
         if isinstance(rows, tuple):
             return tuple(map(self.pack, rows))
-        return self.once(rows, lambda: pack_rows(rows, self.cf_rows)) if isinstance(rows, Tensor) else rows
+        if not isinstance(rows, Tensor) or rows.shape[1] != self.q:
+            return rows
+        return self.once(rows, lambda: pack_rows(rows, self.cf_rows))
 
     def once(self, source: Tensor | None, pack: Callable[[], Any]) -> Any:
         """Return what `pack` makes of `source`. Layers share masks and embeddings, so each is packed once."""

@@ -8,7 +8,9 @@ recurrent    each stream has a state of its own (gated delta, convolution)    `s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +40,8 @@ def all_columns(mixers: Iterable[Mixer]) -> bool:
     return all(not mixer.recurrent and mixer.keys_from == layer for layer, mixer in enumerate(mixers))
 
 
-def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | None:
-    """Find the mixer of each decoder layer; None if one has neither attention with a config nor a known state.
+def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
+    """Find the mixer of each decoder layer, or say why the fork cannot follow one.
 
     Args:
         layers: the L decoder layers.
@@ -47,15 +49,29 @@ def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | None:
     """
     mixers = []
     for index, layer in enumerate(layers):
-        attention = getattr(layer, "self_attn", None)
-        state = next((getattr(layer, name) for name in RECURRENT if hasattr(layer, name)), None)
-        if attention is not None and hasattr(attention, "config") and state is None:
-            mixers.append(Mixer(attention, False, _key_source(index, text_config)))
-        elif state is not None and attention is None:
-            mixers.append(Mixer(state, True, index))
-        else:
-            return None
+        found = [name for name in ("self_attn", *RECURRENT) if getattr(layer, name, None) is not None]
+        if not found:
+            return f"its {type(layer).__name__} has neither `self_attn` nor a known state"
+        mixer = getattr(layer, found[0])
+        others = [name for name, part in layer.named_modules() if part not in (layer, mixer) and _mixes(part)]
+        if len(found) > 1 or others:
+            return f"its {type(layer).__name__} mixes rows in {' and '.join([*found, *others])}, not in one place"
+        if found[0] not in RECURRENT and not hasattr(mixer, "config"):
+            return f"the `self_attn` of its {type(layer).__name__} has no config"
+        recurrent = found[0] in RECURRENT
+        mixers.append(Mixer(mixer, recurrent, index if recurrent else _key_source(index, text_config)))
     return mixers
+
+
+def _mixes(module: nn.Module) -> bool:
+    """Return whether a module looks at more rows than one: it takes a mask or a cache."""
+    return any("mask" in name or name in ("past_key_values", "cache_params") for name in arguments(type(module).forward))
+
+
+@functools.cache
+def arguments(forward: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of what a class's `forward` takes."""
+    return tuple(inspect.signature(forward).parameters)
 
 
 def _key_source(index: int, text_config: Any) -> int:

@@ -17,39 +17,59 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, LinearAttentionLayer
+from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
 from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
 from sira_cli.core.streams import Streams
-from sira_cli.errors import UnsupportedModelError
+from sira_cli.errors import AttachError, UnsupportedModelError
 
 
-class LateStateLayer(LinearAttentionLayer):
-    """States of both streams for one late layer: along the batch those of the full stream, then those of the CF stream.
+class LateStateLayer(LinearAttentionCacheLayerMixin):
+    """One late layer of both streams. It has no state that the model could find outside of the fork.
 
     Attributes:
+        own: the model's own layer, whose place it takes.
         streams: the rows of both streams.
-        cf: the CF stream's states while the prompt runs.
+        states: along the batch those of the full stream, then those of the CF stream; in a prompt the full stream's.
     """
 
-    def __init__(self, streams: Streams, states: int) -> None:
-        super().__init__(number_of_states=states)
-        self.streams = streams
-        self.cf = LinearAttentionLayer(number_of_states=states)
+    def __init__(self, own: LinearAttentionLayer, streams: Streams) -> None:
+        super().__init__(number_of_states=own.number_of_states)
+        self.own, self.streams = own, streams
+        self.states = LinearAttentionLayer(number_of_states=own.number_of_states)
 
-    def stack(self) -> None:
+    def stack(self, cf: LinearAttentionLayer) -> None:
         """After the prompt: append the CF stream's states, `[B, ...]` -> `[2B, ...]`."""
-        for full, cf in ((self.conv_states, self.cf.conv_states), (self.recurrent_states, self.cf.recurrent_states)):
-            for index, state in full.items():
+        full = self.states
+        for both, text in ((full.conv_states, cf.conv_states), (full.recurrent_states, cf.recurrent_states)):
+            for index, state in both.items():
                 if state is not None:
-                    full[index] = torch.cat([state, cf[index]])  # type: ignore[list-item]
-        self.cf = LinearAttentionLayer(number_of_states=self.number_of_states)
+                    both[index] = torch.cat([state, text[index]])  # type: ignore[list-item]
+
+    def reset(self) -> None:
+        """Empty both streams."""
+        self.states = LinearAttentionLayer(number_of_states=self.number_of_states)
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         """Let both streams follow the beams."""
         both: Any = torch.cat([beam_idx, beam_idx + len(beam_idx)])
-        super().reorder_cache(both)
+        self.states.reorder_cache(both)
+
+    def update_conv_state(self, conv_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Refuse: a model that arrives here runs without the fork.
+
+        Raises:
+            AttachError: always.
+        """
+        raise AttachError("a cache filled inside `with attach(...)` cannot be used outside of it")
+
+    def update_recurrent_state(self, recurrent_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Refuse, as `update_conv_state`."""
+        return self.update_conv_state(recurrent_states)
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: there is no state."""
 
 
 def two_states(mixers: Sequence[nn.Module], running: Callable[[], Pass]) -> Iterator[Removable]:
@@ -72,7 +92,7 @@ class _BothStreams:
         self._running = running
         self._cf = torch.empty(0)  # [B, T, d] while a prompt's full stream runs
 
-    def before(self, mixer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(self, mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before the mixer: in a prompt leave it the full stream; in a step let the streams be texts of a batch."""
         now = self._running()
         hidden = kwargs.get("hidden_states", args[0] if args else None)  # [B, q + T, d]
@@ -82,9 +102,8 @@ class _BothStreams:
             hidden = torch.cat([hidden[:, :1], hidden[:, 1:]])  # [2B, 1, d]
         else:
             hidden, self._cf = hidden[:, : now.q], hidden[:, now.q :]  # [B, q, d], [B, T, d]
-        if "hidden_states" in kwargs:
-            return args, {**kwargs, "hidden_states": hidden}
-        return (hidden, *args[1:]), kwargs
+        late = _late(now, mixer)
+        return _called_with(mixer, args, kwargs, hidden, None if late is None else late.states)
 
     def after(self, mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
         """After the mixer: in a prompt run the CF stream; put the rows of both streams where the layer expects them."""
@@ -93,24 +112,35 @@ class _BothStreams:
             return torch.cat(output.chunk(2), dim=1)  # [B, 2, d]
         cf, self._cf = self._cf, torch.empty(0)
         live = now.streams.seen()  # [B, T], None: no fillers
-        changed: dict[str, Any] = {"attention_mask": None if live is None else live.to(cf.device)}
-        cache_name = next((name for name, value in kwargs.items() if isinstance(value, Cache)), None)
-        late = None
-        if cache_name is not None:
-            late = kwargs[cache_name].layers[mixer.layer_idx]
-            changed[cache_name] = _with_layer(kwargs[cache_name], mixer.layer_idx, late.cf)
-        if "hidden_states" in kwargs:
-            changed["hidden_states"] = cf
-        else:
-            args = (cf, *args[1:])
-        cf_output = mixer.forward(*args, **{**kwargs, **changed})  # not called as a module: that would come back here
-        if late is not None:
-            late.stack()
+        late = _late(now, mixer)
+        states = None if late is None else LinearAttentionLayer(number_of_states=late.number_of_states)
+        args, kwargs = _called_with(mixer, args, kwargs, cf, states)
+        kwargs["attention_mask"] = None if live is None else live.to(cf.device)
+        cf_output = mixer.forward(*args, **kwargs)  # not called as a module: that would come back here
+        if late is not None and states is not None:
+            late.stack(states)
         return torch.cat([output, cf_output], dim=1)  # [B, q + T, d]
 
 
-def _with_layer(cache: Cache, index: int, layer: Any) -> Cache:
-    """Return the same cache but for one layer."""
-    changed = copy.copy(cache)
-    changed.layers = [*cache.layers[:index], layer, *cache.layers[index + 1 :]]
-    return changed
+def _late(now: Pass, mixer: Any) -> LateStateLayer | None:
+    """Return what the cache has of a mixer; None without a cache."""
+    if now.cache is None:
+        return None
+    late = now.cache.layers[mixer.layer_idx]
+    assert isinstance(late, LateStateLayer)
+    return late
+
+
+def _called_with(
+    mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor, states: LinearAttentionLayer | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a mixer's arguments with other hidden states, and with a cache in which its layer has these states."""
+    changed = dict(kwargs)
+    for name, value in kwargs.items():
+        if isinstance(value, Cache):
+            changed[name] = copy.copy(value)
+            changed[name].layers = list(value.layers)
+            changed[name].layers[mixer.layer_idx] = states
+    if "hidden_states" in kwargs:
+        return args, {**changed, "hidden_states": hidden}
+    return (hidden, *args[1:]), changed

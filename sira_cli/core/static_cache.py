@@ -108,11 +108,6 @@ def full_layer(layer: Any) -> Any:
     return layer.full if isinstance(layer, StaticLateLayer) else layer
 
 
-def share_layers(cache: StaticCache, boundary: int) -> None:
-    """Make the first layers of an empty cache ordinary again, where an earlier fork with a larger K used them."""
-    cache.layers[:boundary] = map(full_layer, cache.layers[:boundary])
-
-
 def open_slots(cache: StaticCache, boundary: int, layers: int, streams: Streams) -> None:
     """Prepare layers b..L-1 of an empty static cache for both streams of a new prompt; reuse what is large enough.
 

@@ -21,6 +21,8 @@ from sira_cli.analysis.bench import random_models, shape_names
 from sira_cli.analysis.bench.figures import PAPER, BenchReport, Decoder, Row
 from sira_cli.analysis.bench.measure import Timing, cache_bytes, check_caches, measure, pictures, prompts
 from sira_cli.analysis.bench.run import bench
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.fork import attach
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import METHODS
 from sira_cli.methods.second_pass import SecondPass
@@ -28,8 +30,11 @@ from sira_cli.models import presets
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import load_processor
 from tests.support.calibrations import calibrated_for
+from tests.support.checkpoints import write_qwen
+from tests.support.checkpoints_gemma4 import write_gemma4
 from tests.support.checkpoints_other import WRITERS
-from tests.support.helpers import hooks
+from tests.support.decoding import case_of
+from tests.support.helpers import generate, hooks
 
 SMALL_TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
 SMALL_TEXT |= {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -339,6 +344,36 @@ def test_all_methods_but_those_that_cannot_follow_the_model(sira, tmp_path: Path
     assert code == 0, err
     assert "sid is left out: method sid ranks image tokens by the attention of layer 1" in err
     assert {row["method"] for row in json.loads(out)["rows"]} == {*METHODS} - {"sid", "ict", "maskcd"}
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("name", ["qwen3.5", "gemma4"])
+def test_layers_that_hold_states_or_nothing(sira, name: str, batch: int, tmp_path: Path):
+    folder = write_gemma4(tmp_path / name) if name == "gemma4" else write_qwen(tmp_path / name, "3.5")
+    given = ["-m", folder, "--dtype", "float32", "--max-new-tokens", 3, "--runs", 1, "-b", batch, "--image-tokens", 20]
+    code, out, err = sira("bench", *given, "--method", "sira,vcd", "--json")
+    assert code == 0, err
+    assert {row["method"] for row in json.loads(out)["rows"]} == {"greedy", "sira", "vcd"}
+
+
+def test_a_state_of_one_stream_is_noticed():
+    """The CF stream's, missing."""
+    case = case_of("Qwen3.5")
+    inputs, new = case.inputs, 3
+    prompt, text = 30, 14
+    lvlm = SimpleNamespace(model=case.model, layers=6, method="sira", find_image=lambda _: case.image, decoder=None)
+    cache = hf.DynamicCache(config=case.model.config)
+    with attach(case.model, SiraConfig(k=4)) as fork:
+        generate(case.model, inputs, past_key_values=cache, max_new_tokens=new)
+        check_caches(lvlm, inputs, fork, [cache], new)
+        state = cache.layers[3].states
+        columns = 2 * (prompt + new - 1 + text + new - 1)  # of two late attention layers, and none before the fork
+        states = 2 + 2 * 2  # of two recurrent layers before the fork, and of both streams in two behind it
+        size = state.conv_states[0][0].nbytes + state.recurrent_states[0][0].nbytes
+        assert cache_bytes(cache) == columns * 2 * 2 * 16 * 4 + states * size
+        state.conv_states[0] = state.conv_states[0][:1]
+        with pytest.raises(SiraError, match="not the decoder that should be measured"):
+            check_caches(lvlm, inputs, fork, [cache], new)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -50,9 +51,23 @@ def latent_attention() -> Any:
     return hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(**text))
 
 
+def mamba() -> Any:
+    return hf.BambaForCausalLM(hf.BambaConfig(**SMALL, mamba_n_heads=4, mamba_d_head=32, attn_layer_indices=[1]))
+
+
+def two_mixers() -> Any:
+    """A layer that reads its rows a second time, by another module."""
+    case = tiny.llava()
+    layers = case.model.get_decoder().layers
+    layers[2].again = copy.deepcopy(layers[2].self_attn)
+    return case.model
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
+        (mamba, "BambaDecoderLayer has neither `self_attn` nor a known state"),
+        (two_mixers, "LlamaDecoderLayer mixes rows in self_attn and again"),
         (mllama, "cross-attention"),
         (encoder_decoder, "encoder-decoder"),
         (latent_attention, "compressed keys and values"),

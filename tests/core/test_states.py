@@ -8,14 +8,15 @@ from transformers import DynamicCache
 
 from sira_cli.core.cache import cut_back
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
 from sira_cli.core.many_k import next_token
 from sira_cli.core.prefix import ImagePrefix
-from sira_cli.errors import UnsupportedModelError
+from sira_cli.errors import AttachError, UnsupportedModelError
 from sira_cli.methods import METHODS
 from tests.support import reference, tiny
 from tests.support.decoding import case_of
-from tests.support.helpers import generate, generate_sira, left_pad
+from tests.support.helpers import generate, generate_sira, hooks, left_pad
 from tests.support.prompts import family_prompts
 
 NAMES = ("Qwen3.5", "LFM2-VL", "Gemma 4 E")
@@ -41,6 +42,77 @@ def test_static_caches_are_refused(name: str):
     case = case_of(name)
     with pytest.raises(UnsupportedModelError, match=tiny.NO_COLUMNS[name]), attach(case.model, SiraConfig(k=3)):
         generate(case.model, case.inputs, cache_implementation="static")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "Gemma 4"])
+def test_a_cache_that_was_emptied_is_as_good_as_new(name: str):
+    """Also for another K: its layers were of both streams, and are then of one; without a fork they are refused."""
+    case = case_of(name)
+    cache = DynamicCache(config=case.model.config)
+    for k in (3, 5, 1):
+        expected, _ = generate_sira(case.model, case.inputs, SiraConfig(k=k))
+        found, _ = generate_sira(case.model, case.inputs, SiraConfig(k=k), past_key_values=cache)
+        assert torch.equal(found, expected)
+        cache.reset()
+    with attach(case.model, SiraConfig(k=3)):
+        generate(case.model, case.inputs, past_key_values=cache)
+    cache.reset()
+    with pytest.raises(AttachError, match="cannot be used outside"):
+        generate(case.model, case.inputs, past_key_values=cache)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("name", ["Qwen3.5", "LFM2-VL"])
+def test_states_taken_outside(name: str, k: int):
+    case = case_of(name)
+    cache = DynamicCache(config=case.model.config)
+    with attach(case.model, SiraConfig(k=k)):
+        generate(case.model, case.inputs, past_key_values=cache)
+    with pytest.raises(AttachError, match="cannot be used outside"):
+        case.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5", "LFM2-VL"])
+def test_a_cache_that_does_not_know_of_states_is_refused(name: str):
+    case = case_of(name)
+    with pytest.raises(UnsupportedModelError, match=r"DynamicCache\(config=model.config\)"), attach(case.model):
+        generate(case.model, case.inputs, past_key_values=DynamicCache())
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_error_in_mid_pass_leaves_nothing(name: str, steps: int):
+    """In the prompt, and in a step; before and after the mixers of late layers."""
+    case = case_of(name)
+    expected, _ = generate_sira(case.model, case.inputs, max_new_tokens=4)
+    calls = 0
+
+    def fail(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > steps:
+            raise ZeroDivisionError
+
+    for mixer in find_backbone(case.model).mixers[-2:]:
+        for register in (mixer.module.register_forward_pre_hook, mixer.module.register_forward_hook):
+            with attach(case.model, SiraConfig(k=3)):
+                handle, calls = register(fail), 0
+                with pytest.raises(ZeroDivisionError):
+                    generate(case.model, case.inputs)
+                handle.remove()
+                assert torch.equal(generate(case.model, case.inputs, max_new_tokens=4), expected)
+    assert hooks(case.model) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_beams_in_a_padded_batch(name: str):
+    case = case_of(name)
+    singles = family_prompts(name, case, 3)
+    beams = {"num_beams": 3, "num_return_sequences": 2}
+    for k in (1, 5):
+        with attach(case.model, SiraConfig(k=k)):
+            batch = generate(case.model, left_pad(singles), **beams)
+            assert torch.equal(batch, torch.cat([generate(case.model, single, **beams) for single in singles]))
 
 
 @pytest.mark.parametrize("method", ["opera", "sid"])

@@ -93,10 +93,15 @@ def pixtral() -> Tiny:
     return Tiny(model, with_mask(prompt(), pixel_values=pixels(1, 3, 32, 32), image_sizes=torch.tensor([[32, 32]])))
 
 
-def mistral3() -> Tiny:
+def mistral3(version: int = 1) -> Tiny:
+    text = {**TEXT, "model_type": "mistral", "sliding_window": None, "head_dim": 16}
+    if version == 2:  # Ministral 3: queries are scaled by their position
+        rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
+        rope.update(beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3)
+        text.update(model_type="ministral3", rope_parameters=rope)
     config = hf.Mistral3Config(
         vision_config={**PIXTRAL, "image_size": 64},
-        text_config={**TEXT, "model_type": "mistral", "sliding_window": None, "head_dim": 16},
+        text_config=text,
         image_token_index=IMAGE,
         spatial_merge_size=2,
     )
@@ -227,6 +232,7 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
     "LLaVA-NeXT": llava_next,
     "Pixtral (LLaVA)": pixtral,
     "Mistral 3": mistral3,
+    "Ministral 3": lambda: mistral3(2),
     "Qwen2-VL": lambda: qwen("2"),
     "Qwen2.5-VL": lambda: qwen("2.5"),
     "Qwen3-VL": lambda: qwen("3"),

@@ -16,10 +16,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import DummyLayer, DynamicCache, LinearAttentionLayer
 from transformers.generation.streamers import BaseStreamer
 
+from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Fork
+from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.core.static_cache import full_layer
 from sira_cli.errors import SiraError
 from sira_cli.methods.opera import Opera
@@ -139,6 +141,8 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
 def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], tokens: int) -> None:
     """Check that each layer of each stream holds its prompt and every new token but the last, for every beam.
 
+    A recurrent layer holds a state for each text and stream; a layer that shares another one's keys holds nothing.
+
     Raises:
         SiraError: one does not.
     """
@@ -154,7 +158,13 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
     wanted = [expected]
     if isinstance(decoding, SecondPass):
         wanted.append([(inputs[f"{BRANCH}input_ids"].shape[1] + new, 0)] * lvlm.layers)
-    found = [[(int(layer.get_seq_length()), _cf_rows(layer)) for layer in cache.layers] for cache in caches]
+    for rows in wanted:
+        for index, mixer in enumerate(find_backbone(lvlm.model).mixers):
+            if mixer.recurrent:
+                rows[index] = (prompts, prompts if rows[index][1] else 0)
+            elif mixer.keys_from != index:
+                rows[index] = (0, 0)
+    found = [[_rows(layer) for layer in cache.layers] for cache in caches]
     if found != wanted:
         raise SiraError(
             f"method {lvlm.method}: rows of (full, CF) per cache and layer are {found}, expected {wanted}: "
@@ -166,9 +176,9 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
 
 
 def cache_bytes(cache: Any) -> int:
-    """Return the size of keys and values in all layers and streams; in a static cache also unused rows."""
-    streams = [stream for layer in cache.layers for stream in _streams(layer)]
-    return sum(tensor.nbytes for stream in streams for tensor in (stream.keys, stream.values))
+    """Return the size of keys, values and states in all layers and streams; in a static cache also unused rows."""
+    stored = [each for layer in cache.layers for stream in _streams(layer) for each in _stored(stream)]
+    return sum(tensor.nbytes for tensor in stored if tensor is not None)
 
 
 def device_name(device: torch.device) -> str:
@@ -225,13 +235,30 @@ class _Clock(BaseStreamer):
             self.encoder = time.perf_counter() - self._start
 
 
-def _cf_rows(layer: Any) -> int:
-    return int(layer.cf.get_seq_length()) if hasattr(layer, "cf") else 0
+def _rows(layer: Any) -> tuple[int, int]:
+    """Return how many rows a layer holds of the full and of the CF stream; of states, for how many texts."""
+    if isinstance(layer, LateStateLayer):
+        both = len(_stored(layer.states)[0])
+        return both - both // 2, both // 2
+    if isinstance(layer, LinearAttentionLayer):
+        return len(_stored(layer)[0]), 0
+    if isinstance(layer, DummyLayer):
+        return 0, 0
+    return int(layer.get_seq_length()), int(layer.cf.get_seq_length()) if hasattr(layer, "cf") else 0
 
 
 def _streams(layer: Any) -> list[Any]:
-    """Return the layers that hold the keys and values of each stream."""
+    """Return the layers that hold what there is of each stream."""
+    if isinstance(layer, LateStateLayer):
+        return [layer.states]
     return [full_layer(layer), layer.cf] if hasattr(layer, "cf") else [layer]
+
+
+def _stored(layer: Any) -> list[Any]:
+    """Return a layer's tensors."""
+    if isinstance(layer, LinearAttentionLayer):
+        return [*layer.conv_states.values(), *layer.recurrent_states.values()]
+    return [layer.keys, layer.values]
 
 
 def _wait(device: torch.device) -> None:
