@@ -19,7 +19,8 @@ from sira_cli.cli import bench
 from sira_cli.cli.presets import shown_k
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.cli.throughput import print_throughput
-from sira_cli.core.families import FAMILIES
+from sira_cli.core.census import EXACT, REFUSED, UNSETTLED
+from sira_cli.core.families import FAMILIES, TESTED
 from sira_cli.demo import chosen, comparison, verified
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
 from sira_cli.demo.support import shipped
@@ -50,6 +51,23 @@ def families_table() -> str:
     rows = ["| family | `model_type` | for example | note |", "|---|---|---|---|"]
     rows += [f"| {row.name} | `{row.model_type}` | `{row.example}` | {row.note} |" for row in FAMILIES]
     return "\n".join(rows)
+
+
+def census() -> str:
+    """Return how each image-text-to-text type of transformers stands."""
+    whole = len(TESTED) + len(REFUSED) + len(UNSETTLED)
+    exact = ", ".join(f"`{kind}`" for kind in EXACT)
+    reasons = {reason: [kind for kind in REFUSED if REFUSED[kind] == reason] for reason in REFUSED.values()}
+    refused = [f"| {', '.join(f'`{kind}`' for kind in kinds)} | {reason} |" for reason, kinds in reasons.items()]
+    unsettled = [f"| `{kind}` | {reason} |" for kind, reason in UNSETTLED.items()]
+    counts = f"{len(TESTED)} exact, {len(REFUSED)} refused because of the reasons below, {len(UNSETTLED)} not settled"
+    lines = [
+        f"transformers 5.23 has {whole} image-text-to-text types: {counts}.",
+        f"Exact besides the families above: {exact}.",
+        "\n".join(["| refused | reason |", "|---|---|", *refused]),
+        "\n".join(["| not settled | runs with a warning: |", "|---|---|", *unsettled]),
+    ]
+    return "\n\n".join(lines)
 
 
 def methods_table() -> str:

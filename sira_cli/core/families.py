@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.core.census import EXACT, REFUSED, UNSETTLED
 from sira_cli.core.mixers import Mixer, all_columns, arguments, find_mixers
 from sira_cli.errors import SettingsError, UnsupportedModelError
 
@@ -56,6 +57,8 @@ FAMILIES = (
     ),
 )
 
+# Types that were compared with the reference.
+TESTED = {*EXACT, *(family.model_type for family in FAMILIES)}
 # The fork hands each late layer a 4-D mask; other implementations take none, or another kind.
 ATTENTION = ("sdpa", "eager")
 LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -94,7 +97,7 @@ class Backbone:
         decoder_layers: the L decoder layers.
         norm: the final norm.
         first_boundary: smallest b = L - K at which a fork is exact.
-        tested: its family is a row of `FAMILIES`.
+        tested: its type was compared with the reference.
         mixers: the token mixer of each of the L layers.
         behind_keys: modules of the last layer that treat each row by itself, other than those of keys and values;
             only those of which that is certain.
@@ -120,6 +123,8 @@ def check_config(config: Any, name: str) -> None:
     Raises:
         UnsupportedModelError: the fork cannot follow such a model.
     """
+    if config.model_type in REFUSED:
+        raise _refusal(name, REFUSED[config.model_type])
     if getattr(config, "is_encoder_decoder", False):
         raise _refusal(name, "it is an encoder-decoder: its decoder never holds the image tokens")
     text_config = config.get_text_config(decoder=True)
@@ -174,11 +179,18 @@ def find_backbone(model: Any) -> Backbone:
             "Load the model with attn_implementation='sdpa' (or 'eager')."
         )
     deepstack = getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ()
-    tested = config.model_type in {family.model_type for family in FAMILIES}
+    tested = config.model_type in TESTED
     # eager attention returns weights, perhaps those of all rows
     few_queries = tested and attention == "sdpa" and not mixers[-1].recurrent
     behind_keys = _behind_keys(layers[-1], mixers[-1], few_queries) if tested else ()
     return Backbone(layers, norm, max(1, len(deepstack)), tested, mixers, behind_keys, few_queries)
+
+
+def untested(model: Any) -> str:
+    """Return why nobody knows whether the fork follows a model exactly, whose type is not in `TESTED`."""
+    kind = model.config.model_type
+    reason = UNSETTLED.get(kind, f"{kind} is not among the {len(TESTED) + len(REFUSED) + len(UNSETTLED)} types tried")
+    return f"it was not compared with the reference in full ({reason})"
 
 
 def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:

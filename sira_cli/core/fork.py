@@ -26,7 +26,7 @@ from transformers.cache_utils import Cache, StaticCache
 from sira_cli.core.attention import Split, two_streams
 from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, open_streams, share_layers
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import FAMILIES, ROW_ARGUMENTS, check_static_cache, fork_place
+from sira_cli.core.families import ROW_ARGUMENTS, check_static_cache, fork_place, untested
 from sira_cli.core.forward_pass import OnStep, Pass
 from sira_cli.core.forward_pass import Step as Step  # known from here, too
 from sira_cli.core.hooks import Removable, attached_hooks
@@ -116,8 +116,8 @@ class Fork:
         if not backbone.tested and model not in _WARNED:
             _WARNED.add(model)
             warnings.warn(
-                f"{type(model).__name__} has the structure that SIRA needs, but its family is not among the "
-                f"{len(FAMILIES)} that were tested against the reference; check results with alpha = 0",
+                f"{type(model).__name__} has the structure that SIRA needs, but {untested(model)}; "
+                "check results with alpha = 0",
                 UntestedModelWarning,
                 stacklevel=4,
             )

@@ -65,7 +65,9 @@ def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
 
 def _mixes(module: nn.Module) -> bool:
     """Return whether a module looks at more rows than one: it takes a mask or a cache."""
-    return any("mask" in name or name in ("past_key_values", "cache_params") for name in arguments(type(module).forward))
+    return any(
+        "mask" in name or name in ("past_key_values", "cache_params") for name in arguments(type(module).forward)
+    )
 
 
 @functools.cache

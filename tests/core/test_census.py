@@ -1,0 +1,122 @@
+"""Every image-text-to-text type of transformers is exact, refused with the reason, or said not to be settled."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import pytest
+import torch
+import transformers as hf
+
+from sira_cli.core import families
+from sira_cli.core.census import EXACT, REFUSED, UNSETTLED
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import FAMILIES, check_config, find_backbone
+from sira_cli.core.fork import attach
+from sira_cli.core.image_tokens import ImageTokens
+from sira_cli.errors import SiraError, UnsupportedModelError, UntestedModelWarning
+from tests.support import census, reference, tiny
+from tests.support.helpers import generate_sira, left_pad
+
+STEPS = 3
+KNOWN = {*EXACT, *REFUSED, *UNSETTLED, *(family.model_type for family in FAMILIES)}
+BUILT = [kind for kind in EXACT if kind != "shieldgemma2"]
+
+
+@functools.cache
+def case_of(kind: str) -> tiny.Tiny:
+    return census.case_of(kind)
+
+
+def largest_k(case: tiny.Tiny) -> int:
+    backbone = find_backbone(case.model)
+    return min(5, len(backbone.decoder_layers) - backbone.first_boundary)
+
+
+def check_exact(case: tiny.Tiny, config: SiraConfig, caches: tuple[bool, ...] = (True, False)) -> None:
+    expected = reference.decode(case, config.k or 1, config.alpha, STEPS)
+    for use_cache in caches:
+        tokens, steps = generate_sira(case.model, case.inputs, config, max_new_tokens=STEPS, use_cache=use_cache)
+        assert tokens[0].tolist() == expected.tokens
+        torch.testing.assert_close(torch.cat([step.full for step in steps]), expected.full, atol=1e-4, rtol=0)
+        torch.testing.assert_close(torch.cat([step.cf for step in steps]), expected.cf, atol=1e-4, rtol=0)
+    assert float((expected.full - expected.cf).abs().max()) > 0.005
+
+
+def test_every_type_is_in_one_table():
+    tables = [*EXACT], [*REFUSED], [*UNSETTLED], sorted({family.model_type for family in FAMILIES})
+    assert len(KNOWN) == sum(map(len, tables))
+    assert {*census.TYPES} >= KNOWN
+
+
+@pytest.mark.parametrize("kind", BUILT)
+def test_exact_types(kind: str):
+    """All kinds of layers, and the whole grid of K and alpha, are in test_conformance.py."""
+    case = case_of(kind)
+    for k, alpha, caches in ((1, 1.0, (True,)), (3, 0.5, (True, False)), (largest_k(case), 0.5, (True,))):
+        check_exact(case, SiraConfig(k=k, alpha=alpha), caches)
+
+
+# Without a fork, too, a row of HunYuan-VL in a batch differs from the row alone by 4e-3.
+@pytest.mark.parametrize("kind", [kind for kind in BUILT if kind != "hunyuan_vl"])
+def test_exact_types_in_a_padded_batch(kind: str):
+    case = case_of(kind)
+    singles = [case.inputs, census.longer(case, 4)]
+    k = min(3, largest_k(case))
+    batch, steps = generate_sira(
+        case.model, census.stacked(kind, left_pad(singles), singles), SiraConfig(k=k), max_new_tokens=2
+    )
+    for row, single in enumerate(singles):
+        tokens, own = generate_sira(case.model, single, SiraConfig(k=k), max_new_tokens=2)
+        assert batch[row].tolist() == tokens[0].tolist()
+        for one, other in zip(steps, own, strict=True):
+            torch.testing.assert_close(one.full[row], other.full[0], atol=1e-4, rtol=0)
+            torch.testing.assert_close(one.cf[row], other.cf[0], atol=1e-4, rtol=0)
+
+
+def test_a_type_with_the_class_of_another():
+    assert census.TYPES["shieldgemma2"] == census.TYPES["gemma3"]
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_refused_types(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """By their config alone; and where a default model is built without weights, by its structure, too."""
+    with pytest.raises(UnsupportedModelError) as refusal:
+        check_config(type("Config", (), {"model_type": kind})(), "Model")
+    assert f"Model is not supported: {REFUSED[kind]}." in str(refusal.value)
+    model = census.without_weights(kind)
+    if model is None:
+        return
+    monkeypatch.setattr(families, "REFUSED", {})
+    with pytest.raises(UnsupportedModelError):
+        find_backbone(model)
+
+
+@pytest.mark.parametrize("kind", ["fast_vlm", "perception_lm"])
+def test_with_a_tower_that_stands_in(kind: str):
+    case = census.case_of(kind)
+    with pytest.warns(UntestedModelWarning, match=r"not compared .* in full \(exact with another picture tower"):
+        check_exact(case, SiraConfig(k=3))
+
+
+def test_the_text_stack_of_gemma_3n():
+    """AltUp keeps several hidden states per row; late layers share keys; its tower is left out."""
+    text = {**census.SMALL_TEXT, "num_kv_shared_layers": 2, "laurel_rank": 8, "intermediate_size": [128] * tiny.LAYERS}
+    text["layer_types"] = ["sliding_attention", "full_attention"] * 3
+    text["activation_sparsity_pattern"] = [0.9] + [0.0] * 5
+    config = hf.Gemma3nTextConfig(**{name: text[name] for name in text if hasattr(hf.Gemma3nTextConfig(), name)})
+    case = tiny.Tiny(tiny.build(config, hf.Gemma3nForCausalLM, scale=5.0), tiny.with_mask(tiny.prompt()))
+    for k in (1, 2, 3, 5):
+        check_exact(case, SiraConfig(k=k, image_tokens=ImageTokens(ids=(tiny.IMAGE,))))
+
+
+@pytest.mark.filterwarnings("ignore::sira_cli.errors.UntestedModelWarning")
+@pytest.mark.parametrize("kind", sorted({*census.TYPES} - KNOWN) or [None])
+def test_types_that_a_newer_transformers_adds(kind: str | None):
+    """They are judged by their structure, and none fails with another error than ours."""
+    model = None if kind is None else census.without_weights(kind)
+    if model is None:
+        pytest.skip("there are none, or their default models cannot be built")
+    with contextlib.suppress(SiraError), attach(model, SiraConfig(k=1)):
+        pass
