@@ -119,6 +119,19 @@ def too_long(path: Path) -> bool:
     return False
 
 
+def from_home(path: str | Path) -> Path:
+    """Return a path with the folder in the place of `~` or `~user`.
+
+    Raises:
+        SettingsError: there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        user = str(path).partition(os.sep)[0]
+        raise SettingsError(f"{path}: there is no user {user[1:]}: write ./{path} for a folder {user}") from None
+
+
 def relative(path: Path, folder: Path) -> str:
     """Return a path as seen from a folder; absolute if it is on another drive."""
     try:

@@ -92,7 +92,8 @@ def check_path(name: str, value: str | Path) -> None:
     Raises:
         typer.BadParameter: no file can have this name.
     """
-    from sira_cli.files import too_long
+    from sira_cli.errors import SettingsError
+    from sira_cli.files import from_home, too_long
 
     text = str(value)
     if "://" in text:
@@ -100,10 +101,9 @@ def check_path(name: str, value: str | Path) -> None:
     if too_long(Path(text)) or (name != "paths" and not os.path.lexists(text) and too_long(Path(text + _ROOM))):
         raise typer.BadParameter(f"{text[:40]}...: is too long for a file's name ({len(os.fsencode(text))} bytes)")
     try:
-        Path(text).expanduser()
-    except RuntimeError:
-        user = text.partition(os.sep)[0]
-        raise typer.BadParameter(f"{text}: there is no user {user[1:]}: write ./{text} for a folder {user}") from None
+        from_home(text)
+    except SettingsError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def read_batch_size(text: str) -> int | str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sira_cli.cli.console import note, verbosity
 from sira_cli.errors import SettingsError
+from sira_cli.files import from_home
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,7 +99,7 @@ def save_preset(preset: Preset, path: Path, description: str, holds: str) -> Non
     from sira_cli.files import replacing
     from sira_cli.models import presets
 
-    folder = Path(preset.model).expanduser()
+    folder = from_home(preset.model)
     changes = {
         "name": path.stem,
         "description": description,

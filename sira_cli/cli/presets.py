@@ -12,6 +12,7 @@ import typer
 from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.help import Command
 from sira_cli.errors import SettingsError
+from sira_cli.files import from_home
 
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
@@ -93,8 +94,8 @@ def new(
 ) -> None:
     """Print a preset for a model: K = L/2, its image tokens, its size."""
     set_verbosity(False, 0)
-    if Path(model).expanduser().is_dir():
-        model = str(Path(model).expanduser().resolve())  # so that the preset works from anywhere
+    if from_home(model).is_dir():
+        model = str(from_home(model).resolve())  # so that the preset works from anywhere
     from sira_cli.models import presets
     from sira_cli.models.inspection import inspect_model
     from sira_cli.models.preset import Preset, SiraSettings

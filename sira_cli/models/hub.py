@@ -26,6 +26,7 @@ from huggingface_hub.utils._paths import filter_repo_objects
 from huggingface_hub.utils._validators import validate_repo_id
 
 from sira_cli.errors import ModelNotFoundError
+from sira_cli.files import from_home
 from sira_cli.models.unusable import check_usable, is_weights
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
@@ -136,7 +137,7 @@ def find_config(model: str, revision: str = "main", *, offline: bool = False) ->
 
 def _as_folder(model: str) -> Path | None:
     """Return the folder that `model` names; None for a hub id."""
-    folder = Path(model).expanduser()
+    folder = from_home(model)
     if folder.is_dir():
         _check_folder(folder, model)
         if not (folder / "config.json").is_file():

@@ -11,6 +11,7 @@ import torch
 
 from sira_cli import methods
 from sira_cli.errors import SettingsError
+from sira_cli.files import from_home
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
 from sira_cli.models.calibrations import calibrated
@@ -68,7 +69,7 @@ def load(
     own = {name: settings.pop(name) for name in tuple(settings) if method.owns(name)}
     method = method.with_settings(**own)
     preset = preset.with_settings(**settings)
-    if preset.revision != "main" and (model_folder := Path(preset.model).expanduser()).is_dir():
+    if preset.revision != "main" and (model_folder := from_home(preset.model)).is_dir():
         raise SettingsError(f"revision {preset.revision!r} means nothing to a folder ({model_folder})")
     if compile:
         methods.check_compile(method, preset.generation.num_beams)

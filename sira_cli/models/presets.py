@@ -13,6 +13,7 @@ import yaml
 from platformdirs import user_cache_path, user_config_path
 
 from sira_cli.errors import SettingsError
+from sira_cli.files import from_home
 from sira_cli.models.preset import Preset, Prompts, nearest, validate
 
 # In the wheel the presets lie inside the package, in a checkout beside it.
@@ -78,7 +79,7 @@ def read(path: Path) -> Preset:
     values.setdefault("name", path.stem)
     preset = validate(values, str(path))
     if preset.model.startswith(("./", "../", "~")):
-        folder = (path.parent / Path(preset.model).expanduser()).resolve()
+        folder = (path.parent / from_home(preset.model)).resolve()
         preset = preset.model_copy(update={"model": str(folder)})
     return preset
 
@@ -90,7 +91,7 @@ def find(name: str) -> Preset:
         SettingsError: there is none; the message names the nearest.
     """
     if name.endswith((".yaml", ".yml")) or os.sep in name:
-        path = Path(name).expanduser()
+        path = from_home(name)
         if not path.is_file():
             raise SettingsError(f"preset file {name} does not exist (a model id or a folder goes to `model=`)")
         return read(path)
@@ -111,7 +112,7 @@ def resolve(source: str) -> Preset:
     """
     if source.endswith((".yaml", ".yml")) or source in available():
         return find(source)
-    if "/" in source or Path(source).expanduser().is_dir():
+    if "/" in source or from_home(source).is_dir():
         return for_model(source)
     return find(source)  # raises, with the nearest name
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import typer
 
+from sira_cli import load
 from sira_cli.cli import app
 from sira_cli.cli.option_values import MAY_BE_PATHS
+from sira_cli.errors import SettingsError
 
 ODD = {
     "~no-such-user/x": "there is no user no-such-user: write ./~no-such-user/x for a folder ~no-such-user",
@@ -93,3 +95,17 @@ def test_a_full_disk_at_stdout_is_said(args):
             [sys.executable, "-m", "sira_cli", *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert (done.returncode, done.stderr) == (1, "sira: stdout cannot be written: No space left on device\n")
+
+
+def test_a_preset_of_the_environment_and_models_of_presets_and_programs_name_users_too(sira, tmp_path, monkeypatch):
+    said = "~nouser/x: there is no user nouser: write ./~nouser/x for a folder ~nouser"
+    (tmp_path / "mine.yaml").write_text("model: ~nouser/x\n")
+    code, out, err = sira("presets", "check", tmp_path / "mine.yaml")
+    assert (code, out, err.splitlines()[-1]) == (2, "", f"sira: {said}")
+    with pytest.raises(SettingsError) as raised:
+        load("~nouser/x")
+    assert str(raised.value) == said
+    monkeypatch.setenv("SIRA_PRESET", "~nouser/x")
+    (tmp_path / "a.png").touch()
+    code, out, err = sira("caption", tmp_path / "a.png")
+    assert (code, out, err.splitlines()[-1]) == (2, "", f"sira: {said}")
