@@ -108,21 +108,21 @@ class Index:
     def __init__(self) -> None:
         """Make an empty one."""
         self._lock = threading.RLock()
-        self._table = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # a file without a name
-        for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE}"):
-            self._table.execute(f"PRAGMA {setting}")
-        self._table.execute(_TABLE)
-        self._table.execute("INSERT INTO items (number, name, method, nth, gone) VALUES (-1, '', '', -1, 1)")  # then 0
+        self._table = _new_table()
         self._place = 0
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Yield the table for a change. If that fails (the disk is full), it is empty after that: it has no journal."""
         with self._lock:
-            self._table.execute("BEGIN")
             try:
+                self._table.execute("BEGIN")
                 yield self._table
-            finally:
                 self._table.execute("COMMIT")
+            except BaseException:
+                self._table.close()
+                self._table, self._place = _new_table(), 0
+                raise
 
     def add(self, entries: Iterable[Entry], *, anew: bool = False) -> None:
         """Add captions; those that there are already get what is new about them.
@@ -211,3 +211,12 @@ class Index:
         query = f"SELECT number * 4 + decision FROM items WHERE {where} ORDER BY {SORTS[sort_by]}"
         with self._lock:
             return array("i", (row[0] for row in self._table.execute(query, wanted)))
+
+
+def _new_table() -> sqlite3.Connection:
+    table = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # a file without a name
+    for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE}"):
+        table.execute(f"PRAGMA {setting}")
+    table.execute(_TABLE)
+    table.execute("INSERT INTO items (number, name, method, nth, gone) VALUES (-1, '', '', -1, 1)")  # the next is 0
+    return table

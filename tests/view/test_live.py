@@ -14,6 +14,8 @@ import pytest
 
 from sira_cli.view import Collection, Edits
 from sira_cli.view.app import Viewer
+from sira_cli.view.live import Live
+from tests.support.asgi import served
 from tests.view.conftest import TOKEN, record, write
 
 
@@ -228,3 +230,50 @@ def test_bodies_that_are_no_queries(own, records):
         assert client.post("/api/shown", json=query).status_code == 422
     assert shown(client, words="'; DROP TABLE items; --") == []
     assert len(shown(client)) == 3
+
+
+def test_a_disk_that_is_full_is_said_so_and_all_is_read_when_it_is_not(folder):
+    source = write(folder / "many.jsonl", [record(number, id=f"n{number}") for number in range(5000)])
+    captions = Collection.open(source)
+    captions.index.ask("PRAGMA max_page_count = 20")
+    viewer = Viewer(captions, Edits(captions.edits_file), token=TOKEN)
+    viewer.live.start()
+    deadline = time.monotonic() + 60
+    while viewer.live.trouble is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "many.jsonl: its index cannot be written: database or disk is full" in str(viewer.live.trouble)
+    assert len(captions) == 0
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with (
+        served(viewer.app) as address,
+        httpx.Client(base_url=address, headers=headers, trust_env=False, verify=False) as client,
+    ):
+        assert until(client, trouble="", done=1)["total"] == 5000  # there is place again
+
+
+def test_a_text_file_that_the_page_writes_is_not_read_again(folder):
+    place = folder / "pictures"
+    (place / "0.txt").write_text("One.")
+    captions = Collection.read(place)
+    live = Live(captions, Edits(captions.edits_file, sidecars=".txt"), None)
+    live.update()
+    version = captions.version
+    live.edits.change(captions.item(0), seen=0, text="Two.")
+    live.note_change()
+    live.update()
+    assert (place / "0.txt").read_text() == "Two.\n"
+    assert (captions.version, captions.items[0].text) == (version, "One.")  # as it came
+    assert [one >> 2 for one in captions.index.shown(["two"], "edited")] == [0]
+    (place / "1.txt").write_text("By another program.")
+    live.update()
+    assert captions.items[1].text == "By another program."
+
+
+def test_a_folder_of_many_files_keeps_few_of_them_open(folder):
+    for number in range(200):
+        write(folder / f"{number:03}.jsonl", [record(number, id=f"n{number}")])
+    before = len([*Path("/proc/self/fd").iterdir()])
+    captions = Collection.read(folder)
+    assert [item.id for item in captions.items] == [f"n{number}" for number in range(200)]
+    assert len([*Path("/proc/self/fd").iterdir()]) - before < 100
