@@ -54,6 +54,8 @@ class Opener:
                 self._fail(job, error)
                 continue
             with self._changed:
+                if job.gone:  # meanwhile
+                    job.pictures.close()
                 self._opened.append(job.pictures)
                 self._changed.notify_all()
 

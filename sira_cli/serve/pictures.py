@@ -49,9 +49,10 @@ class Received:
             PictureError: one is damaged.
         """
         with self._lock:
-            if self._images is None:
-                self._images = [decode_picture(name, data)[0] for name, data in self._files.items()]
-            return self._images
+            images = self._images
+            if images is None:
+                images = self._images = [decode_picture(name, data)[0] for name, data in self._files.items()]
+            return images
 
     @property
     def image(self) -> Image.Image:
@@ -60,14 +61,15 @@ class Received:
         return image
 
     def close(self) -> None:
-        """Give back the memory of the samples; whoever needs them later opens them again."""
-        with self._lock:
-            self._images = None
+        """Give back the memory of the samples; whoever needs them later opens them again.
+
+        The event loop calls it, so it does not wait for a thread that opens them now.
+        """
+        self._images = None
 
     def forget(self) -> None:
         """Give back all memory, once the last text about them has ended."""
-        with self._lock:
-            self._images, self._files = None, {}
+        self._images, self._files = None, {}
 
 
 def receive(urls: Sequence[str], limits: Limits, downloaded: Mapping[str, bytes]) -> Received:

@@ -201,6 +201,29 @@ def test_files_are_opened_when_they_are_needed_and_forgotten_at_the_end():
         torn.open()
 
 
+def test_closing_does_not_wait_for_a_picture_that_is_being_opened(monkeypatch):
+    """The event loop closes pictures whose client has gone."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(name, data):
+        begun.set()
+        may_end.wait(60)
+        return square(1), ()
+
+    monkeypatch.setattr(pictures, "decode_picture", slow)
+    received = receive([data_uri(PICTURES[0])], Limits(), {})
+    opening, closing = threading.Thread(target=received.open), threading.Thread(target=received.close)
+    opening.start()
+    begun.wait(60)
+    closing.start()
+    closing.join(10)
+    closed = not closing.is_alive()
+    may_end.set()
+    opening.join()
+    assert closed
+    assert received.is_open  # by who opened it, who looks whether it is still wanted
+
+
 def test_a_message_forgets_what_its_pictures_are():
     message = Message.model_validate(said()[0])
     message.forget_pictures()
