@@ -100,6 +100,7 @@ def test_with_a_tower_that_stands_in(kind: str):
         check_exact(case, SiraConfig(k=3))
 
 
+@pytest.mark.filterwarnings("ignore::sira_cli.errors.UntestedModelWarning")  # a text model is none of the types
 def test_the_text_stack_of_gemma_3n():
     """AltUp keeps several hidden states per row; late layers share keys; its tower is left out."""
     text = {**census.SMALL_TEXT, "num_kv_shared_layers": 2, "laurel_rank": 8, "intermediate_size": [128] * tiny.LAYERS}
