@@ -49,7 +49,7 @@ def test_cached_equals_uncached(family: tiny.Tiny):
     # A recurrent state is computed in chunks for a prompt and row by row in steps, which rounds in another way.
     state = any(mixer.recurrent for mixer in find_backbone(family.model).mixers)
     for one, other in zip(cached_steps, uncached_steps, strict=True):
-        torch.testing.assert_close(one.contrast, other.contrast, atol=1e-4 if state else 3e-5, rtol=0)
+        torch.testing.assert_close(one.contrast, other.contrast, atol=1e-4 if state else 5e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("k", "cache"), [(1, None), (3, None), (5, None), (3, "static")])

@@ -167,7 +167,7 @@ def test_experts_get_all_rows():
 
 def test_a_family_that_was_not_tested_runs_whole(monkeypatch):
     case = tiny.llava()
-    monkeypatch.setattr("sira_cli.core.families.FAMILIES", ())
+    monkeypatch.setattr("sira_cli.core.families.TESTED", set())
     layer = case.model.get_decoder().layers[-1]
     with pytest.warns(match="not among the"), attach(case.model, SiraConfig(k=3)):  # noqa: SIM117 # hooks come first
         with rows_of(**parts(layer)) as seen:
