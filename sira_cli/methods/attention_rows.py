@@ -45,6 +45,8 @@ def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: st
         "attention_mask": mask,
         "past_key_values": _Stored(stored.keys, stored.values),
     }
+    if isinstance(kwargs.get("position_ids"), Tensor):
+        last_rows["position_ids"] = kwargs["position_ids"][..., -rows:]
     config = attention.config
     implementation = config._attn_implementation
     config._attn_implementation = "eager"
