@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sira_cli.core.families import find_backbone
+from sira_cli.core.families import FAMILIES
 
 MOST = 4  # pictures; some methods encode each of them twice, the second time changed
 
@@ -35,14 +35,15 @@ class EncodedPictures:
     def used_by(self, model: Any, pictures: int) -> Iterator[None]:
         """Let `model` encode no picture inside this context whose features are here.
 
-        Nothing is kept of models of families that were not tested: their encoders may give something else.
+        Nothing is kept of models outside `FAMILIES`: their encoders may give something else.
 
         Args:
             model: a Hugging Face LVLM. Its method that encodes pictures is covered for the time being.
             pictures: how many a batch holds.
         """
         body = model.base_model
-        if not find_backbone(model).tested or "get_image_features" in vars(body):
+        known = any(family.model_type == model.config.model_type for family in FAMILIES)
+        if not known or "get_image_features" in vars(body):
             yield
             return
         encode = body.get_image_features

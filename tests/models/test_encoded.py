@@ -149,9 +149,9 @@ def test_few_pictures_are_kept(llava: tiny.Tiny):
     assert len(runs) == MOST + 2  # the first one again, the last one not
 
 
-def test_a_family_that_was_not_tested_encodes_each_time(monkeypatch):
+def test_a_type_outside_the_families_encodes_each_time(monkeypatch):
     case = tiny.llava()
-    monkeypatch.setattr("sira_cli.core.families.FAMILIES", ())
+    monkeypatch.setattr("sira_cli.models.encoded.FAMILIES", ())
     with encodings(case.model) as runs, EncodedPictures().used_by(case.model, 1), torch.no_grad():
         for _ in range(2):
             case.model(**case.inputs)
