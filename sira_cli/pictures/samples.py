@@ -14,7 +14,7 @@ from PIL import ExifTags, Image, ImageOps
 
 BOUND = 2**26  # pixels; half the width and height is still more than any model reads
 SMALL = 32  # pixels; a patch of a vision encoder has 14 to 32
-_STRIP = 2**20  # pixels
+_STRIP = 2**18  # pixels
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

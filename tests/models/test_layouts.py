@@ -99,7 +99,7 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter(name, layout):
     for view in ("full", "cf"):
         found = [getattr(step, view)[0] for step in steps[:2]]
         assert max(float((one - two).abs().max()) for one, two in zip(found, getattr(slow, view), strict=True)) < 1e-3
-    assert float((slow.full - slow.cf).abs().max()) > 0.1
+    assert float((slow.full - slow.cf).abs().max()) > 0.05
     greedy = lvlm.under(preset.method("greedy")).generate(inputs)
     plain = lvlm.model.generate(
         **inputs, generation_config=GenerationConfig(do_sample=False, max_new_tokens=3, pad_token_id=0)

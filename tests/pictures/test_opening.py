@@ -230,19 +230,20 @@ def test_a_giant_picture_of_any_kind_is_reduced(photo, tmp_path, monkeypatch, mo
     assert difference(reduced, whole.reduce(2)) < 3
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process begins with its parent's peak of memory")
 @pytest.mark.parametrize(("mode", "suffix"), [("I;16", "png"), ("RGB", "jpg"), ("RGBA", "png")])
 def test_a_giant_picture_takes_no_giant_memory(tmp_path, mode, suffix):
     """12,000 x 12,000 pixels."""
     path = tmp_path / f"giant.{suffix}"
     script = f"""
-import resource
-from PIL import Image
+from pathlib import Path
 from sira_cli.pictures.sources import open_picture
 size = open_picture({str(path)!r}).image.size
-print(size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+lines = Path("/proc/self/status").read_text().splitlines()
+print(size, next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")))
 """
     save(Image.new(mode, (12_000, 12_000)), path, **({"compress_level": 1} if suffix == "png" else {}))
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
     size, _, peak = run.stdout.rpartition(" ")
     assert size == "(6000, 6000)"
-    assert int(peak) < (4 if mode == "RGBA" else 2.5) * 6 * 12_000**2
+    assert int(peak) < 9 * 12_000**2

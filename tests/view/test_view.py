@@ -270,7 +270,9 @@ def test_the_command_prints_its_address_and_ends_well(records, sent, code):
 def test_what_was_found_is_counted_in_words_that_fit(folder, capsys, number, said):
     lines = [json.dumps(record(7 + each, text="Gone.")) for each in range(number)] + ["{torn"] * number
     (folder / "a.jsonl").write_text("\n".join(lines))
-    say_found(Collection.read(folder / "a.jsonl"))
+    captions = Collection.read(folder / "a.jsonl")
+    captions.look_for_pictures()
+    say_found(captions)
     lines = capsys.readouterr().err.splitlines()
     assert [line[len("sira: ") :][: len(words)] for line, words in zip(lines, said, strict=True)] == said
     assert lines[1:] == [f"sira: {words}" for words in said[1:]]
