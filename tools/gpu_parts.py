@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.core.forward_pass import Step
@@ -39,15 +40,15 @@ def conformance(dtype: str, tiny: bool) -> dict[str, Any]:
     In float32 the tokens are equal, and the logits of both streams within `TOLERANCE`. In 16 bits, the fork is at most
     twice as far from Algorithm 1 in float32 as Algorithm 1 in 16 bits is, up to the first token that differs.
     """
-    families, reference = (importlib.import_module(f"tests.support.{name}") for name in ("tiny", "reference"))
+    families = importlib.import_module("tests.support.tiny")
     device, precision = torch.device("cpu" if tiny else "cuda"), getattr(torch, dtype)
     torch.backends.cudnn.allow_tf32 = False
     rows = []
     for name, build in list(families.FAMILIES.items())[: 3 if tiny else None]:
         for k in build().boundaries[: 1 if tiny else None]:
-            exact = _algorithm(reference, _placed(build(), device, torch.float32, precision), k, device)
+            exact = reference.decode(_placed(build(), device, torch.float32, precision), k, 0.5, STEPS)
             case = _placed(build(), device, precision, precision)
-            slow = exact if precision == torch.float32 else _algorithm(reference, case, k, device)
+            slow = exact if precision == torch.float32 else reference.decode(case, k, 0.5, STEPS)
             row = {"family": name, "k": k, **_compared(case, k, exact, slow, families.SUPPRESS)}
             print(json.dumps(row), flush=True)
             rows.append(row)
@@ -68,11 +69,6 @@ def _placed(case: Any, device: torch.device, dtype: torch.dtype, rounded: torch.
         for name, value in case.inputs.items()
     }
     return type(case)(model, inputs, case.grown, case.boundaries)
-
-
-def _algorithm(reference: Any, case: Any, k: int, device: torch.device) -> Any:
-    with device:  # its masks are made there
-        return reference.decode(case, k, 0.5, STEPS)
 
 
 def _compared(case: Any, k: int, exact: Any, slow: Any, suppress: list[int]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from safetensors import safe_open
 
 from sira_cli.analysis.calibration.batches import each_picture
 from sira_cli.analysis.calibration.maskcd import calibrate, measure_mass, recorded_mass
+from sira_cli.core.reference import extend
 from sira_cli.errors import AttachError, PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.methods.maskcd import MASS
@@ -23,7 +24,6 @@ from sira_cli.pictures.sources import as_picture
 from tests.support import tiny
 from tests.support.decoding import case_of
 from tests.support.helpers import generate, hooks
-from tests.support.reference import extend
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
 

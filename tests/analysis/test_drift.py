@@ -28,13 +28,14 @@ from sira_cli.analysis.drift.measure import (
 from sira_cli.analysis.drift.plot import draw
 from sira_cli.analysis.drift.profiles import DriftReport, Estimate, FailedFile, Profile
 from sira_cli.cli.drift import _print
+from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.rules import kl_divergence
 from sira_cli.errors import ImageTokenError, PictureError, SettingsError
 from sira_cli.models.loading import load
 from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
-from tests.support import reference, tiny
+from tests.support import tiny
 from tests.support.helpers import generate_sira, hooks
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))

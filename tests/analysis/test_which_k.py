@@ -14,6 +14,7 @@ from torch import Tensor
 from sira_cli.analysis.calibration.k_report import KReport, agreement
 from sira_cli.analysis.calibration.which_k import Divergences, choose_k, measure_divergence, text_divergence
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.reference import counterfactual, extend
 from sira_cli.errors import SiraError
 from sira_cli.models import presets
 from sira_cli.models.loading import load
@@ -23,7 +24,6 @@ from tests.support.checkpoints import write_qwen
 from tests.support.decoding import case_of
 from tests.support.helpers import hooks, left_pad
 from tests.support.prompts import llava_prompts
-from tests.support.reference import counterfactual, extend
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
 TEXT = [11, 57, 23]

@@ -9,14 +9,14 @@ import pytest
 import torch
 import transformers as hf
 
-from sira_cli.core import families
+from sira_cli.core import families, reference
 from sira_cli.core.census import EXACT, REFUSED, UNSETTLED
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import FAMILIES, check_config, find_backbone
 from sira_cli.core.fork import attach
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SiraError, UnsupportedModelError, UntestedModelWarning
-from tests.support import census, reference, tiny
+from tests.support import census, tiny
 from tests.support.helpers import generate_sira, left_pad
 
 STEPS = 3

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import FAMILIES
 from sira_cli.core.fork import Step, attach
-from tests.support import reference, tiny
+from tests.support import tiny
 from tests.support.helpers import generate_sira
 
 STEPS = 6

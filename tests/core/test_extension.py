@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Fork, Pass, Step, attach, attached
 from sira_cli.core.masks import text_rows
-from tests.support import reference, tiny
+from tests.support import tiny
 from tests.support.helpers import generate, hooks
 
 K = 3

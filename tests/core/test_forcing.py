@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from sira_cli.core import forcing as scoring
+from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.forcing import score
 from sira_cli.errors import UnsupportedModelError
-from tests.support import reference, tiny
+from tests.support import tiny
 from tests.support.helpers import left_pad
 
 TEXT = [11, 57, 33, 7, 42]

@@ -7,9 +7,10 @@ import torch
 from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
+from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
-from tests.support import reference, tiny
+from tests.support import tiny
 from tests.support.helpers import SlowContrast, generate, generate_sira
 
 K, ALPHA = 3, 1.0

@@ -11,10 +11,11 @@ import transformers as hf
 from torch import nn
 from transformers import DynamicCache
 
+from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
-from tests.support import reference, tiny
+from tests.support import tiny
 from tests.support.helpers import generate_sira, left_pad
 from tests.support.prompts import qwen_prompts
 

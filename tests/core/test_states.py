@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from sira_cli.core import reference
 from sira_cli.core.cache import cut_back
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
@@ -14,7 +15,7 @@ from sira_cli.core.many_k import next_token
 from sira_cli.core.prefix import ImagePrefix
 from sira_cli.errors import AttachError, UnsupportedModelError
 from sira_cli.methods import METHODS
-from tests.support import reference, tiny
+from tests.support import tiny
 from tests.support.decoding import case_of
 from tests.support.helpers import generate, generate_sira, hooks, left_pad
 from tests.support.prompts import family_prompts

@@ -8,10 +8,11 @@ from torch._dynamo.utils import counters
 from transformers import CompileConfig, StaticCache
 from transformers.cache_utils import StaticLayer
 
+from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
 from sira_cli.core.static_cache import CF_ROWS, ReusedCache, StaticLateLayer
-from tests.support import reference, tiny
+from tests.support import tiny
 from tests.support.helpers import generate, generate_sira
 from tests.support.prompts import gemma_prompts, llava_prompts
 

@@ -11,8 +11,9 @@ import torch
 from transformers import GenerationConfig
 
 from sira_cli import GenerationSettingsWarning, SiraConfig, attach
+from sira_cli.core import reference
 from sira_cli.methods import attaching
-from tests.support import reference, tiny
+from tests.support import tiny
 
 ROOT = Path(__file__).parents[2]
 # As the hub's generation_config.json have them.

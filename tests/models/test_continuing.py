@@ -14,12 +14,12 @@ from transformers import LogitsProcessor
 from sira_cli import load
 from sira_cli.core.forcing import followed
 from sira_cli.core.prefix import BIDIRECTIONAL
+from sira_cli.core.reference import counterfactual
 from sira_cli.models.forbidding import Given
 from sira_cli.models.second_look import SecondLook
 from sira_cli.models.starts import Start, Trail
 from tests.support.checkpoints import write_llava, write_qwen
 from tests.support.checkpoints_other import WRITERS
-from tests.support.reference import counterfactual
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 CHELSEA = Image.fromarray(data.chelsea())

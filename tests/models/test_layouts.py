@@ -14,10 +14,11 @@ from skimage import data
 from transformers import AutoConfig, GenerationConfig
 
 from sira_cli import Preset, load
+from sira_cli.core import reference
 from sira_cli.models import presets
 from sira_cli.models.inspection import inspect_model
 from sira_cli.models.processors import chat_inputs, load_processor
-from tests.support import layouts, reference
+from tests.support import layouts
 from tests.support.tiny_parts import TinyPrompt
 
 QUESTION = "Is there a cat on the table?"

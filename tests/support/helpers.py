@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LogitsProcessor
 
+from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
-from tests.support import reference, tiny
+from tests.support import tiny
 
 SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.support.reference import extend
+from sira_cli.core.reference import extend
 from tests.support.tiny import SUPPRESS, Tiny
 
 NEVER = -1e9

@@ -72,6 +72,10 @@ class Tiny:
     def image(self) -> Tensor:
         return self.inputs["input_ids"] == IMAGE
 
+    @property
+    def silent(self) -> list[int]:
+        return SUPPRESS
+
 
 def prompt(images: int = 16, before: int = 5, after: int = 9, seed: int = 0) -> Tensor:
     """`[1, S]` random text with `images` image tokens behind `before` text tokens."""

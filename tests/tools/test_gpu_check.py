@@ -13,7 +13,8 @@ import torch
 
 from sira_cli.analysis.bench.figures import BenchReport
 from sira_cli.analysis.bench.throughput import ThroughputReport
-from tests.support import reference, tiny
+from sira_cli.core import reference
+from tests.support import tiny
 from tools import gpu_check, gpu_parts
 from tools.gpu_check import Part, all_parts, run_part
 

@@ -1,20 +1,48 @@
-"""Algorithm 1 by the letter, slow and plain: the yardstick for `sira_cli.core.fork`.
+"""Algorithm 1 by the letter, slow and plain: the yardstick for `sira_cli.core.fork`, here and on the user's machine.
 
 No cache and no packing: at each step the whole sequence runs twice, once as it is and once with the
 S x S mask M^cf of Eq. 2 in layers b..L-1, where rows and columns of image positions are set to a large
-negative value. Layers, norm and head are the model's own. It shares no code with the package.
+negative value. Layers, norm and head are the model's own. It shares no code with the fork.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.support.tiny import SUPPRESS, Tiny
+
+class Prompt(Protocol):
+    """A model and one unpadded prompt for it."""
+
+    @property
+    def model(self) -> Any:
+        """The Hugging Face model."""
+        ...
+
+    @property
+    def inputs(self) -> Mapping[str, Tensor]:
+        """What its processor makes of the prompt: `input_ids [1, S]`, `attention_mask [1, S]`, pixels, ..."""
+        ...
+
+    @property
+    def image(self) -> Tensor:
+        """P_img, bool `[1, S]`."""
+        ...
+
+    @property
+    def grown(self) -> Mapping[str, int]:
+        """The value that further inputs with one entry per token (token types) take for generated tokens."""
+        ...
+
+    @property
+    def silent(self) -> Sequence[int]:
+        """Tokens that are never generated, as `suppress_tokens` says it: a generated image token would be text."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -27,31 +55,41 @@ class Reference:
 
 
 @torch.no_grad()
-def decode(tiny: Tiny, k: int, alpha: float, steps: int) -> Reference:
-    """Greedy Algorithm 1 on one unpadded prompt."""
-    inputs, image = dict(tiny.inputs), tiny.image
-    tokens, full, cf = [], [], []
-    for _ in range(steps):
-        z_full = tiny.model(**inputs, use_cache=False).logits[0, -1].float()
-        z_cf = counterfactual(tiny.model, inputs, image, k)
+def decode(prompt: Prompt, k: int, alpha: float, steps: int, follow: Sequence[int] | None = None) -> Reference:
+    """Decode by greedy Algorithm 1.
+
+    Args:
+        prompt: the model and its inputs.
+        k: number of layers after the fork, K.
+        alpha: contrast strength.
+        steps: number of tokens, T.
+        follow: the text to go on with, at least T - 1 tokens, whatever is picked; None: what is picked.
+    """
+    inputs, image = dict(prompt.inputs), prompt.image
+    tokens: list[int] = []
+    full, cf = [], []
+    for step in range(steps):
+        z_full = prompt.model(**inputs, use_cache=False).logits[0, -1].float()
+        z_cf = counterfactual(prompt.model, inputs, image, k)
         z_cd = (1 + alpha) * z_full - alpha * z_cf
-        z_cd[SUPPRESS] = -torch.inf  # as `suppress_tokens` does: a generated image token would be text
+        z_cd[list(prompt.silent)] = -torch.inf
         tokens.append(int(z_cd.argmax()))
         full.append(z_full)
         cf.append(z_cf)
-        inputs = extend(inputs, tokens[-1], tiny.grown)
-        image = F.pad(image, (0, 1), value=False)  # generated tokens are text
+        if step + 1 < steps:
+            inputs = extend(inputs, tokens[-1] if follow is None else follow[step], prompt.grown)
+            image = F.pad(image, (0, 1), value=False)  # generated tokens are text
     return Reference(tokens, torch.stack(full), torch.stack(cf))
 
 
-def counterfactual(model: Any, inputs: dict[str, Tensor], image: Tensor, k: int) -> Tensor:
+def counterfactual(model: Any, inputs: Mapping[str, Tensor], image: Tensor, k: int) -> Tensor:
     """z_cf of the last row, `[V]`: layers b..L-1 under M^cf; image rows neither write nor read recurrent states."""
 
     def mask_image(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden, causal = args[0], kwargs["attention_mask"]
         size = hidden.shape[-2]
         if causal is None:
-            causal = torch.ones(size, size, dtype=torch.bool).tril()[None, None]
+            causal = torch.ones(size, size, dtype=torch.bool, device=hidden.device).tril()[None, None]
         if causal.dtype == torch.bool:
             causal = torch.where(causal, 0.0, torch.finfo(hidden.dtype).min).to(hidden.dtype)
         blocked = image[:, None, :, None] | image[:, None, None, :]  # rows q and columns k in P_img
@@ -85,7 +123,7 @@ def counterfactual(model: Any, inputs: dict[str, Tensor], image: Tensor, k: int)
     return logits[0, -1].float()
 
 
-def extend(inputs: dict[str, Tensor], token: int, grown: dict[str, int]) -> dict[str, Tensor]:
+def extend(inputs: Mapping[str, Tensor], token: int, grown: Mapping[str, int]) -> dict[str, Tensor]:
     """The same inputs with one generated token more."""
     longer = dict(inputs)
     longer["input_ids"] = F.pad(inputs["input_ids"], (0, 1), value=token)
