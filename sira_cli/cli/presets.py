@@ -11,6 +11,8 @@ import typer
 
 from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.help import Command
+from sira_cli.cli.option_groups import with_options
+from sira_cli.cli.options import ModelOptions
 from sira_cli.errors import SettingsError
 from sira_cli.files import from_home
 
@@ -73,9 +75,40 @@ def show(name: Annotated[str, typer.Argument(help="Preset name or file.")]) -> N
     print(presets.to_yaml(presets.find(name)), end="")
 
 
-@app.command(cls=Command, epilog="sira presets check mine.yaml")
-def check(file: Annotated[str, typer.Argument(help="Preset file.")]) -> None:
-    """Check a preset file; name every mistake in it."""
+@app.command(
+    cls=Command,
+    epilog="sira presets check mine.yaml\nsira presets check -m Qwen/Qwen3-VL-8B-Instruct\n"
+    "sira presets check -p llava-1.5-7b --exact --json",
+)
+@with_options(model=ModelOptions)
+def check(
+    *,
+    file: Annotated[str | None, typer.Argument(help="Preset file.", show_default=False)] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Load the weights, too, and compare the model itself; needs --model or -p.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --model or -p.")] = False,
+    model: ModelOptions,
+) -> None:
+    """Check a preset file; or, with --model or --preset, prove that SIRA decodes a model as Algorithm 1 says.
+
+    The proof needs no weights: it reads the model's configuration, processor and chat template, puts a drawn scene
+    through them, and compares a tiny random twin of the model with a slow reference. Exit codes: 0 exact, 1 not exact
+    or not proven, 2 refused.
+    """
+    set_verbosity(False, 0)
+    if model.model is not None or model.preset is not None:
+        if file is not None:
+            raise SettingsError("give a preset file, or --model or --preset, not both")
+        from sira_cli.cli.proof import check_model
+
+        if not check_model(model, exact, as_json):
+            raise typer.Exit(1)
+        return
+    if file is None:
+        raise SettingsError("give a preset file, --model or --preset")
+    if exact or as_json:
+        raise SettingsError("--exact and --json are about a model: give --model or --preset")
     from sira_cli.models import presets
 
     preset = presets.read(Path(file))

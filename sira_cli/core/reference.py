@@ -116,7 +116,7 @@ def counterfactual(model: Any, inputs: Mapping[str, Tensor], image: Tensor, k: i
             else:
                 handles.append(state.register_forward_pre_hook(take_text, with_kwargs=True))
                 handles.append(state.register_forward_hook(put_back))
-        logits = model(**inputs, use_cache=False).logits
+        logits: Tensor = model(**inputs, use_cache=False).logits
     finally:
         for handle in handles:
             handle.remove()

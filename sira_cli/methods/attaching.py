@@ -107,21 +107,30 @@ def attach(
 
 def _warn_of_settings(model: Any) -> None:
     """Warn if the checkpoint's generation settings pick other tokens than greedy decoding does."""
-    own = getattr(model, "generation_config", None)
-    given = {name: getattr(own, name, None) for name in (*_GREEDY, *_OF_SAMPLING)}
-    in_force = {name for name in _GREEDY if given[name] not in (None, _GREEDY[name])}
-    if given["top_k"] == 1:
-        in_force -= {"do_sample"}  # Qwen2-VL: one token is left to draw from, the largest
-    if not in_force:
+    found = obeyed(getattr(model, "generation_config", None))
+    if not found:
         return
-    named = [name for name in _GREEDY if name in in_force]
-    sampling = [name for name in _OF_SAMPLING if "do_sample" in in_force and given[name] is not None]
-    settings = ", ".join(f"{name}={given[name]!r}" for name in (*named, *sampling))
-    arguments = ", ".join(f"{name}={_GREEDY[name]!r}" for name in named)
+    settings = ", ".join(f"{name}={value!r}" for name, value in found.items())
+    arguments = ", ".join(f"{name}={_GREEDY[name]!r}" for name in found if name in _GREEDY)
     _warn_once(
         f"{getattr(model, 'name_or_path', '') or type(model).__name__}: its generation_config sets {settings}, and "
         f"`generate` obeys it. For the greedy text of the method pass {arguments}"
     )
+
+
+def obeyed(generation: Any) -> dict[str, Any]:
+    """Return the settings by which plain `generate` picks other tokens than greedy decoding does, with their values.
+
+    Args:
+        generation: a checkpoint's generation config; None: it has none.
+    """
+    given = {name: getattr(generation, name, None) for name in (*_GREEDY, *_OF_SAMPLING)}
+    in_force = {name for name in _GREEDY if given[name] not in (None, _GREEDY[name])}
+    if given["top_k"] == 1:
+        in_force -= {"do_sample"}  # Qwen2-VL: one token is left to draw from, the largest
+    named = [name for name in _GREEDY if name in in_force]
+    sampling = [name for name in _OF_SAMPLING if "do_sample" in in_force and given[name] is not None]
+    return {name: given[name] for name in (*named, *sampling)}
 
 
 @functools.cache  # Python's own `once` forgets as soon as anybody changes the filters, as torch does

@@ -25,7 +25,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils._paths import filter_repo_objects
 from huggingface_hub.utils._validators import validate_repo_id
 
-from sira_cli.errors import ModelNotFoundError
+from sira_cli.errors import ModelNotFoundError, UnsupportedModelError
 from sira_cli.files import from_home
 from sira_cli.models.unusable import check_usable, is_weights
 
@@ -135,6 +135,34 @@ def find_config(model: str, revision: str = "main", *, offline: bool = False) ->
         return Path(hf_hub_download(model, "config.json", revision=revision)).parent
 
 
+def find_described(
+    model: str, revision: str = "main", *, offline: bool = False, judge: Callable[[Path], object]
+) -> Path:
+    """Return a folder that holds all of a model but perhaps its weights, which are not fetched.
+
+    Args:
+        model, revision, offline: as for `find_checkpoint`.
+        judge: given a folder with config.json before anything else is fetched; raises what is to be raised.
+
+    Raises:
+        ModelNotFoundError: as `find_checkpoint`.
+        UnsupportedModelError: it has no tokenizer, or nothing that processes pictures.
+    """
+    folder = find_config(model, revision, offline=offline)
+    if _as_folder(model) is None and _lacking_part(folder) is not None:
+        judge(folder)
+        patterns: Any = {
+            "allow_patterns": [pattern for pattern in FILES if pattern != "*.safetensors"],
+            "ignore_patterns": IGNORED,
+        }
+        with _hub_errors(model, revision, "", offline):
+            folder = Path(snapshot_download(model, revision=revision, **patterns))
+    lacking = _lacking_part(folder)
+    if lacking is not None:
+        raise UnsupportedModelError(f"{model}: {lacking}: a picture cannot be put before the model")
+    return folder
+
+
 def _as_folder(model: str) -> Path | None:
     """Return the folder that `model` names; None for a hub id."""
     folder = from_home(model)
@@ -211,6 +239,11 @@ def what_is_lacking(folder: Path) -> str | None:
             return f"{absent[0]} is missing, one of {len(absent)} absent shards"
     elif not any(is_weights(path.name) for path in folder.iterdir()):
         return "no safetensors weights, and `sira` loads no pickles; convert them"
+    return _lacking_part(folder)
+
+
+def _lacking_part(folder: Path) -> str | None:
+    """Return which part besides the weights a checkpoint folder lacks; None: nothing."""
     for part, names in PARTS.items():
         if not any((folder / name).is_file() for name in names):
             return f"no {part} ({' or '.join(names)})"

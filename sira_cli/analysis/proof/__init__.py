@@ -1,0 +1,166 @@
+"""A proof on the user's own model: does SIRA decode it as Algorithm 1 says?
+
+from sira_cli.analysis.proof import prove
+from sira_cli.demo.scenes import make_scene, render
+from sira_cli.models import presets
+
+proof = prove(presets.resolve("Qwen/Qwen3-VL-8B-Instruct"), render(make_scene(1))[0])
+print(proof.verdict, proof.to_json())
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from PIL import Image
+
+from sira_cli._version import __version__
+from sira_cli.analysis.proof.compared import Compared, compare
+from sira_cli.analysis.proof.exact import Exact, compare_real
+from sira_cli.analysis.proof.seen import Seen, check_layers, structure_of, what_is_seen
+from sira_cli.analysis.proof.twin import Twin, build_twin
+from sira_cli.core import fork
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import fork_place
+from sira_cli.core.forward_pass import Step
+from sira_cli.errors import ModelNotFoundError, UnsupportedModelError
+from sira_cli.models.hub import find_described
+from sira_cli.models.inspection import check_structure
+from sira_cli.models.preset import Preset
+from sira_cli.models.presets import BUNDLED, BUNDLED_FOLDER
+
+TOKENS = 4  # decoded by the twin
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is known of a model, and whether SIRA decodes it as Algorithm 1 says.
+
+    Attributes:
+        model, revision: as the preset has them.
+        family: name of the tested family, or why it is none.
+        layers, b, k: L, the layer before which the model forks, and K.
+        seen: what the processor makes of a picture and the caption prompt.
+        abilities: what can be done with the model under SIRA.
+        twin: the comparison on a tiny random twin; None: none could be built, for the reason in `no_twin`.
+        real: the comparison with the real weights; None: not asked for.
+    """
+
+    model: str
+    revision: str
+    family: str
+    layers: int
+    b: int
+    k: int
+    alpha: float
+    seen: Seen
+    abilities: list[str]
+    twin: Compared | None
+    no_twin: str | None
+    real: Exact | None
+    versions: dict[str, str]
+
+    @property
+    def verdict(self) -> str:
+        """`exact`, `not exact` or `not proven`."""
+        real = None if self.real is None else self.real.compared
+        found = [compared.exact for compared in (self.twin, real) if compared is not None]
+        return "not proven" if not found else "exact" if all(found) else "not exact"
+
+    def to_json(self) -> str:
+        """Return everything as one JSON object."""
+        return json.dumps({"schema": "sira.proof/1", "verdict": self.verdict, **asdict(self)}, ensure_ascii=False)
+
+
+def prove(
+    preset: Preset,
+    picture: Image.Image,
+    *,
+    exact: bool = False,
+    offline: bool = False,
+    device: str = "auto",
+    quantization: str | None = None,
+) -> Proof:
+    """Judge a model without its weights, compare a tiny twin of it with the slow reference, and try its processor.
+
+    Args:
+        preset: the model with K, alpha, its image tokens and its caption prompt.
+        picture: RGB; `sira_cli.demo.scenes` draws some.
+        exact: load the weights, too, and compare the model itself.
+        offline: never ask the hub.
+        device, quantization: as for `load`, with `exact`.
+
+    Raises:
+        ModelNotFoundError: the model's files are not here and cannot be fetched.
+        UnsupportedModelError: SIRA cannot follow it exactly, or its configuration or its processor is no good.
+        ImageTokenError: the prompt holds no image token.
+    """
+    name = str(BUNDLED_FOLDER) if preset.model == BUNDLED else preset.model
+    folder = find_described(name, preset.revision, offline=offline, judge=lambda place: _judge(place, preset))
+    model = _judge(folder, preset)
+    check_layers(folder, model)
+    backbone, boundary = fork_place(model, preset.sira_config)
+    layers = len(backbone.decoder_layers)
+    seen, inputs, finder = what_is_seen(folder, model, preset, picture)
+    family, abilities = structure_of(model, preset, backbone.tested)
+    compared, reason = None, None
+    try:
+        twin = build_twin(model, boundary, finder, inputs)
+        with torch.no_grad():
+            twin.model(**twin.inputs, use_cache=False)
+    except Exception as error:  # transformers has hundreds of configurations, and as many ways to refuse a small one
+        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    else:
+        compared = compare_twin(twin, preset.sira.alpha)
+    real = None
+    if exact:
+        real = compare_real(preset, picture, offline=offline, device=device, quantization=quantization)
+    return Proof(
+        preset.model,
+        preset.revision,
+        family,
+        layers,
+        boundary,
+        layers - boundary,
+        preset.sira.alpha,
+        seen,
+        abilities,
+        compared,
+        reason,
+        real,
+        {
+            "sira": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+    )
+
+
+def compare_twin(twin: Twin, alpha: float) -> Compared:
+    """Decode a twin with SIRA, and compare it with the reference."""
+    steps: list[Step] = []
+    with fork.attach(twin.model, SiraConfig(k=twin.k, alpha=alpha, image_tokens=twin.rule), on_step=steps.append):
+        output = twin.model.generate(
+            **twin.inputs, do_sample=False, max_new_tokens=TOKENS, suppress_tokens=list(twin.silent)
+        )
+    tokens = output[0, twin.inputs["input_ids"].shape[1] :].tolist()
+    return compare(twin, twin.k, alpha, tokens, steps, torch.float32)
+
+
+def _judge(folder: Path, preset: Preset) -> Any:
+    """Return the model without weights.
+
+    Raises:
+        UnsupportedModelError: SIRA cannot follow it, or transformers has something against config.json.
+    """
+    try:
+        return check_structure(folder, preset)
+    except ModelNotFoundError as error:  # the files are there: they are no good
+        raise UnsupportedModelError(str(error)) from error

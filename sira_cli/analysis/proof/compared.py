@@ -1,0 +1,78 @@
+"""SIRA's greedy decoding of one prompt beside the slow reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sira_cli.core import reference
+from sira_cli.core.forward_pass import Step
+
+TOLERANCE = 1e-3  # of logits in float32; on tiny models the tests hold them to 1e-4
+ROUNDINGS = 4  # of the largest logit, in the precision of the weights
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a comparison found.
+
+    Attributes:
+        tokens: compared, one after the other on SIRA's own text.
+        equal_tokens: whether the reference picks the same one each time, or another whose logit is as large up to the
+            limit.
+        worst_full, worst_cf: largest difference of logits in the two streams.
+        limit: of such a difference, by the precision and the size of the logits.
+        gap: largest difference between the two streams: with nothing there, nothing was compared.
+    """
+
+    tokens: int
+    equal_tokens: bool
+    worst_full: float
+    worst_cf: float
+    limit: float
+    gap: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether SIRA decodes as Algorithm 1 says, up to rounding."""
+        return self.equal_tokens and max(self.worst_full, self.worst_cf) <= self.limit < self.gap
+
+
+def compare(
+    prompt: reference.Prompt, k: int, alpha: float, tokens: Sequence[int], steps: Sequence[Step], dtype: torch.dtype
+) -> Compared:
+    """Compare what SIRA has decoded with the reference on the same text.
+
+    Args:
+        prompt: the model and its inputs.
+        k, alpha: of SIRA.
+        tokens: that it has picked, T.
+        steps: the logits that they were picked from, T.
+        dtype: the precision of the weights.
+    """
+    slow = reference.decode(prompt, k, alpha, len(steps), follow=tokens)
+    full, cf = torch.cat([step.full for step in steps]), torch.cat([step.cf for step in steps])  # [T, V]
+    shown = torch.stack([slow.full, slow.cf])
+    limit = max(TOLERANCE, ROUNDINGS * torch.finfo(dtype).eps * float(shown.abs().max()))
+    same = all(
+        token == picked or _tied(one, other, token, picked, alpha, limit)
+        for token, picked, one, other in zip(tokens, slow.tokens, slow.full, slow.cf, strict=False)
+    )
+    return Compared(
+        len(steps),
+        same,
+        float((full - slow.full).abs().max()),
+        float((cf - slow.cf).abs().max()),
+        limit,
+        float((slow.full - slow.cf).abs().max()),
+    )
+
+
+def _tied(full: Tensor, cf: Tensor, one: int, other: int, alpha: float, limit: float) -> bool:
+    """Return whether rounding alone may decide between two tokens: logits `[V]` of both streams."""
+    contrast: Any = (1 + alpha) * full - alpha * cf
+    return abs(float(contrast[one] - contrast[other])) <= 2 * (1 + 2 * alpha) * limit

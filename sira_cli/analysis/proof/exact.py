@@ -1,0 +1,101 @@
+"""The real weights beside the slow reference."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from sira_cli.analysis.proof.compared import Compared, compare
+from sira_cli.analysis.proof.twin import grown_inputs
+from sira_cli.core.forward_pass import Step
+from sira_cli.models.loading import load
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.preset import Preset
+
+TOKENS = 8  # compared
+TIMED = 3  # decodings by each method, of which the fastest counts
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The comparison with the real weights.
+
+    Attributes:
+        compared: SIRA's first tokens beside the reference.
+        text: that they make.
+        device, dtype: where and in which precision the model ran.
+        seconds_sira, seconds_greedy: of decoding these tokens, prompt included.
+    """
+
+    compared: Compared
+    text: str
+    device: str
+    dtype: str
+    seconds_sira: float
+    seconds_greedy: float
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """As `core.reference.Prompt` has it."""
+
+    model: Any
+    inputs: Mapping[str, Tensor]
+    image: Tensor
+    grown: Mapping[str, int]
+    silent: tuple[int, ...] = ()
+
+
+def compare_real(
+    preset: Preset, picture: Image.Image, *, offline: bool, device: str, quantization: str | None
+) -> Exact:
+    """Load a model, decode a few tokens about a picture with SIRA, and compare them with the reference.
+
+    Args:
+        preset: the model with its settings; it is decoded greedily.
+        picture: RGB.
+        offline, device, quantization: as for `load`.
+
+    Raises:
+        SiraError: as `load`.
+    """
+    lvlm = load(_greedily(preset), method="sira", device=device, quantization=quantization, offline=offline)
+    inputs = lvlm.to_device(lvlm.prepare([picture], [preset.prompts.caption]))
+    tokens: list[int] = []
+    steps: list[Step] = []
+
+    def keep(new: list[int], step: Step) -> None:
+        tokens.extend(new)
+        steps.append(step)
+
+    lvlm.generate(inputs, on_tokens=keep)
+    prompt = _Prompt(lvlm.model, {**inputs}, lvlm.find_image(inputs["input_ids"]), grown_inputs(inputs))
+    compared = compare(prompt, lvlm.k, lvlm.alpha, tokens, steps, lvlm.model.dtype)
+    greedy = lvlm.under(preset.method("greedy"))
+    text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)
+    return Exact(compared, text, lvlm.device, lvlm.dtype, _seconds(lvlm, inputs), _seconds(greedy, inputs))
+
+
+def _greedily(preset: Preset) -> Preset:
+    return preset.with_values(
+        max_new_tokens=TOKENS, temperature=0.0, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0,
+        on_loop=None, beta=None,
+    )  # fmt: skip
+
+
+def _seconds(lvlm: Lvlm, inputs: Any) -> float:
+    """Return the time of decoding, the fastest of some."""
+    found = []
+    for _ in range(TIMED):
+        started = time.perf_counter()
+        lvlm.generate(inputs)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        found.append(time.perf_counter() - started)
+    return min(found)

@@ -1,0 +1,194 @@
+"""What a checkpoint's own files say, and what its processor makes of a picture."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from transformers import GenerationConfig
+
+from sira_cli.core.families import FAMILIES, check_static_cache, untested
+from sira_cli.core.image_tokens import ImageTokenFinder
+from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError, UnsupportedModelError
+from sira_cli.methods import METHODS, find
+from sira_cli.methods.attaching import obeyed
+from sira_cli.methods.base import Ability
+from sira_cli.models.decoding import refills
+from sira_cli.models.end_tokens import EndTokens
+from sira_cli.models.image_size import pad_to_square
+from sira_cli.models.preset import Preset
+from sira_cli.models.processors import chat_inputs, load_processor, refused
+from sira_cli.models.reading import reading
+
+_LAYER = re.compile(r"^(?:.*\.)?layers\.(\d+)\.")
+_TOWER = re.compile(r"vis|audio|image|sam|clip|tower", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a model sees of a picture and a prompt, and what its files say about texts.
+
+    Attributes:
+        image_token: ids that are the image's, or the markers around them, in words.
+        image_tokens: how many of them the picture has, of `prompt_tokens` in all.
+        prompt: with special tokens; runs of one image token are counted.
+        end_tokens: tokens that end a text, by id.
+        generation: what generation_config.json sets besides token ids.
+        in_force: which of these settings `attach` with plain `generate` obeys; `sira` and `load` obey none.
+    """
+
+    image_token: str
+    image_tokens: int
+    prompt_tokens: int
+    prompt: str
+    end_tokens: dict[int, str]
+    generation: dict[str, Any]
+    in_force: list[str]
+
+
+def what_is_seen(
+    folder: Path, model: Any, preset: Preset, picture: Image.Image
+) -> tuple[Seen, dict[str, Any], ImageTokenFinder]:
+    """Put a picture and the preset's caption prompt through a checkpoint's processor.
+
+    Args:
+        folder: the checkpoint's files; weights are not needed.
+        model: without weights.
+        preset: with the prompts, the image settings and the rule of image tokens.
+        picture: RGB.
+
+    Returns:
+        What is seen, the model's inputs, and what finds image tokens among them.
+
+    Raises:
+        UnsupportedModelError: the processor cannot be loaded.
+        ImageTokenError: the prompt holds no image token.
+        PictureError: the processor refuses the picture.
+    """
+    try:
+        with reading(folder):
+            processor = load_processor(folder, image=preset.image)
+            generation = _generation(folder, model)
+    except ModelNotFoundError as error:  # the files are there: they are no good
+        raise UnsupportedModelError(str(error)) from error
+    tokenizer = processor.tokenizer
+    finder = preset.image_tokens.with_ids(tokenizer).resolve(model.config)
+    images = [pad_to_square(picture, processor.image_processor.image_mean)] if preset.image.pad_to_square else [picture]
+    system = preset.prompts.system
+    try:
+        inputs = chat_inputs(processor, model.config.model_type, images, [preset.prompts.caption], system=system)
+    except SiraError:
+        raise
+    except Exception as error:
+        raise refused("a drawn scene", error) from error
+    ids = inputs["input_ids"]
+    image = finder.find(ids)
+    model.generation_config = generation
+    ends = EndTokens.of(model, tokenizer).ids
+    seen = Seen(
+        str(finder),
+        int(image.sum()),
+        ids.shape[1],
+        _shown(tokenizer, ids[0].tolist(), image[0].tolist()),
+        {token: tokenizer.convert_ids_to_tokens(token) for token in ends},
+        {name: value for name, value in generation.to_diff_dict().items() if not name.endswith(_NOT_DECODING)},
+        list(obeyed(generation)),
+    )
+    return seen, dict(inputs), finder
+
+
+_NOT_DECODING = (  # endings of names
+    *("_token_id", "transformers_version", "_from_model_config", "use_cache", "_attentions", "_states", "return_dict"),
+)
+
+
+def structure_of(model: Any, preset: Preset, tested: bool) -> tuple[str, list[str]]:
+    """Return the family of a model without weights, and what can be done with it under SIRA."""
+    kind = model.config.model_type
+    names = [family.name for family in FAMILIES if family.model_type == kind]
+    known = f"{kind} ({' or '.join(names)})" if names else kind
+    family = known if tested else f"{kind}: {untested(model)}"
+    sira = find("sira")
+    able = [str(ability) for ability in Ability if ability in sira.abilities and _can(ability, model, preset)]
+    methods = [f"method {name}" for name, method in METHODS.items() if name != "sira" and _runs(method, model, preset)]
+    return family, [*able, *methods]
+
+
+def _can(ability: Ability, model: Any, preset: Preset) -> bool:
+    if ability == Ability.REFILLED_SLOTS:
+        return refills(find("sira"), preset, model)
+    if ability != Ability.COMPILED_STEPS:
+        return True
+    try:
+        check_static_cache(model)
+    except UnsupportedModelError:
+        return False
+    return True
+
+
+def _runs(method: Any, model: Any, preset: Preset) -> bool:
+    try:
+        method.check_model(model, preset.sira_config)
+    except (UnsupportedModelError, SettingsError):
+        return False
+    return True
+
+
+def check_layers(folder: Path, model: Any) -> None:
+    """Check that the weights hold as many decoder layers as config.json says, by the names of their tensors.
+
+    Raises:
+        UnsupportedModelError: they do not.
+    """
+    stated = len(model.get_decoder().layers)
+    found = {int(named[1]) for name in _tensors(folder) if not _TOWER.search(name) and (named := _LAYER.match(name))}
+    if found and not stated <= max(found) + 1 <= stated + _extra(model):
+        raise UnsupportedModelError(
+            f"{folder / 'config.json'}: says {stated} decoder layers, and the weights hold {max(found) + 1}: "
+            "take the config.json that belongs to them"
+        )
+
+
+def _extra(model: Any) -> int:
+    """Return how many layers for the prediction of further tokens may follow the decoder's."""
+    text = model.config.get_text_config(decoder=True)
+    return int(getattr(text, "num_nextn_predict_layers", None) or 0)
+
+
+def _tensors(folder: Path) -> list[str]:
+    """Return names of tensors, as far as they are known without reading one; damaged files have none."""
+    names: list[str] = []
+    try:
+        for index in folder.glob("*.safetensors.index.json"):
+            return list(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+        for path in folder.glob("*.safetensors"):
+            with safe_open(path, "pt") as file:
+                names += file.keys()
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        return []
+    return names
+
+
+def _generation(folder: Path, model: Any) -> GenerationConfig:
+    if (folder / "generation_config.json").is_file():
+        return GenerationConfig.from_pretrained(folder, local_files_only=True)
+    return GenerationConfig.from_model_config(model.config)
+
+
+def _shown(tokenizer: Any, ids: list[int], image: list[bool]) -> str:
+    """Return a prompt with its special tokens; a run of one image token is that token and its number."""
+    parts = []
+    for (is_image, token), run in groupby(
+        zip(image, ids, strict=True), key=lambda pair: (pair[0], pair[1] if pair[0] else None)
+    ):
+        tokens = [each for _, each in run]
+        parts.append(
+            f"{tokenizer.convert_ids_to_tokens(token)} x {len(tokens)} " if is_image else tokenizer.decode(tokens)
+        )
+    return "".join(parts)

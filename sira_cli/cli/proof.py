@@ -1,0 +1,78 @@
+"""`sira presets check --model`: a proof on the user's own model, printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sira_cli.cli.choosing import choose_preset
+from sira_cli.cli.console import waiting
+from sira_cli.cli.options import ModelOptions
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.analysis.proof import Proof
+    from sira_cli.analysis.proof.compared import Compared
+
+SCENE = 1  # seed of the drawn scene that is looked at
+
+
+def check_model(model: ModelOptions, exact: bool, as_json: bool) -> bool:
+    """Make the proof and print it; return whether the model is exact.
+
+    Raises:
+        SettingsError: the model's own code is to run.
+        SiraError: as `prove`.
+    """
+    if model.trust_remote_code:
+        raise SettingsError("code of a checkpoint cannot be proven: leave out --trust-remote-code")
+    from sira_cli.analysis.proof import prove
+    from sira_cli.demo.scenes import make_scene, render
+
+    preset = choose_preset(model)
+    with waiting("comparing with Algorithm 1 by the letter"):
+        proof = prove(
+            preset,
+            render(make_scene(SCENE))[0],
+            exact=exact,
+            offline=model.offline,
+            device=model.device,
+            quantization=model.quantization,
+        )
+    print(proof.to_json() if as_json else "\n".join(_lines(proof)))
+    return proof.verdict == "exact"
+
+
+def _lines(proof: Proof) -> list[str]:
+    """Return the block that can be pasted into a bug report."""
+    seen = proof.seen
+    ends = ", ".join(f"{token!r} ({number})" for number, token in seen.end_tokens.items()) or "none"
+    generation = ", ".join(f"{name}={value!r}" for name, value in seen.generation.items()) or "none"
+    rows = {
+        "model": f"{proof.model}, revision {proof.revision}",
+        "family": proof.family,
+        "layers": f"L = {proof.layers}, b = {proof.b}, K = {proof.k}, alpha = {proof.alpha:g}",
+        "image tokens": f"{seen.image_tokens} of {seen.prompt_tokens} tokens ({seen.image_token})",
+        "prompt": repr(seen.prompt),
+        "end tokens": ends,
+        "its settings": generation,
+        "in force": f"none in sira; with `attach`: {', '.join(seen.in_force) or 'none'}",
+        "abilities": ", ".join(proof.abilities),
+        "twin": f"none could be built: {proof.no_twin}" if proof.twin is None else _shown(proof.twin),
+    }
+    if proof.real is not None:
+        real = proof.real
+        ratio = real.seconds_sira / real.seconds_greedy
+        rows["real weights"] = f"{_shown(real.compared)}; {real.dtype} on {real.device}"
+        rows["text"] = repr(real.text)
+        rows["time"] = f"{real.seconds_sira:.3g} s, {ratio:.2f} of greedy's {real.seconds_greedy:.3g} s"
+    rows["versions"] = ", ".join(f"{name} {version}" for name, version in proof.versions.items())
+    rows["verdict"] = f"{proof.verdict} without --exact" if proof.verdict == "not proven" else proof.verdict
+    return [f"{name:<14}{value}" for name, value in rows.items()]
+
+
+def _shown(compared: Compared) -> str:
+    same = "the reference's" if compared.equal_tokens else "NOT the reference's"
+    return (
+        f"{compared.tokens} tokens, {same}; logits differ by {compared.worst_full:.1e} (full), "
+        f"{compared.worst_cf:.1e} (CF), limit {compared.limit:.1e}; the streams by {compared.gap:.2g}"
+    )
