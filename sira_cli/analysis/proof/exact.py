@@ -75,7 +75,7 @@ def compare_real(
         steps.append(step)
 
     lvlm.generate(inputs, on_tokens=keep)
-    prompt = _Prompt(lvlm.model, {**inputs}, lvlm.find_image(inputs["input_ids"]), grown_inputs(inputs))
+    prompt = _Prompt(lvlm.model, {**inputs}, lvlm.find_image(inputs["input_ids"]), grown_inputs(lvlm.model, inputs))
     compared = compare(prompt, lvlm.k, lvlm.alpha, tokens, steps, lvlm.model.dtype)
     greedy = lvlm.under(preset.method("greedy"))
     text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)

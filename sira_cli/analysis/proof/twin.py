@@ -95,22 +95,18 @@ def build_twin(model: Any, boundary: int, finder: ImageTokenFinder, inputs: Mapp
         twin,
         prompt,
         finder.find(ids),
-        grown_inputs(inputs),
+        grown_inputs(model, inputs),
         tuple(sorted({words[token] for token in special})),
         ImageTokens(ids=tuple(words[token] for token in finder.ids), between=between),
         sum(index >= boundary for index in kept),
     )
 
 
-def grown_inputs(inputs: Mapping[str, Tensor]) -> dict[str, int]:
+def grown_inputs(model: Any, inputs: Mapping[str, Tensor]) -> dict[str, int]:
     """Return the inputs with one entry per token besides ids and mask, and their value for generated text."""
+    value = int(model.config.model_type == "paligemma")  # there 0 is the prompt, whose rows see all of it
     shape = inputs["input_ids"].shape
-    ones = {"token_type_ids"} if bool((inputs.get("token_type_ids", torch.zeros(1))[..., -1] == 1).all()) else set()
-    return {
-        name: int(name in ones)
-        for name, value in inputs.items()
-        if name.endswith("token_type_ids") and value.shape == shape
-    }
+    return {name: value for name, given in inputs.items() if name.endswith("token_type_ids") and given.shape == shape}
 
 
 def kept_layers(config: Any, boundary: int) -> list[int]:
@@ -200,8 +196,8 @@ def _shrunk(config: Any, given: dict[str, Any], kept: list[int], words: dict[int
                 nested[name] = words[value]
             elif str(name).startswith("vocab_size") and value in vocabularies:
                 nested[name] = vocabularies[value]
-            elif own is config and name in _WIDTHS and value in widths:
-                nested[name] = widths[value]
+            elif own is config and name in _WIDTHS and _is_id(value):
+                nested[name] = widths.get(value) or _merged(value, config)
         return nested
 
     return shrink(given, config)
@@ -288,6 +284,16 @@ def _shrink_inner(part: dict[str, Any]) -> None:
     for name, value in _FEW.items():
         if isinstance(part.get(name), int):
             part[name] = min(part[name], value)
+
+
+def _merged(width: int, config: Any) -> int:
+    """Return the twin's width of several rows of the picture tower side by side; any other stays as it is."""
+    tower = getattr(config, "vision_config", None)
+    if tower is None:
+        return width
+    given = tower.to_dict()
+    old, heads = given.get("hidden_size"), next((given[name] for name in _HEADS if given.get(name)), None)
+    return width // old * 2 * (old // heads) if old and heads and width % old == 0 else width
 
 
 def _listed(value: Any) -> list[int]:
