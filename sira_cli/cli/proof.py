@@ -57,7 +57,7 @@ def _lines(proof: Proof) -> list[str]:
         "its settings": generation,
         "in force": f"none in sira; with `attach`: {', '.join(seen.in_force) or 'none'}",
         "abilities": ", ".join(proof.abilities),
-        "twin": f"none could be built: {proof.no_twin}" if proof.twin is None else _shown(proof.twin),
+        "twin": f"none could be built and run: {proof.no_twin}" if proof.twin is None else _shown(proof.twin),
     }
     if proof.real is not None:
         real = proof.real

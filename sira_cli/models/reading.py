@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import dynamic_module_utils
 
@@ -16,6 +17,7 @@ from sira_cli.errors import ModelNotFoundError, SiraError
 LOAD_ERRORS = (
     *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ImportError),
     SafetensorError,
+    StrictDataclassError,
 )
 _LOCK = threading.RLock()  # two loads at once would put each other's limit back
 
@@ -38,7 +40,10 @@ def reading(folder: Path) -> Iterator[None]:
         except SiraError:
             raise
         except LOAD_ERRORS as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
+            said = (
+                error.__cause__ or error if isinstance(error, StrictDataclassError) else error
+            )  # it is only the frame
+            reason = str(said).strip().splitlines() or [type(error).__name__]
             raise ModelNotFoundError(f"the model in {folder} cannot be loaded: {reason[0]}") from error
         finally:
             dynamic_module_utils.TIME_OUT_REMOTE_CODE = seconds

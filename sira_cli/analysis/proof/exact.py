@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from sira_cli.analysis.proof.compared import Compared, compare
-from sira_cli.analysis.proof.twin import grown_inputs
+from sira_cli.analysis.proof.twin import asked, grown_inputs
 from sira_cli.core.forward_pass import Step
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
@@ -75,7 +75,7 @@ def compare_real(
         steps.append(step)
 
     lvlm.generate(inputs, on_tokens=keep)
-    prompt = _Prompt(lvlm.model, {**inputs}, lvlm.find_image(inputs["input_ids"]), grown_inputs(lvlm.model, inputs))
+    prompt = _Prompt(lvlm.model, asked(inputs), lvlm.find_image(inputs["input_ids"]), grown_inputs(lvlm.model, inputs))
     compared = compare(prompt, lvlm.k, lvlm.alpha, tokens, steps, lvlm.model.dtype)
     greedy = lvlm.under(preset.method("greedy"))
     text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)

@@ -85,7 +85,7 @@ def build_twin(model: Any, boundary: int, finder: ImageTokenFinder, inputs: Mapp
         _randomize(twin)
     twin.generation_config = GenerationConfig(pad_token_id=0)
     ids = inputs["input_ids"]
-    prompt = {name: value.float() if value.is_floating_point() else value for name, value in inputs.items()}
+    prompt = {name: value.float() if value.is_floating_point() else value for name, value in asked(inputs).items()}
     prompt["input_ids"] = torch.tensor([[words[token] for token in row] for row in ids.tolist()])
     between = None
     if finder.markers:
@@ -100,6 +100,11 @@ def build_twin(model: Any, boundary: int, finder: ImageTokenFinder, inputs: Mapp
         ImageTokens(ids=tuple(words[token] for token in finder.ids), between=between),
         sum(index >= boundary for index in kept),
     )
+
+
+def asked(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a processor's inputs without what is for training alone (PaliGemma's)."""
+    return {name: value for name, value in inputs.items() if name != "labels"}
 
 
 def grown_inputs(model: Any, inputs: Mapping[str, Tensor]) -> dict[str, int]:

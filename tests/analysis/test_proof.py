@@ -1,0 +1,202 @@
+"""`sira presets check -m MODEL`: a proof on the user's own model, with and without its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sira_cli.analysis.proof import compare_twin, prove
+from sira_cli.analysis.proof.twin import build_twin, kept_layers
+from sira_cli.core import families, reference
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.image_tokens import ImageTokens
+from sira_cli.demo.scenes import make_scene, render
+from sira_cli.models import presets
+from sira_cli.models.inspection import check_structure
+from tests.support import census, layouts
+from tests.support.checkpoints import write_llava, write_qwen
+from tests.support.checkpoints_gemma4 import write_gemma4
+from tests.support.checkpoints_other import write_paligemma
+from tests.support.tiny_parts import IMAGE
+
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "llava": write_llava,
+    "qwen3_vl": lambda folder: write_qwen(folder, "3"),
+    "qwen3_5": lambda folder: write_qwen(folder, "3.5"),
+    "gemma4": write_gemma4,
+    "paligemma": write_paligemma,  # whose processor gives labels, too
+}
+
+
+def change(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    for name, value in values.items():
+        content[name] = {**content[name], **value} if isinstance(content.get(name), dict) else value
+    path.write_text(json.dumps(content))
+
+
+def without_weights(folder: Path) -> Path:
+    for path in [*folder.glob("*.safetensors"), *folder.glob("*.index.json")]:
+        path.unlink()
+    return folder
+
+
+@pytest.fixture
+def qwen(qwen_folder, tmp_path) -> Path:
+    return Path(shutil.copytree(qwen_folder, tmp_path / "qwen"))
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_twin_is_exact_and_needs_no_weights(kind, tmp_path, sira):
+    folder = without_weights(WRITERS[kind](tmp_path / kind))
+    code, out, _ = sira("presets", "check", "-m", folder, "--json")
+    proof = json.loads(out)
+    assert (code, proof["verdict"], proof["real"]) == (0, "exact", None)
+    assert proof["family"].startswith(f"{kind} (")
+    assert proof["b"] + proof["k"] == proof["layers"]
+    assert proof["seen"]["image_tokens"] > 0
+    assert f" x {proof['seen']['image_tokens']} " in proof["seen"]["prompt"]
+    assert max(proof["twin"]["worst_full"], proof["twin"]["worst_cf"]) < 1e-4 < 0.1 < proof["twin"]["gap"]
+
+
+@pytest.mark.parametrize("kind", ["llava", "qwen3_5", "paligemma"])
+def test_the_real_weights_are_exact(kind, tmp_path, sira):
+    folder = WRITERS[kind](tmp_path / kind)
+    code, out, _ = sira("presets", "check", "-m", folder, "--exact")
+    rows = {line[:14].strip(): line[14:] for line in out.splitlines()}
+    assert code == 0
+    assert rows["verdict"] == "exact"
+    assert "the reference's" in rows["real weights"]
+    assert "NOT" not in rows["real weights"]
+    assert "of greedy's" in rows["time"]
+
+
+def test_what_is_printed(qwen, sira):
+    code, out, _ = sira("presets", "check", "-m", qwen)
+    rows = {line[:14].strip(): line[14:] for line in out.splitlines()}
+    assert code == 0
+    assert rows["layers"] == "L = 6, b = 3, K = 3, alpha = 0.5"
+    assert "'<|im_end|>'" in rows["end tokens"]
+    assert "repetition_penalty=1.05" in rows["its settings"]
+    assert rows["in force"] == "none in sira; with `attach`: repetition_penalty"
+    assert "<|im_start|>system" in rows["prompt"]
+    assert "beams" in rows["abilities"]
+    assert "method opera" in rows["abilities"]
+
+
+def lies_about_layers(folder: Path) -> None:
+    change(folder, text_config={"num_hidden_layers": 8, "layer_types": ["full_attention"] * 8})
+
+
+def contradicts_itself(folder: Path) -> None:
+    change(folder, text_config={"num_hidden_layers": 8, "layer_types": ["full_attention"] * 6})
+
+
+def has_no_processor(folder: Path) -> None:
+    (folder / "preprocessor_config.json").unlink()
+
+
+def has_a_damaged_processor(folder: Path) -> None:
+    (folder / "preprocessor_config.json").write_text("{")
+
+
+def has_code_of_its_own(folder: Path) -> None:
+    change(folder, model_type="evil", auto_map={"AutoConfig": "evil.Config"})
+
+
+def reads_pictures_by_cross_attention(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "mllama"}')
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lies_about_layers, "says 8 decoder layers, and the weights hold 6"),
+        (contradicts_itself, "`num_hidden_layers` (8) must be equal"),
+        (has_no_processor, "no image processor (preprocessor_config.json"),
+        (has_a_damaged_processor, "cannot be loaded"),
+        (has_code_of_its_own, "its own Python code runs only with --trust-remote-code"),
+        (reads_pictures_by_cross_attention, "it reads the image through cross-attention"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(spoil, reason, qwen, sira):
+    spoil(qwen)
+    code, out, err = sira("presets", "check", "-m", qwen, "--json")
+    assert (code, out) == (2, "")
+    assert reason in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_processor_that_does_not_fit_leaves_it_unproven(qwen, sira):
+    change(qwen, vision_config={"spatial_merge_size": 4})
+    code, out, _ = sira("presets", "check", "-m", qwen)
+    assert code == 1
+    assert "none could be built and run: " in out
+    assert out.splitlines()[-1].split() == ["verdict", "not", "proven", "without", "--exact"]
+
+
+def test_a_wrong_fork_is_not_exact(qwen, monkeypatch):
+    """The CF stream of another K is not that of this one."""
+    slow = reference.counterfactual
+    monkeypatch.setattr(reference, "counterfactual", lambda model, inputs, image, k: slow(model, inputs, image, k - 1))
+    proof = prove(presets.for_model(str(qwen)), render(make_scene(1))[0])
+    assert proof.verdict == "not exact"
+    assert proof.twin is not None
+    assert proof.twin.worst_full < 1e-4 < proof.twin.limit < proof.twin.worst_cf
+
+
+def test_options_that_do_not_go_together(sira, qwen_folder):
+    for arguments, reason in (
+        ([], "give a preset file, --model or --preset"),
+        (["mine.yaml", "-m", qwen_folder], "not both"),
+        (["mine.yaml", "--exact"], "--exact and --json are about a model"),
+        (["-m", qwen_folder, "--trust-remote-code"], "leave out --trust-remote-code"),
+    ):
+        code, out, err = sira("presets", "check", *arguments)
+        assert (code, out) == (2, "")
+        assert reason in err
+
+
+@pytest.mark.parametrize("name", ["gemma3-4b", "qwen3-vl-8b", "llava-1.5-7b"])
+def test_twins_of_real_sizes(name, tmp_path):
+    """With the widths, depths and token ids that the hub's config.json has."""
+    folder = tmp_path / name
+    layouts.write_files(name, folder)
+    (folder / "config.json").write_text(json.dumps(layouts.layout_of(name)["files"]["config.json"]))
+    proof = prove(presets.find(name).model_copy(update={"model": str(folder)}), render(make_scene(1))[0])
+    assert proof.verdict == "exact"
+    assert proof.layers >= 32
+
+
+def test_layers_keep_their_kinds_and_their_order(tmp_path):
+    layouts.write_config("gemma3-4b", tmp_path / "gemma3")
+    preset = presets.find("gemma3-4b")
+    config = check_structure(tmp_path / "gemma3", preset).config
+    kinds = config.get_text_config().layer_types
+    kept = kept_layers(config, 17)
+    early = [kinds[index] for index in kept if index < 17]
+    late = [kinds[index] for index in kept if index >= 17]
+    sliding, full = "sliding_attention", "full_attention"
+    assert early == [sliding, sliding, full, sliding, sliding]
+    assert late == [full, sliding, sliding, full] or late == [full, sliding, sliding, full, *late[4:]]
+    assert len(kept) < 12
+
+
+@pytest.mark.parametrize("kind", ["glm4v_moe", "minicpmv4_6", "muse_spark", "molmo2", "lfm3_vl"])
+def test_twins_of_other_types(kind):
+    case = census.case_of(kind)
+    _, boundary = families.fork_place(case.model, SiraConfig())
+    rule = ImageTokens(ids=(IMAGE,)).resolve(case.model.config)
+    with torch.no_grad():
+        twin = build_twin(case.model, boundary, rule, case.inputs)
+    compared = compare_twin(twin, 0.5)
+    assert compared.exact
+    assert dataclasses.asdict(compared)["tokens"] == 4
