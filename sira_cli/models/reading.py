@@ -40,9 +40,8 @@ def reading(folder: Path) -> Iterator[None]:
         except SiraError:
             raise
         except LOAD_ERRORS as error:
-            said = (
-                error.__cause__ or error if isinstance(error, StrictDataclassError) else error
-            )  # it is only the frame
+            # What a config's own check says stands in its cause.
+            said = error.__cause__ or error if isinstance(error, StrictDataclassError) else error
             reason = str(said).strip().splitlines() or [type(error).__name__]
             raise ModelNotFoundError(f"the model in {folder} cannot be loaded: {reason[0]}") from error
         finally:

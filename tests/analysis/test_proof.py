@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from sira_cli.analysis.proof import compare_twin, prove
-from sira_cli.analysis.proof.twin import build_twin, kept_layers
+from sira_cli.analysis.proof.shrunk import kept_layers
+from sira_cli.analysis.proof.twin import build_twin
 from sira_cli.core import families, reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import ImageTokens
