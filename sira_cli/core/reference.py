@@ -92,18 +92,20 @@ def counterfactual(model: Any, inputs: Mapping[str, Tensor], image: Tensor, k: i
             causal = torch.ones(size, size, dtype=torch.bool, device=hidden.device).tril()[None, None]
         if causal.dtype == torch.bool:
             causal = torch.where(causal, 0.0, torch.finfo(hidden.dtype).min).to(hidden.dtype)
-        blocked = image[:, None, :, None] | image[:, None, None, :]  # rows q and columns k in P_img
+        here = image.to(causal.device)
+        blocked = here[:, None, :, None] | here[:, None, None, :]  # rows q and columns k in P_img
         masked = causal.masked_fill(blocked, torch.finfo(hidden.dtype).min)
         return args, {**kwargs, "attention_mask": masked}
 
     text = (~image[0]).nonzero().flatten()  # [T]
 
     def take_text(state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return args, {**kwargs, "hidden_states": kwargs["hidden_states"][:, text]}
+        hidden = kwargs["hidden_states"]
+        return args, {**kwargs, "hidden_states": hidden[:, text.to(hidden.device)]}
 
     def put_back(state: Any, args: tuple[Any, ...], output: Tensor) -> Tensor:
         rows = output.new_zeros(1, image.shape[1], output.shape[2])
-        rows[:, text] = output  # image rows get nothing from the state, and nothing reads them
+        rows[:, text.to(rows.device)] = output  # image rows get nothing from the state, and nothing reads them
         return rows
 
     layers = model.get_decoder().layers

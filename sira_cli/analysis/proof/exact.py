@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from sira_cli.analysis.proof.compared import Compared, compare
 from sira_cli.analysis.proof.twin import asked, grown_inputs
+from sira_cli.core.families import find_backbone
 from sira_cli.core.forward_pass import Step
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
@@ -46,7 +48,7 @@ class _Prompt:
     """As `core.reference.Prompt` has it."""
 
     model: Any
-    inputs: Mapping[str, Tensor]
+    inputs: Mapping[str, Any]
     image: Tensor
     grown: Mapping[str, int]
     silent: tuple[int, ...] = ()
@@ -75,11 +77,24 @@ def compare_real(
         steps.append(step)
 
     lvlm.generate(inputs, on_tokens=keep)
-    prompt = _Prompt(lvlm.model, asked(inputs), lvlm.find_image(inputs["input_ids"]), grown_inputs(lvlm.model, inputs))
+    given: dict[str, Any] = {**asked(inputs)}
+    image = lvlm.find_image(inputs["input_ids"])
+    if _keeps_last(lvlm.model):
+        given["logits_to_keep"] = 1  # all S rows of a large vocabulary are gigabytes
+    prompt = _Prompt(lvlm.model, given, image, grown_inputs(lvlm.model, inputs))
     compared = compare(prompt, lvlm.k, lvlm.alpha, tokens, steps, lvlm.model.dtype)
     greedy = lvlm.under(preset.method("greedy"))
     text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)
     return Exact(compared, text, lvlm.device, lvlm.dtype, _seconds(lvlm, inputs), _seconds(greedy, inputs))
+
+
+def _keeps_last(model: Any) -> bool:
+    """Return whether a model takes the number of rows whose logits it gives, and means it of its output alone.
+
+    Where layers share keys, Gemma 4 drops the other rows halfway.
+    """
+    takes = "logits_to_keep" in inspect.signature(model.forward).parameters
+    return takes and all(mixer.keys_from == index for index, mixer in enumerate(find_backbone(model).mixers))
 
 
 def _greedily(preset: Preset) -> Preset:
