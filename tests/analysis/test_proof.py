@@ -109,6 +109,10 @@ def has_a_damaged_processor(folder: Path) -> None:
     (folder / "preprocessor_config.json").write_text("{")
 
 
+def names_another_image_token(folder: Path) -> None:
+    change(folder, image_token_id=5)
+
+
 def has_code_of_its_own(folder: Path) -> None:
     change(folder, model_type="evil", auto_map={"AutoConfig": "evil.Config"})
 
@@ -124,6 +128,7 @@ def reads_pictures_by_cross_attention(folder: Path) -> None:
         (contradicts_itself, "`num_hidden_layers` (8) must be equal"),
         (has_no_processor, "no image processor (preprocessor_config.json"),
         (has_a_damaged_processor, "cannot be loaded"),
+        (names_another_image_token, "no image token found"),
         (has_code_of_its_own, "its own Python code runs only with --trust-remote-code"),
         (reads_pictures_by_cross_attention, "it reads the image through cross-attention"),
     ],

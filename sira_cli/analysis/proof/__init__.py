@@ -29,7 +29,7 @@ from sira_cli.core import fork
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import fork_place
 from sira_cli.core.forward_pass import Step
-from sira_cli.errors import ModelNotFoundError, UnsupportedModelError
+from sira_cli.errors import ImageTokenError, ModelNotFoundError, PictureError, UnsupportedModelError
 from sira_cli.models.hub import find_described
 from sira_cli.models.inspection import check_structure
 from sira_cli.models.preset import Preset
@@ -98,8 +98,8 @@ def prove(
 
     Raises:
         ModelNotFoundError: the model's files are not here and cannot be fetched.
-        UnsupportedModelError: SIRA cannot follow it exactly, or its configuration or its processor is no good.
-        ImageTokenError: the prompt holds no image token.
+        UnsupportedModelError: SIRA cannot follow it exactly, or its configuration or its processor is no good, such as
+            one that puts no image tokens into the prompt.
     """
     name = str(BUNDLED_FOLDER) if preset.model == BUNDLED else preset.model
     folder = find_described(name, preset.revision, offline=offline, judge=lambda place: _judge(place, preset))
@@ -107,7 +107,10 @@ def prove(
     check_layers(folder, model)
     backbone, boundary = fork_place(model, preset.sira_config)
     layers = len(backbone.decoder_layers)
-    seen, inputs, finder = what_is_seen(folder, model, preset, picture)
+    try:
+        seen, inputs, finder = what_is_seen(folder, model, preset, picture)
+    except (ImageTokenError, ModelNotFoundError, PictureError) as error:  # the files are there: they are no good
+        raise UnsupportedModelError(str(error)) from error
     family, abilities = structure_of(model, preset, backbone.tested)
     compared, reason = None, None
     try:

@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 
 from sira_cli.core.families import FAMILIES, check_static_cache, untested
 from sira_cli.core.image_tokens import ImageTokenFinder
-from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError, UnsupportedModelError
+from sira_cli.errors import SettingsError, SiraError, UnsupportedModelError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.attaching import obeyed
 from sira_cli.methods.base import Ability
@@ -67,16 +67,13 @@ def what_is_seen(
         What is seen, the model's inputs, and what finds image tokens among them.
 
     Raises:
-        UnsupportedModelError: the processor cannot be loaded.
+        UnsupportedModelError, ModelNotFoundError: the processor cannot be loaded.
         ImageTokenError: the prompt holds no image token.
         PictureError: the processor refuses the picture.
     """
-    try:
-        with reading(folder):
-            processor = load_processor(folder, image=preset.image)
-            generation = _generation(folder, model)
-    except ModelNotFoundError as error:  # the files are there: they are no good
-        raise UnsupportedModelError(str(error)) from error
+    with reading(folder):
+        processor = load_processor(folder, image=preset.image)
+        generation = _generation(folder, model)
     tokenizer = processor.tokenizer
     finder = preset.image_tokens.with_ids(tokenizer).resolve(model.config)
     images = [pad_to_square(picture, processor.image_processor.image_mean)] if preset.image.pad_to_square else [picture]
