@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sira_cli.cli.console import note, verbosity
 from sira_cli.errors import SettingsError
-from sira_cli.files import from_home
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +95,7 @@ def save_preset(preset: Preset, path: Path, description: str, holds: str) -> Non
     Raises:
         SiraError: it cannot be written.
     """
-    from sira_cli.files import replacing
+    from sira_cli.files import from_home, replacing
     from sira_cli.models import presets
 
     folder = from_home(preset.model)

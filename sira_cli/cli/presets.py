@@ -14,7 +14,6 @@ from sira_cli.cli.help import Command
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import ModelOptions
 from sira_cli.errors import SettingsError
-from sira_cli.files import from_home
 
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
@@ -127,6 +126,8 @@ def new(
 ) -> None:
     """Print a preset for a model: K = L/2, its image tokens, its size."""
     set_verbosity(False, 0)
+    from sira_cli.files import from_home
+
     if from_home(model).is_dir():
         model = str(from_home(model).resolve())  # so that the preset works from anywhere
     from sira_cli.models import presets
