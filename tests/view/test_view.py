@@ -11,6 +11,7 @@ from http.client import HTTPConnection
 import httpx2 as httpx
 import pytest
 
+from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.view import say_found
 from sira_cli.view import Collection, Edits
 from tests.support.helpers import SIRA
@@ -272,6 +273,7 @@ def test_what_was_found_is_counted_in_words_that_fit(folder, capsys, number, sai
     (folder / "a.jsonl").write_text("\n".join(lines))
     captions = Collection.read(folder / "a.jsonl")
     captions.look_for_pictures()
+    set_verbosity(quiet=False, verbose=0)  # an earlier command of this process may have been quiet
     say_found(captions)
     lines = capsys.readouterr().err.splitlines()
     assert [line[len("sira: ") :][: len(words)] for line, words in zip(lines, said, strict=True)] == said
