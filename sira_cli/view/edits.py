@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -124,11 +124,7 @@ class Edits:
             SettingsError: there is nothing to take back.
             SiraError: it cannot be written; nothing was changed.
         """
-        with self._changing(item, seen) as (file, now):
-            if not self.history.before(item.id):
-                raise SettingsError(f"{item.id}: there is no change to take back")
-            self._write(file, item, "undo", now, self.history.before(item.id)[-1])
-            return self.state(item)
+        return self._go(item, seen, "undo", self.history.before, "take back")
 
     def redo(self, item: Item, *, seen: int) -> State:
         """Make the change again that `undo` took back last, if nothing was changed since.
@@ -138,10 +134,15 @@ class Edits:
             SettingsError: there is nothing to make again.
             SiraError: it cannot be written; nothing was changed.
         """
+        return self._go(item, seen, "redo", self.history.after, "make again")
+
+    def _go(self, item: Item, seen: int, action: Action, steps: Callable[[str], Sequence[Step]], what: str) -> State:
+        """Go to the last of some steps of a picture's history."""
         with self._changing(item, seen) as (file, now):
-            if not self.history.after(item.id):
-                raise SettingsError(f"{item.id}: there is no change to make again")
-            self._write(file, item, "redo", now, self.history.after(item.id)[-1])
+            found = steps(item.id)
+            if not found:
+                raise SettingsError(f"{item.id}: there is no change to {what}")
+            self._write(file, item, action, now, found[-1])
             return self.state(item)
 
     def settle(self, items: Iterable[Item]) -> None:

@@ -34,11 +34,8 @@ def write_text(browser: Browser, text: str) -> None:
     browser.press(*text)
 
 
-# --- undo and redo
-
-
-def test_accepting_what_is_accepted_changes_nothing_also_for_undo(browser, serve, records):
-    open_page(browser, serve(records))
+def write_and_accept(browser: Browser) -> None:
+    """Give the first picture of the gallery another text, and accept it."""
     browser.click(".card a")
     opened(browser, "pictures/0.png")
     write_text(browser, "Two cats.")
@@ -46,6 +43,14 @@ def test_accepting_what_is_accepted_changes_nothing_also_for_undo(browser, serve
     words(browser, "Two cats.")
     browser.press("a")
     opened(browser, "pictures/1.png")
+
+
+# --- undo and redo
+
+
+def test_accepting_what_is_accepted_changes_nothing_also_for_undo(browser, serve, records):
+    open_page(browser, serve(records))
+    write_and_accept(browser)
     browser.press("Left")
     opened(browser, "pictures/0.png")
     browser.press("a")
@@ -79,13 +84,7 @@ def test_accepting_in_the_gallery_what_is_accepted_leaves_older_changes_alone(br
 
 def test_what_was_taken_back_is_made_again(browser, serve, records):
     open_page(browser, serve(records))
-    browser.click(".card a")
-    opened(browser, "pictures/0.png")
-    write_text(browser, "Two cats.")
-    browser.press_together("Control", "Enter")
-    words(browser, "Two cats.")
-    browser.press("a")
-    opened(browser, "pictures/1.png")
+    write_and_accept(browser)
     browser.press("u", "u")
     opened(browser, "pictures/0.png")
     words(browser, "A cat and a dog, number 0.")

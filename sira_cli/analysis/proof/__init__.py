@@ -44,7 +44,7 @@ class Proof:
 
     Attributes:
         model, revision: as the preset has them.
-        family: name of the tested family, or why it is none.
+        family: name of the family; for other types, whether they were compared with the reference.
         layers, b, k: L, the layer before which the model forks, and K.
         seen: what the processor makes of a picture and the caption prompt.
         abilities: what can be done with the model under SIRA.

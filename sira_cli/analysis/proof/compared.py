@@ -1,4 +1,4 @@
-"""SIRA's greedy decoding of one prompt beside the slow reference."""
+"""SIRA's greedy decoding of one prompt, compared with the slow reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real weights beside the slow reference."""
+"""The real weights, compared with the slow reference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Exact:
     """The comparison with the real weights.
 
     Attributes:
-        compared: SIRA's first tokens beside the reference.
+        compared: SIRA's first tokens, compared with the reference.
         text: that they make.
         device, dtype: where and in which precision the model ran.
         seconds_sira, seconds_greedy: of decoding these tokens, prompt included.
