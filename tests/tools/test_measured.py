@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -23,28 +22,6 @@ def cells(table: str) -> list[list[str]]:
 def calibration(kind: str) -> dict[str, np.ndarray]:
     (path,) = (CALIBRATIONS / kind).glob("*.safetensors")
     return load_file(path)
-
-
-def test_every_k_stands_beside_its_own_figures():
-    kl = {row["k"]: row["kl"]["mean"] for row in json.loads((ROOT / "docs/bench/demo-k.json").read_text())["rows"]}
-    files = ("docs/bench/demo-sweep-k.json", "sira_cli/demo/model/choice.json")
-    swept = [row for file in files for row in json.loads((ROOT / file).read_text())["rows"]]
-    text = measured.k_table()
-    rows = cells(text)
-    assert [int(row[0]) for row in rows] == sorted(kl) == [1, 2, 3, 4, 5, 6, 7]
-    for row in rows:
-        k = int(row[0])
-        (there,) = (each for each in swept if (each["k"], each["alpha"]) == (k, 0.5))
-        assert float(row[1]) == round(kl[k], 3)
-        assert row[2] == f"{round(100 * kl[k] / max(kl.values()))} %"
-        for cell, name in ((row[3], "CHAIRi"), (row[4], "coverage")):
-            figure = there["differences"][name]
-            numbers = [float(number) for number in re.findall(r"[+-]\d+\.\d", cell)]
-            assert numbers == [round(figure[part], 1) for part in ("value", "low", "high")]
-    marks = {row[5]: int(row[0]) for row in rows if row[5]}
-    rule = min(k for k, value in kl.items() if value >= 0.9 * max(kl.values()))
-    assert marks == {"the paper's L/2": 4, "the rule": rule, "labels": 7}
-    assert f"it would give {min(k for k, value in kl.items() if value >= 0.8 * max(kl.values()))}." in text
 
 
 def test_heads_and_slices_are_those_of_the_calibrations():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from sira_cli.cli.calibrate import free, ict, k, maskcd, support
+from sira_cli.cli.calibrate import free, ict, maskcd, support
 from sira_cli.cli.help import Command, Variadic
 
 app = typer.Typer(
     help="Make once what a method or a score has to know about a model.", no_args_is_help=True, rich_markup_mode=None
 )
 COMMANDS = {
-    "k": (k.k, Command, k.EXAMPLES, "Estimate SIRA's K, from pictures without labels."),
     "ict": (ict.ict, Variadic, ict.EXAMPLES, "Directions of method ict, from labelled yes/no questions."),
     "support": (
         support.support,
