@@ -19,7 +19,6 @@ from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.methods.maskcd import MaskCd
 from sira_cli.models.calibrations import SHIPPED
-from sira_cli.models.free_support import Weights
 from tools.docs import BENCH, bench_report
 from tools.ledger import LedgerReport
 
@@ -37,14 +36,6 @@ def line_figures() -> str:
         f"Below {found['line']:g} are {100 * there:.1f} % of the {found['there']:,} things there and "
         f"{100 * absent:.0f} % of the {found['absent']:,} hallucinated ones."
     )
-
-
-def free_lines() -> str:
-    """Return the lines of `--verify free` that the bundled model brings."""
-    tensors = _shipped("support").tensors
-    weights = {name: Weights.read(tensors, name) for name in ("greedy", "sira")}
-    lines = " and ".join(f"{each.line:.3g} ({name})" for name, each in weights.items() if each is not None)
-    return f"The bundled model's lines are {lines}."
 
 
 def second_look_cost() -> str:

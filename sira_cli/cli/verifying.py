@@ -23,7 +23,6 @@ class VerifyMode(StrEnum):
 
     FLAG = "flag"
     REWRITE = "rewrite"
-    FREE = "free"
 
 
 MinSupport = Annotated[
@@ -50,18 +49,10 @@ class VerifyOptions:
         VerifyMode | None,
         typer.Option(
             help="Ask the model about each thing that a text names: mark what it does not see (flag), or decode again "
-            "without (rewrite). free marks without asking, by a weaker score of what decoding has at hand."
+            "without (rewrite)."
         ),
     ] = None
-    min_support: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            min=0,
-            max=1,
-            help="Mark things with less support (default: the preset's; with --verify free, that of its weights).",
-        ),
-    ] = None
+    min_support: MinSupport = None
     rounds: Annotated[
         int | None,
         typer.Option(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable
 
-from sira_cli.analysis.calibration.support import Caption, Labelled, Source, SupportReport, labelled_by
+from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.lvlm import Lvlm
@@ -13,7 +12,6 @@ from sira_cli.models.second_look import SecondLook
 from sira_cli.models.verify import Verify
 
 BATCH = 25
-T = TypeVar("T")
 
 
 def scene_report(
@@ -31,7 +29,7 @@ def scene_report(
     verify = Verify().settings(lvlm.preset)
     del verify["min_support"]
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[:count]}
-    captions: list[Caption[float]] = []
+    captions: list[Caption] = []
     while len(captions) < count:
         batch = list(scenes)[len(captions) : len(captions) + BATCH]
         images = [render(scenes[name])[0] for name in batch]
@@ -44,8 +42,3 @@ def scene_report(
     return SupportReport.of(
         Source(lvlm.preset.model, lvlm.revision, verify), count, labelled, false_alarms=false_alarms
     )
-
-
-def label_scenes(captions: Sequence[Caption[T]]) -> list[Labelled[T]]:
-    """Label what captions of scenes name; their `file_name` is that of `scene_picture`."""
-    return labelled_by(captions, lambda caption: held_out(int(caption.file_name.removeprefix("scene "))).objects)

@@ -22,12 +22,10 @@ from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.demo.word_scores import BATCH, object_words, scored_captions
 from sira_cli.eval.stats.auroc import auroc_interval
 from sira_cli.eval.stats.bootstrap import Figure
-from sira_cli.models.free_support import FreeSupport, ThingNumbers
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.second_look import SecondLook
-from sira_cli.models.verify import Verify
 
-SCORES = ("support", "free", "probability", "grounding", "position")
+SCORES = ("support", "probability", "grounding", "position")
 THIRDS = ("first third", "middle third", "last third")
 PARTS = ("all", *THIRDS, "first mentions")
 Split = Literal["validation", "test"]
@@ -42,7 +40,7 @@ class Mention(NamedTuple):
         there: whether the object is in the scene.
         start: where the word begins, as a share of the text.
         first: whether the text has not named the object before.
-        support, free, probability, grounding: its scores; `free` is support without a question.
+        support, probability, grounding: its scores.
     """
 
     scene: int
@@ -50,7 +48,6 @@ class Mention(NamedTuple):
     start: float
     first: bool
     support: float
-    free: float
     probability: float
     grounding: float
 
@@ -84,15 +81,13 @@ def measure_support(
     found: dict[str, dict[str, Any]] = {}
     for name, lvlm in methods.items():
         named: list[Mention] = []
-        look, free = SecondLook(lvlm), FreeSupport(lvlm, Verify(mode="free"))
+        look = SecondLook(lvlm)
         unknown = 0
         for start in range(0, len(scenes), BATCH):
             batch = scenes[start : start + BATCH]
-            numbers = ThingNumbers(lvlm.vocabulary, lvlm.sira.alpha)
-            captions = scored_captions(lvlm, batch, numbers.add)
-            for row, (scene, (text, contrast, full)) in enumerate(zip(batch, captions, strict=True)):
-                unasked = free.support(numbers, row, contrast[-1]["steps"][1], text)
-                rows = _mentions(look, start + row, scene, unasked, text, contrast, full)
+            captions = zip(batch, scored_captions(lvlm, batch), strict=True)
+            for number, (scene, (text, contrast, full)) in enumerate(captions, start=start):
+                rows = _mentions(look, number, scene, text, contrast, full)
                 named += [row for row in rows if row is not None]
                 unknown += rows.count(None)
             on_progress(start + len(batch))
@@ -142,7 +137,6 @@ def _mentions(
     look: SecondLook,
     number: int,
     scene: Scene,
-    free: Mapping[str, float],
     text: str,
     contrast: list[dict[str, Any]],
     full: list[dict[str, Any]],
@@ -160,7 +154,7 @@ def _mentions(
         rows.append(
             Mention(
                 *(number, name in scene.objects, place, first),
-                *(asked[0].support, free[asked[0].thing], probability, grounding),
+                *(asked[0].support, probability, grounding),
             )
             if asked
             else None

@@ -88,21 +88,17 @@ def doubt_table(found: dict[str, dict[str, Any]]) -> str:
     return markdown(rows)
 
 
-def scored_captions(
-    lvlm: Lvlm, batch: Sequence[Scene], on_tokens: Callable[[list[int], Step], None] = lambda tokens, step: None
-) -> list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]]:
+def scored_captions(lvlm: Lvlm, batch: Sequence[Scene]) -> list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]]:
     """Return each scene's caption, and its words under the contrast and under the full stream alone.
 
     Args:
         lvlm: the bundled model under a decoder.
         batch: what is captioned.
-        on_tokens: as in `generate`.
     """
     inputs = lvlm.prepare([render(scene)[0] for scene in batch], [lvlm.preset.prompts.caption] * len(batch))
     contrast, full = WordScores(lvlm.vocabulary, lvlm.sira.alpha), WordScores(lvlm.vocabulary, 0.0)
 
     def add(tokens: list[int], step: Step) -> None:
-        on_tokens(tokens, step)
         contrast.add(tokens, step)
         full.add(tokens, step)
 

@@ -57,7 +57,7 @@ class Lvlm(AnsweringModel):
             on_text: called with pieces of text as they are decoded (not with beams or `verify`, nor where the preset's
                 `text` changes them).
             verify: ask about each thing that the text names whether it is in the picture: `flag` to keep the text,
-                `rewrite` to take out what is not; `free` to score it without asking; or a `Verify`.
+                `rewrite` to take out what is not; or a `Verify`.
 
         Raises:
             PictureError: the picture cannot be opened or processed.

@@ -8,11 +8,10 @@ from typing import Any
 from sira_cli.errors import SettingsError
 from sira_cli.language import things
 from sira_cli.language.things import Words
-from sira_cli.methods import require
-from sira_cli.methods.base import Ability, Method
+from sira_cli.methods.base import Method
 from sira_cli.models.preset import Preset
 
-MODES = ("flag", "rewrite", "free")
+MODES = ("flag", "rewrite")
 ROUNDS = 3
 MOST_ROUNDS = 20  # a round decodes a text again
 
@@ -22,10 +21,9 @@ class Verify:
     """A second look at every text of a run.
 
     Attributes:
-        min_support: things below it are not supported; None: the preset's, or with `free` that of the weights.
+        min_support: things below it are not supported; None: the preset's.
         words: the things to recognise; None: the list that comes along.
-        mode: `flag` says what is not supported, `rewrite` also decodes texts again without it, `free` says it from what
-            decoding has at hand (`models.free_support`), without a question.
+        mode: `flag` says what is not supported, `rewrite` also decodes texts again without it.
         rounds: how often a text is decoded again at most.
 
     Raises:
@@ -53,11 +51,6 @@ class Verify:
         """Whether texts are decoded again."""
         return self.mode == "rewrite"
 
-    @property
-    def free(self) -> bool:
-        """Whether no question is asked."""
-        return self.mode == "free"
-
     def line(self, preset: Preset) -> float:
         """Return the support below which a thing is not supported."""
         return preset.verify.min_support if self.min_support is None else self.min_support
@@ -70,8 +63,6 @@ class Verify:
         """
         if choices:
             raise SettingsError("`verify=` looks at texts, and `choices=` writes none: leave out one of them")
-        if self.free:
-            self._check_free(method, num_beams, compiled)
         if not self.rewrites:
             return
         instead = "leave it out, or take `verify=` flag"
@@ -86,18 +77,12 @@ class Verify:
         if compiled:
             raise SettingsError(f"`verify=` rewrite cannot go back in compiled steps (`compile=`): {instead}")
 
-    def _check_free(self, method: Method, num_beams: int, compiled: bool) -> None:
-        instead = "leave it out, or take `verify=` flag"
-        require(method, Ability.TRACES, "`verify=` free", "take one of these, or `verify=` flag")
-        if num_beams > 1:
-            raise SettingsError(f"`verify=` free follows one text per picture, not `num_beams=`: {instead}")
-        if compiled:
-            raise SettingsError(f"`verify=` free cannot look into compiled steps (`compile=`): {instead}")
-
     def settings(self, preset: Preset) -> dict[str, Any]:
-        """Return how the look is done, as records hold it; theirs add what `free` takes from a calibration."""
-        settings: dict[str, Any] = {"mode": self.mode, "words": (self.words or things.shipped()).name}
-        if self.free:
-            return settings | ({} if self.min_support is None else {"min_support": self.min_support})
-        settings |= {"question": preset.prompts.verify, "min_support": self.line(preset)}
-        return settings | ({"rounds": self.rounds} if self.rewrites else {})
+        """Return how the look is done, as records hold it."""
+        return {
+            "mode": self.mode,
+            "words": (self.words or things.shipped()).name,
+            "question": preset.prompts.verify,
+            "min_support": self.line(preset),
+            **({"rounds": self.rounds} if self.rewrites else {}),
+        }

@@ -8,7 +8,6 @@ from typing import Any
 from PIL import Image
 
 from sira_cli.models.answering import AnsweringModel
-from sira_cli.models.free_support import FreeSupport
 from sira_cli.models.records import Answer
 from sira_cli.models.rewriting import Rewriter
 from sira_cli.models.second_look import SecondLook
@@ -29,15 +28,10 @@ class VerifiedAnswers:
         Raises:
             SettingsError: the second look does not go with the method or the settings.
             UnsupportedModelError: the tokenizer has no token for yes or no, which are asked for.
-            NotCalibratedError: weights are needed, and there are none.
-            DataError: they cannot be read.
         """
         beams, compiled = lvlm.preset.generation.num_beams, lvlm.compiled is not None
         verify.check(lvlm.decoder, beams, words=False, choices=False, compiled=compiled)
-        self._free = FreeSupport(lvlm, verify) if verify.free else None
-        self.settings = verify.settings(lvlm.preset) if self._free is None else self._free.settings
-        if self._free is not None:
-            return
+        self.settings = verify.settings(lvlm.preset)
         self._lvlm = lvlm
         self._rewriter = Rewriter(lvlm, verify) if verify.rewrites else None
         self._look = SecondLook(lvlm, verify.words) if self._rewriter is None else self._rewriter.look
@@ -51,8 +45,6 @@ class VerifiedAnswers:
             images: B pictures, RGB.
             inputs, seeds, words, task: as for `AnsweringModel.answer`.
         """
-        if self._free is not None:
-            return self._free.answer(inputs, seeds=seeds, words=words, task=task)
         lvlm, trail = self._lvlm, Trail(range(len(images)))
         inputs = lvlm.to_device(inputs)
         answers = lvlm.answer(inputs, seeds=seeds, words=words, task=task, trail=trail)

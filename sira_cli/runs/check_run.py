@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from PIL import Image
 
-from sira_cli.errors import SettingsError
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.models.lvlm import Lvlm
@@ -75,11 +74,9 @@ class CheckTask(PictureTask):
             **settings: of `PictureTask`: done.
 
         Raises:
-            SettingsError: `verify` asks no questions, or the decoder cannot go on behind a part of a caption.
+            SettingsError: the decoder cannot go on behind a part of a caption.
         """
         verify = verify or Verify()
-        if verify.free:
-            raise SettingsError("`verify=` free scores texts as they are decoded, and these exist already: take flag")
         preset = plain(lvlm.preset)
         lvlm = lvlm.under(method_of(verify, lvlm.decoder), preset)
         verify.check(lvlm.decoder, 1, words=False, choices=False, compiled=False)

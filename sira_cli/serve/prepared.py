@@ -14,7 +14,6 @@ from sira_cli.core.fork import Step
 from sira_cli.errors import SiraError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
-from sira_cli.models.free_support import FreeSupport, ThingNumbers
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer
@@ -56,7 +55,6 @@ class Prepared:
             require(lvlm.decoder, Ability.TRACES, "logprobs and words")
         if look is not None:
             look.check(lvlm.decoder, lvlm.preset.generation.num_beams, words=job.words, choices=False, compiled=False)
-        self._free = FreeSupport(lvlm, look) if look is not None and look.free else None
         self._rewriting = VerifiedAnswers(lvlm, look) if look is not None and look.rewrites else None
 
     @functools.cached_property
@@ -120,35 +118,27 @@ class Prepared:
     def _answer(self, jobs: Sequence[Job]) -> None:
         lvlm, first = self.lvlm, jobs[0]
         rows = [Row(job, lvlm.vocabulary, lvlm.ends.ids) for job in jobs]
-        numbers = None if self._free is None else self._free.numbers()
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
         started = time.perf_counter()
-        answers = lvlm.answer(inputs, seeds=seeds, words=first.words, task=first.task, **self._watching(rows, numbers))
+        answers = lvlm.answer(inputs, seeds=seeds, words=first.words, task=first.task, **self._watching(rows))
         each = (time.perf_counter() - started) / len(jobs)
-        for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-            if row.job.gone:
-                continue
-            answer = row.cut(answer)
-            if self._free is not None and numbers is not None:
-                self._tell(row, self._free.checked(numbers, number, answer), each)
-            else:
-                self.finish(row, answer, each)
+        for row, answer in zip(rows, answers, strict=True):
+            if not row.job.gone:
+                self.finish(row, row.cut(answer), each)
 
-    def _watching(self, rows: Sequence[Row], numbers: ThingNumbers | None) -> dict[str, Any]:
+    def _watching(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Return the arguments of `answer` by which texts are seen as they grow, where the method lets them be seen."""
         lvlm = self.lvlm
         if lvlm.preset.generation.num_beams > 1 or lvlm.decoder.own_search:
             return {}
 
         def see(tokens: Sequence[int], step: Step | None = None) -> None:
-            if numbers is not None and step is not None:
-                numbers.add(tokens, step)
             for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
                 self.see(row, token, None if step is None else step.contrast[number])
 
         longest = rows[0].job.preset.generation.max_new_tokens
         start = Start([[] for _ in rows], stopping=(Done(rows),), new_tokens=longest)
-        watched = numbers is not None or rows[0].job.top_logprobs is not None or rows[0].job.words
+        watched = rows[0].job.top_logprobs is not None or rows[0].job.words
         return {"on_tokens" if watched else "on_new": see, "start": start}
 
     def see(self, row: Row, token: int, logits: Tensor | None) -> None:

@@ -81,7 +81,7 @@ class SiraOptions(Options):
     method: str | None = None
     task: Literal["caption", "ask"] = "caption"
     words: bool = False
-    verify: Literal["flag", "rewrite", "free"] | None = None
+    verify: Literal["flag", "rewrite"] | None = None
     min_support: float | None = Field(default=None, ge=0, le=1)
     rounds: int | None = Field(default=None, ge=1, le=MOST_ROUNDS)
 

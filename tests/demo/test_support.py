@@ -48,12 +48,10 @@ def test_every_object_word_counts_with_the_support_of_its_thing(methods, measure
             image = render(scene)[0]
             text = lvlm.caption(image).text
             support = {span: claim.support for claim in lvlm.check(image, text).objects for span in claim.spans}
-            objects = lvlm.caption(image, verify="free").objects
-            free = {tuple(span): claim["support"] for claim in objects for span in claim["spans"]}
             before = []
             for start, end, thing in mentions(text):
                 place, first = start / len(text), thing not in before
-                rows.append((thing in scene.objects, support[start, end], place, first, free[start, end]))
+                rows.append((thing in scene.objects, support[start, end], place, first))
                 before.append(thing)
             assert caption_counts(scene, text)["mentions"] == len(before)
         found, line = measured[name], lvlm.preset.verify.min_support
@@ -72,7 +70,7 @@ def test_every_object_word_counts_with_the_support_of_its_thing(methods, measure
             assert found[part]["words"] == len(of)
             assert found[part]["hallucinated"] == sum(not row[0] for row in of)
             if 0 < found[part]["hallucinated"] < len(of):
-                for score, at, sign in (("support", 1, 1), ("position", 2, -1), ("free", 4, 1)):
+                for score, at, sign in (("support", 1, 1), ("position", 2, -1)):
                     exact = pairs_ordered_right([(row[0], sign * row[at]) for row in of])
                     assert found[part][score].value == pytest.approx(exact, abs=0.02)
                     assert found[part][score].low <= exact + 0.02
@@ -94,7 +92,7 @@ def test_the_bootstrap_draws_pictures():
 
 
 def test_a_word_at_the_very_end_is_in_the_last_third():
-    row = Mention(0, True, 1.0, False, 0.5, 0.5, 0.5, 0.5)
+    row = Mention(0, True, 1.0, False, 0.5, 0.5, 0.5)
     assert [part for part in PARTS if row.is_in(part)] == ["all", "last third"]
 
 

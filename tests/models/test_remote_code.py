@@ -160,9 +160,8 @@ def test_no_command_runs_it(checkpoint, marker, sira, photos, tmp_path, monkeypa
         "eval ": ("chair", "--annotations", data.coco, "--ids", data.coco / "ids.txt", *images),
         "eval  ": ("amber", "--data", data.amber, "--similarity", "exact", *images),
         "calibrate": ("maskcd", picture),
-        "calibrate  ": ("free", "--scenes", "--limit", 2, "--method", "sira"),
-        "calibrate   ": ("ict", "--scenes", "--limit", 2),
-        "calibrate    ": ("support", "--scenes", "--limit", 2),
+        "calibrate ": ("ict", "--scenes", "--limit", 2),
+        "calibrate  ": ("support", "--scenes", "--limit", 2),
     }
     for name, arguments in commands.items():
         stdin = picture.read_bytes() if "-" in name else YES

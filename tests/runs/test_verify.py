@@ -11,6 +11,8 @@ import pytest
 from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.errors import SettingsError
+from sira_cli.methods import find
 from sira_cli.models.second_look import Verify
 from sira_cli.runs.run import run_pictures
 from tests.support.helpers import on_terminal
@@ -211,6 +213,13 @@ def test_what_does_not_go_with_rewriting_is_refused(sira, scenes, options, messa
     assert code == 2
     assert message in " ".join(err.split())
     assert "--rounds is about" in sira("caption", scenes, "-p", "demo", "--verify", "flag", "--rounds", "2")[2]
+
+
+def test_a_second_look_needs_a_text_and_a_mode_that_exists():
+    with pytest.raises(SettingsError, match=r"`choices=` writes none"):
+        Verify().check(find("greedy"), 1, words=False, choices=True, compiled=False)
+    with pytest.raises(SettingsError, match=r"'cheap': expected flag, rewrite"):
+        Verify(mode="cheap")
 
 
 @pytest.mark.parametrize("method", ["m3id", "sid", "vcd"])

@@ -146,7 +146,7 @@ def test_conversations_that_have_no_answer(client, messages, words):
 
 
 def test_a_second_look_is_about_one_picture(client):
-    for verify in ("flag", "rewrite", "free"):
+    for verify in ("flag", "rewrite"):
         with pytest.raises(openai.BadRequestError, match="verify: is about one picture"):
             ask(client, [*said(), FOLLOWING[0], *said()], {"verify": verify})
 

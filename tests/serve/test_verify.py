@@ -34,8 +34,7 @@ def expected(lvlm, scene, look, method="greedy"):
         (0, {"method": "greedy", "verify": "rewrite"}, Verify(mode="rewrite")),
         (1, {"method": "greedy", "verify": "rewrite", "rounds": 1}, Verify(mode="rewrite", rounds=1)),
         (1, {"verify": "rewrite", "min_support": 0.9}, Verify(0.9, mode="rewrite")),
-        (0, {"method": "greedy", "verify": "free"}, Verify(mode="free")),
-        (1, {"verify": "free", "min_support": 0.4, "words": True}, Verify(0.4, mode="free")),
+        (1, {"verify": "flag", "min_support": 0.4, "words": True}, Verify(0.4, mode="flag")),
         (1, {"method": "greedy", "verify": "flag"}, Verify(mode="flag")),
     ],
 )
@@ -67,7 +66,7 @@ def test_what_is_rewritten_was_wrong_before(lvlm):
 
 
 def test_a_rewritten_text_comes_in_one_piece_and_the_others_as_they_grow(client, lvlm):
-    for mode in ("rewrite", "free"):
+    for mode in ("rewrite", "flag"):
         sira = {"method": "greedy", "verify": mode}
         chunks = list(ask(client, said(picture=SCENES[0]), sira, max_tokens=TOKENS, stream=True))
         pieces, result = streamed(chunks), expected(lvlm, 0, mode)
@@ -77,20 +76,20 @@ def test_a_rewritten_text_comes_in_one_piece_and_the_others_as_they_grow(client,
 
 
 def test_the_things_of_a_text_that_a_stop_has_cut(client, lvlm):
-    for mode in ("free", "flag"):
-        whole = ask(client, said(picture=SCENES[1]), {"method": "greedy", "verify": mode}, max_tokens=TOKENS)
-        last = whole.sira["objects"][-1]["spans"][0][0]
-        stop = whole.choices[0].message.content[last - 12 : last + 2]
-        cut = ask(client, said(picture=SCENES[1]), {"method": "greedy", "verify": mode}, max_tokens=TOKENS, stop=stop)
-        text = cut.choices[0].message.content
-        assert text == whole.choices[0].message.content.split(stop)[0]
-        there = [thing["thing"] for thing in whole.sira["objects"] if thing["spans"][0][1] <= len(text)]
-        assert [thing["thing"] for thing in cut.sira["objects"]] == there
-        assert 0 < len(there) < len(whole.sira["objects"])
+    sira = {"method": "greedy", "verify": "flag"}
+    whole = ask(client, said(picture=SCENES[1]), sira, max_tokens=TOKENS)
+    last = whole.sira["objects"][-1]["spans"][0][0]
+    stop = whole.choices[0].message.content[last - 12 : last + 2]
+    cut = ask(client, said(picture=SCENES[1]), sira, max_tokens=TOKENS, stop=stop)
+    text = cut.choices[0].message.content
+    assert text == whole.choices[0].message.content.split(stop)[0]
+    there = [thing["thing"] for thing in whole.sira["objects"] if thing["spans"][0][1] <= len(text)]
+    assert [thing["thing"] for thing in cut.sira["objects"]] == there
+    assert 0 < len(there) < len(whole.sira["objects"])
 
 
 def test_many_at_once_with_all_kinds_of_looks(client, lvlm):
-    looks = [None, "flag", "rewrite", "free"]
+    looks = [None, "flag", "rewrite"]
     texts = {mode: expected(lvlm, 1, mode).text for mode in looks}
 
     def one(mode: str | None) -> str:
@@ -112,8 +111,6 @@ def test_many_at_once_with_all_kinds_of_looks(client, lvlm):
             "sira.words scores a text .* and sira.verify rewrite changes it",
         ),
         ({}, {"verify": "rewrite", "method": "opera"}, "method opera does not"),
-        ({}, {"verify": "free", "method": "vcd"}, "sira.verify free"),
-        ({}, {"verify": "free", "k": 3}, "weights"),
         ({}, {"verify": "flag", "rounds": 2}, "sira.rounds"),
         ({}, {"min_support": 0.5}, "sira.min_support"),
         ({}, {"verify": "rewrite", "rounds": 0}, "rounds"),

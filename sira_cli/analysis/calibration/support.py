@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,33 +26,31 @@ from sira_cli.eval.stats.tally import ratio
 from sira_cli.language import things
 from sira_cli.runs.rows import brief, read_json, read_rows
 
-T = TypeVar("T")
-
 FALSE_ALARMS = 0.03
 SHOWN = (0.1, 0.3, 0.5, 0.7, 0.9)  # lines in the table, beside the one that is found
 
 
-class Labelled(NamedTuple, Generic[T]):
+class Labelled(NamedTuple):
     """A thing that a caption names.
 
     Attributes:
         picture: its number.
         there: whether the thing is in the picture.
-        support: from the second look, or what it is to be computed from.
+        support: from the second look.
     """
 
     picture: int
     there: bool
-    support: T
+    support: float
 
 
 @dataclass(frozen=True)
-class Caption(Generic[T]):
-    """A caption: where it stands, its picture, and what it names with its support, or what that is computed from."""
+class Caption:
+    """A caption: where it stands, its picture, and what it names with its support."""
 
     where: str
     file_name: str
-    support: Mapping[str, T]
+    support: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class SupportReport:
         cls,
         source: Source,
         pictures: int,
-        labelled: Sequence[Labelled[float]],
+        labelled: Sequence[Labelled],
         unknown: int = 0,
         false_alarms: float = FALSE_ALARMS,
     ) -> SupportReport:
@@ -140,14 +138,14 @@ class SupportReport:
         return json.dumps({"schema": "sira.calibrate-support/1", **dataclasses.asdict(self)}, ensure_ascii=False)
 
 
-def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption[float]]]:
+def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
     """Read records that `sira caption --verify flag` wrote; failed ones are left out.
 
     Raises:
         DataError: a file cannot be read, a record has no second look, or records are of different models.
     """
     sources: dict[str, Source] = {}
-    captions: list[Caption[float]] = []
+    captions: list[Caption] = []
     for path in paths:
         for where, record in read_rows(path):
             if record.get("status") == "error":
@@ -173,7 +171,7 @@ def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption[float]]]:
     return next(iter(sources.values())), captions
 
 
-def labelled_by(captions: Sequence[Caption[T]], objects: Callable[[Caption[T]], Collection[str]]) -> list[Labelled[T]]:
+def labelled_by(captions: Sequence[Caption], objects: Callable[[Caption], Collection[str]]) -> list[Labelled]:
     """Label what captions name, by what is in their pictures.
 
     Args:
@@ -191,7 +189,7 @@ def labelled_by(captions: Sequence[Caption[T]], objects: Callable[[Caption[T]], 
     return labelled
 
 
-def from_coco(captions: Sequence[Caption[T]], annotations: Path) -> tuple[list[Labelled[T]], int]:
+def from_coco(captions: Sequence[Caption], annotations: Path) -> tuple[list[Labelled], int]:
     """Label what captions of COCO's images name, by CHAIR's ground truth.
 
     Args:
@@ -235,7 +233,7 @@ def read_labels(path: Path) -> dict[str, list[str]]:
     return content
 
 
-def from_labels(captions: Sequence[Caption[T]], path: Path) -> list[Labelled[T]]:
+def from_labels(captions: Sequence[Caption], path: Path) -> list[Labelled]:
     """Label what captions name by a file of one's own (`read_labels`).
 
     Raises:

@@ -61,10 +61,7 @@ class Tracer:
         self._scores = WordScores(self._vocabulary, lvlm.sira.alpha)
         self._logprobs: list[dict[str, float]] = []  # one per chosen token
         self._logits = None if options.full_logits is None else LogitsFile(options.full_logits)
-        verify = options.verify
-        if verify is not None and verify.free:
-            raise SettingsError("`verify=` free is for captions: a trace asks, take flag")
-        self._look = None if verify is None else SecondLook(lvlm, verify.words)
+        self._look = None if options.verify is None else SecondLook(lvlm, options.verify.words)
         self._began = time.perf_counter()
 
     def run(self, input_ids: Tensor, attention_mask: Tensor) -> None:

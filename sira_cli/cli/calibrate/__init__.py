@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from sira_cli.cli.calibrate import free, ict, maskcd, support
+from sira_cli.cli.calibrate import ict, maskcd, support
 from sira_cli.cli.help import Command, Variadic
 
 app = typer.Typer(
@@ -17,12 +17,6 @@ COMMANDS = {
         Command,
         support.EXAMPLES,
         "The second look's line between supported and not, from captions with labels.",
-    ),
-    "free": (
-        free.free,
-        Variadic,
-        free.EXAMPLES,
-        "Weights of --verify free, from pictures with labels.",
     ),
     "maskcd": (maskcd.maskcd, Command, maskcd.EXAMPLES, "Image heads of method maskcd, from pictures without labels."),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +12,6 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.calibration.support import Caption, Labelled
-
-T = TypeVar("T")
 
 Annotations = Annotated[
     Path | None,
@@ -33,7 +31,7 @@ FalseAlarms = Annotated[
 
 def labelling(
     annotations: Path | None, labels: Path | None
-) -> Callable[[Sequence[Caption[T]]], tuple[list[Labelled[T]], int]]:
+) -> Callable[[Sequence[Caption]], tuple[list[Labelled], int]]:
     """Return what labels captions, and counts the things that it knows nothing about.
 
     Raises:
@@ -43,7 +41,7 @@ def labelling(
         raise SettingsError("say what is there with --annotations PATH (COCO's) or --labels FILE.json: one of them")
     from sira_cli.analysis.calibration.support import from_coco, from_labels
 
-    def label(captions: Sequence[Caption[T]]) -> tuple[list[Labelled[T]], int]:
+    def label(captions: Sequence[Caption]) -> tuple[list[Labelled], int]:
         if annotations is not None:
             return from_coco(captions, annotations)
         assert labels is not None
