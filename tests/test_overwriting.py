@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-OLD = Path(__file__).parent / "data" / "old_runs"
+from sira_cli.demo.export import export
+from sira_cli.demo.questions import held_out
+from tests.support.traces import make_trace, write_traces
+
 EXAMPLE = sorted(Path(__file__).parents[1].glob("examples/*.png"))[0]
 TRACE = ("trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 2)
 # What writes a file, and the file.
 COMMANDS = {
-    "report": (("report", OLD / "trace.jsonl", "-o", "out.html"), "out.html"),
+    "report": (("report", "trace.jsonl", "-o", "out.html"), "out.html"),
     "trace": ((*TRACE, "-o", "out.jsonl"), "out.jsonl"),
     "full logits": ((*TRACE, "--full-logits", "out.safetensors"), "out.safetensors"),
     "drift": (("drift", EXAMPLE, "-p", "demo", "-o", "out.json"), "out.json"),
@@ -33,6 +35,7 @@ def test_a_file_of_other_content_stays(sira, tmp_path, monkeypatch, name):
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine")
+    write_traces(tmp_path / "trace.jsonl", make_trace())  # for the report
     with monkeypatch.context() as patch:
         patch.setattr("sira_cli.models.loading.load", None)  # it is known before
         code, out, err = sira(*command)
@@ -58,11 +61,12 @@ def test_an_export_of_other_scenes_leaves_an_earlier_one_as_it_is(sira, tmp_path
     assert len(list(folder.glob("images/*"))) == 2
 
 
-def test_a_report_of_another_benchmark_stays(sira, tmp_path, monkeypatch):
-    shutil.copytree(OLD, tmp_path / "runs")
-    monkeypatch.chdir(tmp_path / "runs")
-    (Path("eval") / "report.json").write_text('{"benchmark": "chair"}')
-    command = ("eval", "pope", "--questions", "pope/scenes_pope_random.json", "--answers", "eval", "-o", "eval")
-    code, out, err = sira(*command)
+def test_a_report_of_another_benchmark_stays(sira, tmp_path):
+    scenes, answers = export([held_out(0)], tmp_path / "scenes"), tmp_path / "eval"
+    questions = ("eval", "pope", "--questions", *scenes.pope.iterdir())
+    run = (*questions, "--images", scenes.images, "-p", "demo", "--max-new-tokens", 1, "--no-controls", "-o", answers)
+    assert sira(*run)[0] == 0
+    (answers / "report.json").write_text('{"benchmark": "chair"}')
+    code, out, err = sira(*questions, "--answers", answers, "-o", answers)
     assert (code, out) == (2, "")
     assert "eval/report.json holds the report of chair: give another folder" in err

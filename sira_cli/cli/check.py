@@ -181,7 +181,7 @@ def check(
         overwrite=output.overwrite,
         retry_errors=output.retry_errors,
     ) as targets:
-        targets.check(settings, method)
+        targets.check(settings)
         terminal = CheckTerminal(targets, line, below=look.below, as_json=output.json, keep=look.fix is not None)
         terminal.say_found(found)
         job = Job(preset, method, prompt_of(verify, preset), settings, targets)

@@ -114,7 +114,7 @@ def run_pictures(
                     output_format=own.output_format,
                 )
             )
-            targets.check(settings, method)
+            targets.check(settings)
             jobs.append(Job(preset, method, prompt, settings, targets, fills))
         note_idle(decoding, jobs[0].preset)
         if engine.engine == Engine.RAY and (not jobs[0].targets.any or "-" in paths):

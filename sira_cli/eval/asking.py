@@ -55,7 +55,6 @@ def check_ledger(lvlm: Lvlm, part: Part, asks: Sequence[Ask], ledger: Ledger) ->
     Raises:
         SettingsError: it holds others.
     """
-    ledger.forget(lvlm.decoder)
     now = BatchRun(lvlm, part.task, "").blank().configuration() | asdict(EvalSettings.of(lvlm))
     del now["prompt"]
     prompts = {ask.unit: _prompt(lvlm, part, ask) for ask in asks}
@@ -100,9 +99,7 @@ def answer_part(
     def done(unit: str) -> str:
         return "" if retry_errors and ledger.is_error(unit) else ledger.key(unit)
 
-    # Answers that shared their random numbers make intervals meaningless: they are sampled again.
-    old_draws = lvlm.preset.generation.temperature == 0
-    run = BatchRun(lvlm, part.task, "", batch_size=batch_size, done=done, old_draws=old_draws)
+    run = BatchRun(lvlm, part.task, "", batch_size=batch_size, done=done)
     more = {"part": part.name, **asdict(EvalSettings.of(lvlm))}
     ledger.begin()
     folder = images.resolve()

@@ -46,7 +46,7 @@ class EvalSettings:
         )
 
 
-# Earlier versions did not write these, and the hash covers them.
+# Not every record has these, and the hash covers them.
 _COVERED = ("method_settings", *LATER)
 # What is equal in all records of a method, whatever its part.
 SAME = (

@@ -109,13 +109,6 @@ class Method:
         """Return its settings as keys of records of a task hold them."""
         return self.settings()
 
-    def outdated(self, record: Mapping[str, Any]) -> bool:
-        """Return whether the text in a record of an earlier version is not the one that this version gives.
-
-        Only asked of records whose key is right; a method that changed without its key says so here.
-        """
-        return False
-
     def contrast_strength(self, config: SiraConfig) -> float:
         """Return the contrast strength alpha; 0 for a method without one."""
         return float(getattr(self, "alpha", 0.0))

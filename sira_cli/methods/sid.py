@@ -64,11 +64,6 @@ class Sid(Method):
             )
         return visible
 
-    def outdated(self, record: Mapping[str, Any]) -> bool:
-        """Return whether the record is of a version that contrasted nothing where all image tokens were visible."""
-        visible = self.for_task(record["schema"].removeprefix("sira.").partition("/")[0]).visible or 0
-        return 0 < record["image_tokens"] <= visible and not record.get("picture_settings")
-
     def attach(
         self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
     ) -> AbstractContextManager[Any]:

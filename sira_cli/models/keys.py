@@ -53,39 +53,7 @@ class Keys:
             task, file_name, image_sha256, prompt: of the record.
             verify: how a second look was done (`Verify.settings`); it decides where it rewrites texts.
         """
-        drawn = {"draws": "per picture and prompt"} if self.draws else {}
-        return self._hash(task, file_name, image_sha256, prompt, verify, **drawn)
-
-    def fits(
-        self,
-        key: str,
-        task: str,
-        file_name: str,
-        image_sha256: str,
-        prompt: str,
-        verify: Mapping[str, Any] | None = None,
-        *,
-        old_draws: bool = True,
-    ) -> bool:
-        """Return whether a key is of this work.
-
-        Args:
-            key: of an earlier run.
-            task, file_name, image_sha256, prompt, verify: as for `key`.
-            old_draws: also take a text of sira 0.1, where every picture had the same random numbers.
-        """
-        work = (task, file_name, image_sha256, prompt, verify)
-        return key == self.key(*work) or (self.draws and old_draws and key == self._hash(*work))
-
-    def _hash(
-        self,
-        task: str,
-        file_name: str,
-        image_sha256: str,
-        prompt: str,
-        verify: Mapping[str, Any] | None,
-        **more: Any,
-    ) -> str:
+        more: dict[str, Any] = {"draws": "per picture and prompt"} if self.draws else {}
         if verify is not None and verify["mode"] == "rewrite":
             more["verify"] = dict(verify)
         work = {"task": task, "file_name": file_name, "image_sha256": image_sha256, "prompt": prompt}

@@ -19,8 +19,7 @@ from sira_cli.methods.base import Method
 from sira_cli.models.texts import TextSettings
 from sira_cli.pictures.names import is_utf8
 
-# Names in `Preset.decisive` that are there only where they are set: keys and files of records stay those of versions
-# that did not have them.
+# Names in `Preset.decisive` that are there only where they are set, so that keys and records name nothing that is off.
 _LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop")
 _LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan", "pad_to_square")
 ONLY_IF_SET = (
@@ -223,7 +222,7 @@ class Preset(_Strict):
         return values
 
     def later(self) -> dict[str, Any]:
-        """Return settings that earlier versions did not have, where they are not off, by their names in records."""
+        """Return settings that records have only where they are set, by their names there."""
         values = self.generation.model_dump(mode="json", include={*_LATER_GENERATION}, exclude_defaults=True)
         return values | ({"system": self.prompts.system} if self.prompts.system else {})
 

@@ -45,7 +45,7 @@ class Answer:
 
 # Marks the fields that are equal in all records of a file: a file holds the texts of one configuration.
 SAME_IN_A_FILE = {"same in a file": True}
-# The same for settings of later versions: where a record does not have them, they are off.
+# The same for settings that are off unless they are set: where a record does not have them, they are off.
 OFF_IF_ABSENT = {**SAME_IN_A_FILE, "off if absent": True}
 
 
@@ -138,7 +138,7 @@ class Result:
 
 CONFIGURATION = tuple(each.name for each in fields(Result) if "same in a file" in each.metadata)
 LATER = tuple(each.name for each in fields(Result) if "off if absent" in each.metadata)
-# Records of earlier versions do not have these.
+# Only records that have something to say there have these.
 OPTIONAL = tuple(each.name for each in fields(Result) if each.default is None)
 # Without one of these it is not a record.
 REQUIRED = frozenset(CONFIGURATION) - {*LATER, *OPTIONAL}

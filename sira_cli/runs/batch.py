@@ -64,7 +64,6 @@ class BatchRun:
         verify: Verify | None = None,
         fills: bool = False,
         done: Callable[[str], str] = lambda name: "",
-        old_draws: bool = True,
         on_text: Callable[[Picture, str], None] | None = None,
     ) -> None:
         """Prepare a run.
@@ -82,8 +81,6 @@ class BatchRun:
             fills: replace the prompt's `{names}` by what is known about each picture.
             done: called with an item's id, returns the key of the work that an earlier run did on it; equal work is
                 skipped.
-            old_draws: whether sampled texts of sira 0.1, where every picture had the same random numbers, count as
-                done.
             on_text: with batches of one, called with pieces of text as they are decoded.
 
         Raises:
@@ -91,7 +88,7 @@ class BatchRun:
         """
         check_batch_size(batch_size)
         self._task = self.task_type(
-            lvlm, task, prompt, words=words, choices=choices, verify=verify, fills=fills, done=done, old_draws=old_draws
+            lvlm, task, prompt, words=words, choices=choices, verify=verify, fills=fills, done=done
         )
         lvlm = self._task.lvlm
         usual = usual_batch_size(lvlm.model.device) if on_text is None else 1

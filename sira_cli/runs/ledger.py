@@ -14,7 +14,6 @@ from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import replacing
-from sira_cli.methods.base import Method
 from sira_cli.models.records import CONFIGURATION, configuration_of
 from sira_cli.runs.continued_file import append_whole, check_same, kept_in_place, open_locked
 from sira_cli.runs.lines import Line, as_line, given, head_of
@@ -90,14 +89,6 @@ class Ledger:
         """
         there = self.configuration if there is None else there
         check_same(self.path, now, there)
-
-    def forget(self, method: Method) -> None:
-        """Take records of earlier versions for undone where the method gives another text now."""
-        if type(method).outdated is Method.outdated:
-            return
-        for name in self._lines:
-            if method.outdated(self.record(name)):
-                self._lines[name] = self._line(name)._replace(key="").packed()
 
     def begin(self) -> None:
         """Get ready to append: drop a torn last line, or with `overwrite` everything."""

@@ -92,7 +92,7 @@ def nothing_left(
             with suppress(Exception):
                 sha256 = hashlib.sha256(picture.read()).hexdigest()
                 about = filled(about, picture) if fills else about
-            return keys.fits(targets.done(picture.id or name), task, name, sha256, about, looked)
+            return targets.done(picture.id or name) == keys.key(task, name, sha256, about, looked)
 
         for picture, _ in named:
             picture.make_ready()

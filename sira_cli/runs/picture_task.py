@@ -57,12 +57,11 @@ class PictureTask:
         verify: Verify | None = None,
         fills: bool = False,
         done: Callable[[str], str] = lambda name: "",
-        old_draws: bool = True,
     ) -> None:
         """Prepare the task.
 
         Args:
-            lvlm, prompt, words, choices, verify, fills, done, old_draws: as for `BatchRun`.
+            lvlm, prompt, words, choices, verify, fills, done: as for `BatchRun`.
             name: `caption`, `ask` or `check`.
 
         Raises:
@@ -71,7 +70,7 @@ class PictureTask:
         lvlm.check_prompt(prompt)
         self.lvlm, self.name, self._prompt = lvlm, name, prompt
         self._words, self._choices, self._fills = words, choices, fills
-        self._done, self._old_draws = done, old_draws
+        self._done = done
         self._verified = None if verify is None else VerifiedAnswers(lvlm, verify)
         self._looked = None if self._verified is None else self._verified.settings
         self._decoded: Kept[tuple[Image.Image, tuple[str, ...]]] = Kept(DECODED if name == "ask" else 0)
@@ -115,7 +114,7 @@ class PictureTask:
 
     def _is_done(self, item: Item) -> bool:
         work = (self.name, item.name, item.sha256, item.prompt, self._looked)
-        item.skipped = self.lvlm.keys.fits(self._done(item.id), *work, old_draws=self._old_draws)
+        item.skipped = self._done(item.id) == self.lvlm.keys.key(*work)
         return item.skipped
 
     def prepare(self, batch: Batch, each: Callable[..., Iterable[Image.Image | None]] = map) -> Batch:

@@ -265,7 +265,7 @@ def run_pictures(
     fills = questions is None and needs_columns(text, pictures)
     place = None if output is None else Path(output)
     with targets_for(pictures, task=task, output=place, same_prompt=not fills, **targets) as kept:
-        kept.check(settings, lvlm.decoder)
+        kept.check(settings)
         from sira_cli.runs.batch import BatchRun
 
         engine = BatchRun(

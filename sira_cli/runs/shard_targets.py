@@ -11,7 +11,6 @@ from typing import Any
 
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder
-from sira_cli.methods.base import Method
 from sira_cli.models.preset import ONLY_IF_SET
 from sira_cli.models.records import Result
 from sira_cli.pictures.containers import ContainedPicture
@@ -63,7 +62,6 @@ class ShardTargets(Targets):
         self._out, self._format = output, output_format or "jsonl"
         self._overwrite, self._same_prompt = overwrite, same_prompt
         self._lock = threading.RLock()  # the threads that read pictures ask what is done
-        self._method: Method | None = None
         self._like: Result | None = None
         self._shards: dict[str, ShardOutput] = {}  # by the file's name
         stems: dict[str, str] = {}
@@ -124,9 +122,8 @@ class ShardTargets(Targets):
         assert isinstance(picture, ContainedPicture)
         return f"{picture.container_name}/{as_text(picture.member)}" if picture.member else picture.container_name
 
-    def check(self, settings: dict[str, Any], method: Method) -> None:
+    def check(self, settings: dict[str, Any]) -> None:
         """Check that existing records were made with the same settings, as `Targets.check`."""
-        self._method = method
         there = self._report_before().get("settings")
         if isinstance(there, dict) and not self._overwrite:
             off = dict.fromkeys(ONLY_IF_SET)
@@ -217,8 +214,6 @@ class ShardTargets(Targets):
                 other.close()
             fresh = self._overwrite and shard.left > 0
             shard.ledger = Ledger(shard.records, overwrite=fresh, same_prompt=self._same_prompt)
-            if self._method is not None:
-                shard.ledger.forget(self._method)
         return shard.ledger
 
 

@@ -149,12 +149,11 @@ class Targets:
         """Return a picture's name in its record: its path, relative to the file of records."""
         return picture.name_in(self._folder)
 
-    def check(self, settings: dict[str, Any], method: Method) -> None:
+    def check(self, settings: dict[str, Any]) -> None:
         """Check, before the model is loaded, that existing records were made with the same settings.
 
         Args:
             settings: from `settings_of`.
-            method: says which records of earlier versions are to be made again.
 
         Raises:
             SettingsError: they were not; the message says what differs.
@@ -165,7 +164,6 @@ class Targets:
         if isinstance(there, dict):  # otherwise the records themselves still say most of it
             off = dict.fromkeys(ONLY_IF_SET)
             self.ledger.check(off | flat(settings), off | flat(there))
-        self.ledger.forget(method)
 
     def done(self, name: str) -> str:
         """Return the key of what an earlier run did about a picture, if it is not to be done again."""

@@ -1,4 +1,4 @@
-"""Settings that follow from the task or the picture: what is in force, what the record says, which old texts count."""
+"""Settings that follow from the task or the picture: what is in force, what the record says."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ def read(path: Path) -> list[dict]:
 
 def write(path: Path, records: list[dict]) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
-def as_0_1_0(record: dict) -> dict:
-    return {key: value for key, value in record.items() if key not in ("method_settings", "picture_settings")}
 
 
 def test_a_record_says_how_many_tokens_of_its_picture_are_visible(sira):
@@ -82,22 +78,6 @@ def test_in_the_library_it_is_an_error_of_the_picture_and_of_a_setting():
     assert [result.status for result in lvlm.caption_many(EXAMPLES[:2])] == ["error", "error"]
 
 
-def test_an_old_answer_that_contrasted_nothing_is_asked_again(sira, tmp_path):
-    output = tmp_path / "answers.jsonl"
-    command = (*ASK, "--method", "sid", "-o", output)
-    assert sira(*command)[0] == 0
-    made = read(output)
-    assert "1 of 1 pictures were done before" in sira(*command)[2]
-    write(output, [as_0_1_0(made[0]) | {"text": "old"}])
-    assert sira(*command)[0] == 0
-    (again,) = read(output)
-    assert (again["text"], again["picture_settings"]) == (made[0]["text"], {"visible": 11})
-    old = as_0_1_0(made[0]) | {"text": "old", "image_tokens": 576}  # 100 of 576 were hidden in 0.1.0, too
-    write(output, [old])
-    assert "1 of 1 pictures were done before" in sira(*command)[2]
-    assert read(output) == [old]
-
-
 # --- dola
 
 
@@ -126,23 +106,3 @@ def test_answers_of_dola_under_low_are_not_taken_for_those_under_high(sira, tmp_
     code, _, err = sira(*ASK, "--method", "dola", "-o", output)
     assert code == 2
     assert "dola.bucket is 'low' there and 'high' now" in err
-    output.with_suffix(".run.json").unlink()
-    write(output, [as_0_1_0(record) for record in read(output)])
-    assert sira(*ASK, "--method", "dola", "-o", output)[0] == 0
-    assert [record["method_settings"]["bucket"] for record in read(output)] == ["high"]
-
-
-def test_a_benchmark_of_0_1_0_is_asked_again_where_dola_and_sid_answer_otherwise(sira, tmp_path):
-    questions = tmp_path / "random.json"
-    questions.write_text(json.dumps([{"question_id": 1, "image": EXAMPLES[0].name, "text": QUESTION, "label": "no"}]))
-    command = ("eval", "pope", "--questions", questions, "--images", EXAMPLES[0].parent, "-p", "demo", "--no-controls")
-    folder = tmp_path / "pope"
-    command = (*command, "--method", "dola,sid", "--max-new-tokens", 3, "-o", folder)
-    assert sira(*command, "--set", "bucket=low")[0] == 0
-    for path in folder.glob("*.jsonl"):
-        write(path, [as_0_1_0(record) | {"text": "old"} for record in read(path)])
-    assert sira(*command)[0] == 0
-    (dola,), (sid,) = (read(next(folder.glob(f"{name}-*.jsonl"))) for name in ("dola", "sid"))
-    assert "old" not in (dola["text"], sid["text"])
-    assert dola["method_settings"]["bucket"] == "high"
-    assert sid["picture_settings"] == {"visible": 11}

@@ -326,17 +326,6 @@ def test_what_is_skipped_is_neither_decoded_nor_lost(demo, scenes):
     assert events[2].record.text == demo.ask(scenes / "2.jpg", PROMPT).text
 
 
-@pytest.mark.parametrize("old_draws", [True, False])
-def test_sampled_texts_of_0_1_are_kept_where_they_are_wanted(scenes, old_draws):
-    lvlm = load("demo", max_new_tokens=4, temperature=1.0)
-    pictures = named(scenes)[:2]
-    work = [("ask", name, hash_of_file(picture.location), PROMPT) for picture, name in pictures]
-    old = dataclasses.replace(lvlm.keys, draws=False)
-    done = {"0.jpg": old.key(*work[0]), "1.jpg": lvlm.key(*work[1])}
-    events = list(BatchRun(lvlm, "ask", PROMPT, done=done.__getitem__, old_draws=old_draws).events(pictures))
-    assert [isinstance(event, Skipped) for event in events] == [old_draws, True]
-
-
 def test_the_next_batch_is_prepared_while_the_model_works(demo, scenes, monkeypatch):
     prepared = [threading.Event() for _ in range(6)]
     answered = []

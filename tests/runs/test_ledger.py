@@ -173,13 +173,13 @@ def test_a_smaller_selection_leaves_the_other_records_where_they_are(path, there
     assert ("".join(names(path)), path.stat().st_ino) == (expected, untouched)
 
 
-OLD = Path(__file__).parents[1] / "data" / "old_runs"
+RECORDS = Path(__file__).parents[1] / "data" / "records"
 
 
-@pytest.mark.parametrize("file", ["captions", "words", "choices", "methods/vcd-set"])
+@pytest.mark.parametrize("file", ["captions", "words", "choices", "vcd"])
 def test_what_is_known_of_a_file_is_what_parsing_it_says(path, file):
     """Lines as sira writes them are not parsed whole; the texts hold what is searched for in them."""
-    (one, *_) = map(json.loads, (OLD / f"{file}.jsonl").read_text().splitlines())
+    (one, *_) = map(json.loads, (RECORDS / f"{file}.jsonl").read_text().splitlines())
     odd = '", "prompt": "x", "finish_reason": "stop", "sira_version": "0", "words": [{'
     texts = ["A cat.", odd, odd.replace('"', '\\"'), "\\", 'ends in \\"', "\u2028", ""]
     records = [
@@ -232,7 +232,7 @@ def test_failures_are_put_aside_at_the_end_and_stay_known(path):
         ledger.close()
         return "".join(names(path)), "".join(names(aside)) if aside.exists() else ""
 
-    write(path, record("a"), record("b", status="error"))  # as earlier versions left it
+    write(path, record("a"), record("b", status="error"))  # as a run without a second file left it
     assert run() == ("a", "b")
     assert run(record("c", status="error")) == ("a", "bc")
     untouched = path.stat().st_ino, aside.stat().st_ino
@@ -319,7 +319,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-QUESTION = {"schema": "sira.ask/1", "id": "", **json.loads((OLD / "answers.jsonl").read_text().splitlines()[0])}
+QUESTION = {"schema": "sira.ask/1", "id": "", **json.loads((RECORDS / "answers.jsonl").read_text().splitlines()[0])}
 
 
 def test_several_prompts_per_picture_are_known_by_their_ids(path, monkeypatch):
@@ -358,7 +358,7 @@ def test_a_key_of_any_kind_comes_back(path, key):
 
 def test_a_record_is_not_kept_in_memory(path):
     """Of a million records no more is in memory than a name, a key and a place each: measured on a few thousand."""
-    (one, *_) = map(json.loads, (OLD / "captions.jsonl").read_text().splitlines())
+    (one, *_) = map(json.loads, (RECORDS / "captions.jsonl").read_text().splitlines())
     count = 5_000
     with path.open("w") as file:
         for number in range(count):

@@ -12,11 +12,11 @@ from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.lines import as_line, head_of
 from tools import ledger
 
-OLD = Path(__file__).parents[1] / "data" / "old_runs" / "captions.jsonl"
+CAPTIONS = Path(__file__).parents[1] / "data" / "records" / "captions.jsonl"
 
 
 def test_its_records_are_like_those_of_a_run():
-    real = json.loads(OLD.read_text().splitlines()[0])
+    real = json.loads(CAPTIONS.read_text().splitlines()[0])
     made = [ledger.record_of(number) for number in range(50)]
     assert made[0].keys() == real.keys()
     assert [type(value) for value in made[0].values()] == [type(value) for value in real.values()]

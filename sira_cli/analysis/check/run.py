@@ -58,6 +58,6 @@ def check_captions(
     method = method_of(look, lvlm.decoder)
     settings = settings_in_force(preset, method, look, lvlm.quantization)
     with Targets(captions.pictures, task=TASK, output=None if output is None else Path(output), **targets) as kept:
-        kept.check(settings, method)
+        kept.check(settings)
         engine = CheckRun(lvlm, TASK, prompt_of(look, preset), batch_size=batch_size, verify=look, done=kept.done)
         yield from PictureRun(captions.pictures, engine, kept, settings, fail_fast=fail_fast).events()
