@@ -17,17 +17,17 @@ import transformers
 
 from sira_cli.analysis.sweep.best import by_captions
 from sira_cli.analysis.sweep.outcome import SweepReport
-from sira_cli.demo import support
-from sira_cli.demo.comparison import Comparison
 from sira_cli.demo.language import TYPICAL_SHARE
 from sira_cli.demo.measure import load_methods, measure
 from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures, write_figures
 from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
-from sira_cli.demo.word_scores import from_json, measure_words, words_table
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.models.presets import BUNDLED_FOLDER
+from tools import support
+from tools.comparison import Comparison
 from tools.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
+from tools.word_scores import from_json, measure_words, words_table
 
 CHOICE = ("CHAIRs", "CHAIRi", "coverage", "words", "random accuracy", "adversarial accuracy", "adversarial yes")
 CARD = """\
@@ -69,8 +69,8 @@ On {validation_scenes} validation scenes (`sira sweep -p demo --captions`), by t
 
 On {scenes:,} test scenes; in every second one the objects are not those that usually go with the place. In percent,
 ± half a 95 % bootstrap interval over scenes. SIRA with {sira}.
-`sira demo --evaluate` prints these tables; this card was written by `python -m tools.card` with torch {torch}
-and transformers {transformers} on {machine}.
+`python -m tools.card` measured these tables and wrote this card, with torch {torch} and transformers {transformers} on
+{machine}.
 
 Captions. CHAIRs: those that name something absent. CHAIRi: absent things among all named. coverage: things there that
 are named.
@@ -107,7 +107,7 @@ Apache-2.0, weights and data.
 METHODS = """\
 ## Other methods
 
-`sira demo --evaluate --method all` puts all decoders side by side. No method is tuned on test scenes. Settings marked
+`python -m tools.comparison` puts all decoders side by side. No method is tuned on test scenes. Settings marked
 `validation` were chosen on validation scenes by the rule that chose K and alpha (`python -m tools.choose`); where no
 setting that was tried fulfils it, the method has its authors' settings.
 
@@ -181,7 +181,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
 
 
 def _methods() -> str:
-    """Return the section on all methods, of what `sira demo --evaluate --method all --json` measured."""
+    """Return the section on all methods, of what `python -m tools.comparison` measured."""
     return METHODS.format(tables=Comparison.shipped().tables())
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from sira_cli.analysis.sweep.best import by_captions_among, captions_fit
 from sira_cli.analysis.sweep.units import Units
-from sira_cli.demo.chosen import FILE, Chosen, Tried, read_chosen, write_chosen
 from sira_cli.demo.measure import load_method, measure
 from sira_cli.demo.questions import Question, Questions, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.methods import METHODS
+from tools.chosen import FILE, Chosen, Tried, read_chosen, write_chosen
 
 SCENES = 160  # as many as chose SIRA's K and alpha
 FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words", "adversarial accuracy")

@@ -21,13 +21,13 @@ from sira_cli.cli.sweep_table import print_report
 from sira_cli.cli.throughput import print_throughput
 from sira_cli.core.census import EXACT, REFUSED, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED
-from sira_cli.demo import chosen, comparison, verified
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
-from sira_cli.demo.support import shipped
-from sira_cli.demo.word_scores import doubt_table, from_json, words_table
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability
 from sira_cli.models import presets
+from tools import chosen, comparison, verified
+from tools.support import shipped
+from tools.word_scores import doubt_table, from_json, words_table
 
 BENCH = Path(__file__).parent.parent / "docs" / "bench"
 
@@ -177,7 +177,7 @@ def demo_captions() -> str:
 
 
 def methods_short() -> str:
-    """Return one line per method, of what `sira demo --evaluate --method all --json` measured."""
+    """Return one line per method, of what `python -m tools.comparison` measured."""
     shipped = comparison.Comparison.shipped()
     return f"{shipped.legend()}\n\n{shipped.short_table()}"
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sira_cli.demo.chosen import read_chosen
-from sira_cli.demo.comparison import value_text
 from sira_cli.demo.scene_report import CAPTION_FIGURES, markdown
 from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.methods.maskcd import MaskCd
 from sira_cli.models.calibrations import SHIPPED
+from tools.chosen import read_chosen
+from tools.comparison import value_text
 from tools.docs import BENCH, bench_report
 from tools.ledger import LedgerReport
 

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sira_cli.cli.choosing import method_names
-from sira_cli.cli.console import note, resumable, set_verbosity, waiting
+from sira_cli.cli.console import note, set_verbosity, waiting
 from sira_cli.cli.options import Overwrite, Quiet, Verbose
-from sira_cli.cli.output import check_file, table_console
+from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.methods import find
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sira_cli.analysis.sweep.units import Units
     from sira_cli.demo.scenes import Scene
 
-SHOWN, MEASURED, TESTED, EXPORTED = (
-    4,
-    60,
-    1_000,
-    100,
-)  # scenes: shown, in the table, --evaluate, --export
+SHOWN, MEASURED, TESTED, EXPORTED = 4, 60, 1_000, 100  # scenes: shown, in the table, --evaluate, --export
 
 
 EXAMPLES = """
@@ -53,26 +44,6 @@ def demo(
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Measure both decoders on all test scenes instead; takes minutes.")
     ] = False,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="With --evaluate, measure these methods beside greedy, with their settings and cost; or all.",
-        ),
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="With --evaluate, measure captions with and without --verify rewrite."),
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE.jsonl",
-            help="With --evaluate, keep every text here, to go on where a run stopped.",
-        ),
-    ] = None,
     export: Annotated[
         Path | None,
         typer.Option("--export", metavar="DIR", help="Write the scenes as files for sira eval instead."),
@@ -87,27 +58,17 @@ def demo(
 ) -> None:
     """Show greedy and SIRA on drawn scenes with a bundled model: nothing to download."""
     set_verbosity(quiet, verbose)
-    if (method is not None or output is not None or verify) and not evaluate:
-        raise SettingsError("--method, --verify and --output are for --evaluate: add it, or leave them out")
-    if method is not None and verify:
-        raise SettingsError("--verify measures greedy and sira: leave out --method")
-    check_file("--output", output)
     if export is not None:
         if evaluate or as_json or output_dir is not None:
             raise SettingsError("--export writes files and nothing else: leave out --evaluate, --json, --output-dir")
         _export(export, seed, count or EXPORTED, overwrite)
         return
-    if method is not None:
-        _compare(method_names(method), seed, count or TESTED, output, as_json)
-        return
     with waiting("loading the bundled model"):
         from sira_cli.demo.measure import load_methods
 
         methods = load_methods()
-    if verify:
-        _verify(methods, seed, count or TESTED, output, as_json)
-    elif evaluate:
-        _evaluate(methods, seed, count or TESTED, output, as_json)
+    if evaluate:
+        _evaluate(methods, seed, count or TESTED, as_json)
     else:
         _show(methods, seed, count or SHOWN, output_dir, as_json)
 
@@ -224,82 +185,12 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
         out.print(f"  {command}" + f"   # {why}" * bool(why), markup=False, soft_wrap=True)
 
 
-def _compare(names: list[str], seed: int, count: int, output: Path | None, as_json: bool) -> None:
-    """Measure several methods, each with the settings that were chosen for it on validation scenes."""
-    for name in names:
-        find(name)
-    with waiting("loading the bundled model"):
-        from sira_cli.demo.chosen import read_chosen
-        from sira_cli.demo.comparison import Comparison
-        from sira_cli.demo.cost import TIMED, caption_costs
-        from sira_cli.demo.measure import load_all, measure
-        from sira_cli.demo.questions import Questions, held_out
-        from sira_cli.demo.scenes import TEST_SEEDS
-
-        chosen = read_chosen()
-        methods, failed = load_all(names, chosen)
-    for name, reason in failed.items():
-        note(f"{name} is left out: {reason}")
-    scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
-    with _kept(output) as units, Progress.shown("scenes", count) as progress:
-        report = measure(methods, scenes, Questions(), progress.reach, units)
-    rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
-    with Progress.shown("rounds of captions, timed", len(rounds)) as progress:
-        cost = caption_costs(methods, rounds, progress.reach)
-    comparison = Comparison.of(methods, chosen, report, cost, len(rounds) - 1)
-    if as_json:
-        print(comparison.to_json())
-    else:
-        print(comparison.tables())
-
-
-def _verify(methods: dict[str, Any], seed: int, count: int, output: Path | None, as_json: bool) -> None:
-    """Measure captions with and without a second look that rewrites them."""
-    from sira_cli.analysis.bench.measure import device_name
-    from sira_cli.demo.cost import TIMED
-    from sira_cli.demo.questions import held_out
-    from sira_cli.demo.scenes import TEST_SEEDS
-    from sira_cli.demo.verified import VerifiedReport, caption_seconds, measure_verified
-    from sira_cli.models.verify import Verify
-
-    look = Verify(mode="rewrite")
-    scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
-    with _kept(output) as units, Progress.shown("scenes", count) as progress:
-        report, removed = measure_verified(methods, scenes, look, progress.reach, units)
-    rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
-    with Progress.shown("rounds of captions, timed", len(rounds)) as progress:
-        seconds = caption_seconds(methods, rounds, look, progress.reach)
-    lvlm = methods["greedy"]
-    verified = VerifiedReport(
-        report, look.settings(lvlm.preset), removed, seconds, len(rounds) - 1, device_name(lvlm.model.device)
-    )
-    print(verified.to_json() if as_json else verified.table())
-
-
-@contextmanager
-def _kept(path: Path | None) -> Iterator[Units]:
-    """Open the file that keeps texts, and say at an interrupt that it does."""
-    from sira_cli.analysis.sweep.units import Units
-
-    with resumable(path is not None), closing(Units(path)) as units:
-        units.begin({"scenes": "drawn"})
-        yield units
-
-
-def _evaluate(methods: dict[str, Any], seed: int, count: int, output: Path | None, as_json: bool) -> None:
-    import dataclasses
-
+def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> None:
     from sira_cli.demo.measure import measure
     from sira_cli.demo.questions import Questions, held_out
     from sira_cli.demo.scenes import TEST_SEEDS
-    from sira_cli.demo.word_scores import measure_words, words_table
 
     scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
-    with _kept(output) as units, Progress.shown("scenes", count) as progress:
-        report = measure(methods, scenes, Questions(), progress.reach, units)
-    with waiting("scoring the words of captions"):
-        words = measure_words(methods, scenes)
-    if as_json:
-        print(json.dumps({**report.to_json(), "words": words}, default=dataclasses.asdict))
-    else:
-        print(report.captions_table(), report.answers_table(), words_table(words), sep="\n\n")
+    with Progress.shown("scenes", count) as progress:
+        report = measure(methods, scenes, Questions(), progress.reach)
+    print(json.dumps(dataclasses.asdict(report)) if as_json else report.table())

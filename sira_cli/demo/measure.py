@@ -10,12 +10,10 @@ from PIL import Image
 
 from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.units import Units
-from sira_cli.demo.chosen import Chosen, method_of
 from sira_cli.demo.language import yes_no_question
 from sira_cli.demo.questions import SPLITS, Question, Questions, caption_counts
 from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.scenes import Scene, render
-from sira_cli.errors import SiraError
 from sira_cli.eval.stats.pope import add_answer
 from sira_cli.eval.stats.tally import Tally
 from sira_cli.methods import find
@@ -33,22 +31,6 @@ Tallies = dict[str, dict[str, Tally]]  # by group and method
 def load_methods(folder: Path = presets.BUNDLED_FOLDER) -> dict[str, Lvlm]:
     """Load the model in `folder` with the settings of the preset `demo`, once per decoder."""
     return {method: load_method(method, folder) for method in ("greedy", "sira")}
-
-
-def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[str, Lvlm], dict[str, str]]:
-    """Load the bundled model once, and put it under each of several methods with the settings chosen for them.
-
-    Returns:
-        The model under each method that can run, greedy first; and by name why the others cannot.
-    """
-    greedy, failed = load_method("greedy"), {}
-    found = {"greedy": greedy}
-    for name in names:
-        try:
-            found[name] = greedy.under(method_of(name, chosen))
-        except SiraError as error:
-            failed[name] = str(error)
-    return found, failed
 
 
 def load_method(method: str, folder: Path = presets.BUNDLED_FOLDER, **settings: Any) -> Lvlm:

@@ -98,6 +98,10 @@ class SceneReport:
         """Return POPE's figures in its three splits in Markdown."""
         return self._table(["split", ""], [[split] for split in SPLITS], FIGURES, "{} ")
 
+    def table(self) -> str:
+        """Return the figures of captions, and the accuracy in each of POPE's splits, in Markdown."""
+        return self._table([""], [[]], (*CAPTION_FIGURES, *(f"{split} accuracy" for split in SPLITS)), "")
+
     def _table(self, head: list[str], groups: list[list[str]], names: tuple[str, ...], prefix: str) -> str:
         rows = [[*head, *names]]
         for group in groups:

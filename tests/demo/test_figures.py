@@ -12,11 +12,11 @@ from sira_cli.demo.measure import count
 from sira_cli.demo.questions import SPLITS, Question, Questions, hallucinated, held_out
 from sira_cli.demo.scene_report import SceneReport, read_figures, write_figures
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, Thing
-from sira_cli.demo.word_scores import doubt_table, from_json
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.tally import Tally
 from sira_cli.models.presets import BUNDLED_FOLDER
+from tools.word_scores import doubt_table, from_json
 
 BOX = (0, 0, 40, 40)
 

@@ -10,6 +10,7 @@ import pytest
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.evaluation import Evaluation, PartStarted, methods_of, with_controls
 from sira_cli.eval.pope import Pope
+from sira_cli.methods import METHODS
 from sira_cli.pictures.find import Shard
 from sira_cli.runs.events import Finished, Skipped
 
@@ -85,3 +86,23 @@ def test_what_cannot_be_followed_is_said_before_anything_is_decoded(evaluation, 
 def test_controls_come_first_and_once():
     assert with_controls(["vcd", "greedy", "sira", "vcd"]) == ["greedy", "greedy+apc", "vcd", "sira"]
     assert with_controls(["vcd", "greedy", "sira", "vcd"], controls=False) == ["vcd", "greedy", "sira"]
+
+
+def test_a_benchmark_takes_all_methods_that_can_run(sira, tmp_path, monkeypatch):
+    def refuse(self: object, model: object, config: object) -> None:
+        raise SettingsError("it needs a calibration: sira calibrate icd")
+
+    monkeypatch.setattr("sira_cli.methods.icd.Icd.check_model", refuse)
+    examples = sorted(Path(__file__).parents[2].glob("examples/*.png"))
+    questions = tmp_path / "random.json"
+    question = {"question_id": 1, "image": examples[0].name, "text": "Is there a dog in the image?", "label": "no"}
+    questions.write_text(json.dumps([question]))
+    command = ("eval", "pope", "--questions", questions, "--images", examples[0].parent, "-p", "demo")
+    code, out, err = sira(*command, "--method", "all", "--max-new-tokens", 2, "--json")
+    assert code == 0, err
+    assert "icd is left out: it needs a calibration: sira calibrate icd" in err
+    assert {*json.loads(out)["settings"]} == {*METHODS} - {"icd"}
+    code, out, err = sira(*command, "--method", "all", "--num-beams", 2, "--max-new-tokens", 2, "--json")
+    assert code == 0, err
+    assert "vcd is left out: method vcd follows one text per picture" in err
+    assert "sid" in json.loads(out)["settings"]

@@ -1,28 +1,35 @@
-"""What a second look does to captions of drawn scenes: greedy and SIRA, as decoded and rewritten."""
+"""What a second look does to captions of drawn scenes: greedy and SIRA, as decoded and rewritten.
+
+`python -m tools.verified --texts FILE.jsonl` measures the test scenes and writes `compared/verified.json`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.bench.figures import Spread
+from sira_cli.analysis.bench.measure import device_name
 from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.units import Units
-from sira_cli.demo.chosen import FOLDER
-from sira_cli.demo.measure import CAPTIONS, unit
-from sira_cli.demo.questions import caption_counts
+from sira_cli.demo.measure import CAPTIONS, load_methods, unit
+from sira_cli.demo.questions import caption_counts, held_out
 from sira_cli.demo.scene_report import CAPTION_FIGURES, SceneReport, markdown
-from sira_cli.demo.scenes import Scene, render
+from sira_cli.demo.scenes import TEST_SEEDS, Scene, render
 from sira_cli.eval.stats.tally import Tally
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import hash_of
 from sira_cli.models.verify import Verify
 from sira_cli.models.verifying import VerifiedAnswers
+from tools.chosen import FOLDER
+from tools.cost import TIMED
 
 FILE = FOLDER / "verified.json"
 BATCH = 25
@@ -175,3 +182,35 @@ def caption_seconds(
                     seconds[called].append(time.perf_counter() - began)
         on_progress(number + 1)
     return {name: Spread.of(row) for name, row in seconds.items()}
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.verified", description="Measure the second look.")
+    parser.add_argument("--count", type=int, default=1_000, help="how many test scenes")
+    parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
+    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="what was measured")
+    given = parser.parse_args()
+    methods, look = load_methods(), Verify(mode="rewrite")
+    scenes = [held_out(seed) for seed in TEST_SEEDS[: given.count]]
+    with closing(Units(given.texts)) as units:
+        units.begin({"scenes": "drawn"})
+        report, removed = measure_verified(
+            methods, scenes, look, lambda done: print(f"{done} of {len(scenes)} scenes", flush=True), units
+        )
+    rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
+    greedy = methods["greedy"]
+    found = VerifiedReport(
+        report,
+        look.settings(greedy.preset),
+        removed,
+        caption_seconds(methods, rounds, look),
+        len(rounds) - 1,
+        device_name(greedy.model.device),
+    )
+    given.output.write_text(found.to_json(), encoding="utf-8")
+    print(found.table())
+
+
+if __name__ == "__main__":
+    main()

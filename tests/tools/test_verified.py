@@ -12,9 +12,9 @@ from sira_cli.analysis.sweep.units import Units
 from sira_cli.demo.measure import load_method
 from sira_cli.demo.questions import hallucinated, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.demo.verified import VerifiedReport, caption_seconds, measure_verified
 from sira_cli.models.second_look import Verify
 from tools.docs import BENCH
+from tools.verified import VerifiedReport, caption_seconds, measure_verified
 
 LOOK = Verify(min_support=0.5, mode="rewrite")
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.sweep.best import by_captions_among
 from sira_cli.analysis.sweep.units import Units
-from sira_cli.demo import cost as cost_module
-from sira_cli.demo.chosen import Chosen, Tried, method_of, read_chosen, write_chosen
-from sira_cli.demo.comparison import Comparison
-from sira_cli.demo.cost import caption_costs
-from sira_cli.demo.measure import load_all, load_method, measure
+from sira_cli.demo.measure import load_method, measure
 from sira_cli.demo.questions import SPLITS, Question, held_out
 from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene
@@ -27,6 +20,10 @@ from sira_cli.methods.vcd import Vcd
 from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.records import Answer
 from tools import choose
+from tools import comparison as comparison_module
+from tools.chosen import Chosen, Tried, method_of, read_chosen, write_chosen
+from tools.comparison import Comparison, load_all
+from tools.cost import caption_costs
 
 
 class OneQuestion:
@@ -180,7 +177,7 @@ def test_a_method_that_cannot_run_is_left_out_with_its_reason(monkeypatch, sira)
 
 def test_costs_are_ratios_of_the_same_scene_and_the_first_round_warms_up(scenes, monkeypatch):
     clock = iter([0, 9, 0, 9, 0, 2, 0, 3, 0, 1, 0, 4, 0, 1, 0, 2])  # began and ended, greedy and vcd in turn
-    monkeypatch.setattr(cost_module.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr("tools.cost.time.perf_counter", lambda: next(clock))
     order = []
 
     class Timed:
@@ -240,63 +237,28 @@ def test_a_comparison_is_read_as_it_was_written():
     assert Comparison.from_json(comparison().to_json()) == comparison()
 
 
-# --- the command
+# --- the command line
 
 
-def test_one_command_measures_methods_beside_greedy(sira, tmp_path):
-    command = ("demo", "--evaluate", "--method", "sira,m3id", "--count", 2, "-o", tmp_path / "texts.jsonl")
-    code, out, err = sira(*command, "--json")
-    assert code == 0, err
-    found = Comparison.from_json(out)
+def test_it_measures_methods_beside_greedy(tmp_path, monkeypatch, capsys):
+    def run() -> tuple[Comparison, str]:
+        given = ["sira", "m3id", "--count", 2, "--texts", tmp_path / "texts.jsonl", "--output", tmp_path / "found.json"]
+        monkeypatch.setattr("sys.argv", ["comparison", *map(str, given)])
+        comparison_module.main()
+        return Comparison.shipped(tmp_path / "found.json"), capsys.readouterr().out
+
+    found, out = run()
     assert list(found.report.figures) == list(found.cost) == ["greedy", "sira", "m3id"]
     assert found.timed == 2
     assert found.cost["greedy"] == Spread(1, 1, 1)
     assert found.settings["sira"] == {"k": 7, "alpha": 0.5}
     assert found.origin["sira"] == "validation"
+    assert out.endswith(f"{found.tables()}\n")
     kept = (tmp_path / "texts.jsonl").read_bytes()
     assert len(kept.splitlines()) == 1 + 3 * 2
-    code, out, _ = sira(*command)
-    assert code == 0
+    again, _ = run()
+    assert again.report == found.report
     assert (tmp_path / "texts.jsonl").read_bytes() == kept
-    again = replace(found, cost={name: Spread(1, 1, 1) for name in found.cost})
-    assert out.split("\n\n")[2].strip() == again.answers_table()
-    assert [part.split()[:2] for part in out.split("\n\n")[1:]] == [["|", "method"]] * 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--method", "all"], "--method, --verify and --output are for --evaluate"),
-        (["-o", "x.jsonl"], "--method, --verify and --output are for --evaluate"),
-        (["--evaluate", "--method", "nothing"], "no method named 'nothing'"),
-        (["--evaluate", "--method", "sira", "-o", "no/where.jsonl"], "the folder no does not exist"),
-    ],
-)
-def test_what_the_command_refuses(sira, options, message, tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = sira("demo", *options)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
-def test_a_benchmark_takes_all_methods_that_can_run(sira, tmp_path, monkeypatch):
-    def refuse(self: object, model: object, config: object) -> None:
-        raise SettingsError("it needs a calibration: sira calibrate icd")
-
-    monkeypatch.setattr("sira_cli.methods.icd.Icd.check_model", refuse)
-    examples = sorted(Path(__file__).parents[2].glob("examples/*.png"))
-    questions = tmp_path / "random.json"
-    question = {"question_id": 1, "image": examples[0].name, "text": "Is there a dog in the image?", "label": "no"}
-    questions.write_text(json.dumps([question]))
-    command = ("eval", "pope", "--questions", questions, "--images", examples[0].parent, "-p", "demo")
-    code, out, err = sira(*command, "--method", "all", "--max-new-tokens", 2, "--json")
-    assert code == 0, err
-    assert "icd is left out: it needs a calibration: sira calibrate icd" in err
-    assert {*json.loads(out)["settings"]} == {*METHODS} - {"icd"}
-    code, out, err = sira(*command, "--method", "all", "--num-beams", 2, "--max-new-tokens", 2, "--json")
-    assert code == 0, err
-    assert "vcd is left out: method vcd follows one text per picture" in err
-    assert "sid" in json.loads(out)["settings"]
 
 
 def test_what_ships_was_measured_on_all_test_scenes_under_the_chosen_settings():

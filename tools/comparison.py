@@ -1,20 +1,31 @@
-"""All methods on drawn scenes: figures, paired differences to greedy, what decided them, and what they cost."""
+"""All methods on drawn scenes: figures, paired differences to greedy, what decided them, and what they cost.
+
+`python -m tools.comparison --texts FILE.jsonl` measures the test scenes and writes `compared/figures.json`. Texts are
+kept in the file: an interrupted run goes on, and a method that is added later takes its own time only.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.bench.figures import Spread
-from sira_cli.demo.chosen import FOLDER, Chosen
-from sira_cli.demo.questions import SPLITS
+from sira_cli.analysis.sweep.units import Units
+from sira_cli.demo.measure import load_method, measure
+from sira_cli.demo.questions import SPLITS, Questions, held_out
 from sira_cli.demo.scene_report import CAPTION_FIGURES, SceneReport, markdown
-from sira_cli.methods import find
+from sira_cli.demo.scenes import TEST_SEEDS, Scene
+from sira_cli.errors import SiraError
+from sira_cli.methods import METHODS, find
 from sira_cli.models.lvlm import Lvlm
+from tools.chosen import FOLDER, Chosen, method_of, read_chosen
+from tools.cost import TIMED, caption_costs
 
 FILE = FOLDER / "figures.json"
 SHORT = ("CHAIRi", "coverage", "adversarial accuracy")
@@ -139,3 +150,55 @@ class Comparison:
 def value_text(value: Any) -> str:
     """Return a setting's value for people."""
     return f"{value:g}" if isinstance(value, float) else "default" if value is None else str(value)
+
+
+def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[str, Lvlm], dict[str, str]]:
+    """Load the bundled model once, and put it under each of several methods with the settings chosen for them.
+
+    Returns:
+        The model under each method that can run, greedy first; and by name why the others cannot.
+    """
+    greedy, failed = load_method("greedy"), {}
+    found = {"greedy": greedy}
+    for name in names:
+        try:
+            found[name] = greedy.under(method_of(name, chosen))
+        except SiraError as error:
+            failed[name] = str(error)
+    return found, failed
+
+
+def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units) -> Comparison:
+    """Measure methods beside greedy, each with the settings that were chosen for it on validation scenes.
+
+    Args:
+        names: of methods; one that cannot run is left out, and said.
+        scenes: what is captioned and asked about.
+        units: keeps the texts, begun.
+    """
+    chosen = read_chosen()
+    methods, failed = load_all(names, chosen)
+    for name, reason in failed.items():
+        print(f"{name} is left out: {reason}")
+    report = measure(methods, scenes, Questions(), lambda done: print(f"{done} of {len(scenes)} scenes"), units)
+    rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
+    return Comparison.of(methods, chosen, report, caption_costs(methods, rounds), len(rounds) - 1)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.comparison", description="Measure methods on drawn scenes.")
+    parser.add_argument("methods", nargs="*", metavar="METHOD", default=[*METHODS], help="which ones (default: all)")
+    parser.add_argument("--count", type=int, default=1_000, help="how many test scenes")
+    parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
+    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="what was measured")
+    given = parser.parse_args()
+    with closing(Units(given.texts)) as units:
+        units.begin({"scenes": "drawn"})
+        found = compare(given.methods, [held_out(seed) for seed in TEST_SEEDS[: given.count]], units)
+    given.output.write_text(found.to_json(), encoding="utf-8")
+    print(found.tables())
+
+
+if __name__ == "__main__":
+    main()
