@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +22,7 @@ from sira_cli.core.static_cache import CF_ROWS
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.compiled import CACHE_ROWS
 from sira_cli.models.decoding import DecodingModel
+from sira_cli.models.peak import peak_memory
 from sira_cli.models.placement import devices_of
 
 LOGITS = 6  # float32 numbers per word of the vocabulary and text: both streams', their contrast, what picks from it
@@ -34,7 +33,6 @@ SHARE = 0.5
 # A larger batch is hardly faster, and many pictures would be read ahead for it.
 LIMITS = {"cuda": 256}
 LIMIT = 16
-TICK = 0.005  # seconds between two looks at the process's memory
 
 
 @dataclass(frozen=True)
@@ -189,46 +187,6 @@ def measure_picture(
         caches = sum(layer.growing(new) for layer in layers)
     logits = LOGITS * 4 * text_config.vocab_size * settings.num_beams
     return PictureMemory(max(peak.bytes, sum(layer.column_bytes * layer.columns for layer in layers)), caches + logits)
-
-
-@dataclass
-class Peak:
-    """The most memory that a block took beyond what was in use before, in bytes."""
-
-    bytes: int = 0
-
-
-@contextmanager
-def peak_memory(*devices: torch.device) -> Iterator[Peak]:
-    """Measure the most memory that the block takes: what torch allocates on GPUs, else what the process has."""
-    peak = Peak()
-    if devices[0].type == "cuda":
-        before = 0
-        for device in devices:
-            torch.cuda.synchronize(device)
-            before += torch.cuda.memory_allocated(device)
-            torch.cuda.reset_peak_memory_stats(device)
-        yield peak
-        for device in devices:
-            torch.cuda.synchronize(device)
-            peak.bytes += torch.cuda.max_memory_allocated(device)
-        peak.bytes -= before
-        return
-    ended, process = threading.Event(), psutil.Process()
-    before = process.memory_info().rss
-
-    def look() -> None:
-        while not ended.wait(TICK):
-            peak.bytes = max(peak.bytes, process.memory_info().rss - before)
-
-    watcher = threading.Thread(target=look, name="sira-memory", daemon=True)
-    watcher.start()
-    try:
-        yield peak
-    finally:
-        ended.set()
-        watcher.join()
-        peak.bytes = max(peak.bytes, process.memory_info().rss - before)
 
 
 def free_memory(*devices: torch.device) -> int:

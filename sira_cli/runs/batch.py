@@ -22,6 +22,7 @@ import torch
 
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.peak import peak_of_process
 from sira_cli.models.processors import pixel_library
 from sira_cli.models.records import Result
 from sira_cli.models.verify import Verify
@@ -31,7 +32,7 @@ from sira_cli.runs.ahead import ahead, as_they_come
 from sira_cli.runs.batch_size import AUTO, FIRST, BatchSize, check_batch_size, largest_batch, usual_batch_size
 from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.item import Item
-from sira_cli.runs.memory import out_of_memory, peak_memory
+from sira_cli.runs.memory import out_of_memory
 from sira_cli.runs.picture_task import LARGE, PictureTask
 from sira_cli.runs.slots import GROUPS, Batch, PictureSlots
 
@@ -118,7 +119,7 @@ class BatchRun:
             "dtype": lvlm.dtype,
             "pixels": pixel_library(lvlm.processor),
             "batch_size": self.batch_size,
-            "peak_memory_bytes": peak_memory(),
+            "peak_memory_bytes": peak_of_process(),
         }
 
     def give_up(self, picture: Picture, name: str, message: str) -> PictureEvent:

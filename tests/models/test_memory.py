@@ -18,7 +18,8 @@ from sira_cli.core.refill import RowBatch
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.memory import PictureMemory, free_memory, measure_picture, most_pictures, peak_memory
+from sira_cli.models.memory import PictureMemory, free_memory, measure_picture, most_pictures
+from sira_cli.models.peak import peak_memory
 from tests.support.checkpoints_other import WRITERS
 
 STEPS = 70  # more than a cache's room

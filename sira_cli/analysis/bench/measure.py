@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import platform
 import time
@@ -28,6 +27,7 @@ from sira_cli.methods.opera import Opera
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.decoding import BRANCH
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.peak import peak_since, restart_peak
 from sira_cli.models.placement import devices_of
 
 SHARES = (
@@ -110,7 +110,7 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
     generation = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=no_token)
     gc.collect()
     devices = devices_of(model)
-    before = _forget_peak(devices)
+    before = restart_peak(devices)
     own_cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     decodings: list[Any] = []
     with _Clock(model).running() as clock:
@@ -131,7 +131,7 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
     caches: list[Any] = [cache, decoding.cache] if isinstance(decoding, SecondPass) else [cache]
     check_caches(lvlm, inputs, decoding, caches, tokens)
     cached = sum(map(cache_bytes, caches))
-    peak = _peak(devices)
+    peak = peak_since(devices)
     if peak is not None and before is not None:  # without the caches that other decoders keep
         kept = cached if lvlm.compiled is not None else 0
         peak += kept + sum(weight.nbytes for weight in model.parameters()) - before
@@ -266,23 +266,3 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
-
-
-def _forget_peak(devices: Sequence[torch.device]) -> int | None:
-    """Reset the peak that `_peak` returns. Return the bytes that torch has allocated so far, on a GPU."""
-    if devices[0].type == "cuda":
-        for device in devices:
-            torch.cuda.reset_peak_memory_stats(device)
-        return sum(map(torch.cuda.memory_allocated, devices))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak becomes what is in use now
-    return None
-
-
-def _peak(devices: Sequence[torch.device]) -> int | None:
-    """Return the peak in bytes: on a GPU of what torch had allocated, on Linux of the process's memory."""
-    if devices[0].type == "cuda":
-        return sum(map(torch.cuda.max_memory_allocated, devices))
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if devices[0].type == "cpu" and status.is_file() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), None)

@@ -18,7 +18,8 @@ from sira_cli.core.many_k import next_token
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.memory import PictureMemory, peak_memory
+from sira_cli.models.memory import PictureMemory
+from sira_cli.models.peak import peak_memory
 from sira_cli.models.placement import devices_of
 from sira_cli.pictures.names import one_line
 from sira_cli.runs.batch_size import FIRST, most_that_fit
