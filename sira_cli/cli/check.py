@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
@@ -15,7 +14,6 @@ from sira_cli.cli.choosing import choose, listed_paths
 from sira_cli.cli.console import resumable, set_verbosity
 from sira_cli.cli.engines import Engines, Job
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.option_values import Engine
 from sira_cli.cli.options import (
     DecodingOptions,
     EngineOptions,
@@ -42,11 +40,7 @@ sira check captions.jsonl --fix drop-sentences --fixed better.jsonl
 """
 
 
-class Fix(StrEnum):
-    """What becomes of captions that name something unsupported."""
-
-    DROP_SENTENCES = "drop-sentences"
-    REWRITE = "rewrite"
+Fix = Literal["drop-sentences", "rewrite"]  # for captions that name something unsupported
 
 
 @dataclass(frozen=True)
@@ -108,13 +102,13 @@ class LookOptions:
         """
         if (self.fix is None) != (self.fixed is None):
             raise SettingsError("--fix and --fixed go together: give --fix drop-sentences --fixed FILE")
-        if self.rounds is not None and self.fix != Fix.REWRITE:
+        if self.rounds is not None and self.fix != "rewrite":
             raise SettingsError("--rounds is for --fix rewrite")
         from sira_cli.language.noun_phrases import find_words
         from sira_cli.models.verify import ROUNDS, Verify
 
         words = None if self.objects is None else find_words(self.objects)
-        mode = "rewrite" if self.fix == Fix.REWRITE else "flag"
+        mode = "rewrite" if self.fix == "rewrite" else "flag"
         return Verify(self.min_support, words, mode, ROUNDS if self.rounds is None else self.rounds)
 
 
@@ -160,7 +154,7 @@ def check(
     changed. The worst are shown in a table; -o keeps a record of each, and goes on where a run stopped.
     """
     set_verbosity(output.quiet, output.verbose)
-    if worker.engine == Engine.RAY and output.output is None:
+    if worker.engine == "ray" and output.output is None:
         raise SettingsError("--engine ray writes files: give -o FILE")
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output, look.fixed)

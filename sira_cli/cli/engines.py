@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.choosing import load_model, loading, note_bundled
 from sira_cli.cli.console import verbosity, waiting
-from sira_cli.cli.option_values import Engine
 from sira_cli.cli.options import EngineOptions, ModelOptions
 from sira_cli.interrupts import raise_interrupts
 
@@ -63,7 +62,7 @@ class Engines:
         self, job: Job, pictures: Sequence[Picture], on_text: Callable[[Picture, str], None] | None
     ) -> RunEngine:
         engine, done = self._engine, job.targets.done
-        if engine.engine == Engine.LOCAL:
+        if engine.engine == "local":
             lvlm = self._under(job, pictures)
             from sira_cli.runs.check_run import engine_of
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -45,39 +44,16 @@ app = typer.Typer(
 )
 
 
-class Rule(StrEnum):
-    """How an answer becomes yes or no."""
-
-    OFFICIAL = "official"
-    VCD = "vcd"
-    OPERA = "opera"
-    STRICT = "strict"
+Rule = Literal["official", "vcd", "opera", "strict"]  # how an answer becomes yes or no
 
 
-class TextRule(StrEnum):
-    """How a caption becomes words."""
-
-    LEMMA = "lemma"
-    SINGULAR = "singular"
+TextRule = Literal["lemma", "singular"]  # how a caption becomes words
 
 
-class Language(StrEnum):
-    """Who splits and lemmatizes words."""
-
-    AUTO = "auto"
-    NLTK = "nltk"
-    FALLBACK = "fallback"
+Language = Literal["auto", "nltk", "fallback"]  # who splits and lemmatizes words
 
 
-class Task(StrEnum):
-    """What AMBER asks."""
-
-    GENERATIVE = "generative"
-    DISCRIMINATIVE = "discriminative"
-    EXISTENCE = "existence"
-    ATTRIBUTE = "attribute"
-    RELATION = "relation"
-    ALL = "all"
+Task = Literal["generative", "discriminative", "existence", "attribute", "relation", "all"]  # what AMBER asks
 
 
 LanguageOption = Annotated[
@@ -101,7 +77,7 @@ def pope(
     questions: Annotated[
         list[Path], typer.Option(metavar="FILE...", help="POPE's question files, one per split.", show_default=False)
     ],
-    rule: Annotated[Rule, typer.Option(help="Whose script decides what counts as yes or no.")] = Rule.OFFICIAL,
+    rule: Annotated[Rule, typer.Option(help="Whose script decides what counts as yes or no.")] = "official",
     suffix: SuffixOption = None,
     no_suffix: NoSuffix = False,
     options: EvalOptions,
@@ -118,7 +94,7 @@ def pope(
     sources = find_answers(options, model, decoding, questions)
     from sira_cli.eval.pope import Pope
 
-    benchmark = Pope(questions, rule=rule.value, suffix=_suffix(suffix, no_suffix), limit=options.limit)
+    benchmark = Pope(questions, rule=rule, suffix=_suffix(suffix, no_suffix), limit=options.limit)
     evaluate(benchmark, sources, model, decoding, options)
 
 
@@ -143,8 +119,8 @@ def chair(
     ] = None,
     rule: Annotated[
         TextRule, typer.Option(help="How words are compared: as lemmas, or as singulars like the first script.")
-    ] = TextRule.LEMMA,
-    language: LanguageOption = Language.AUTO,
+    ] = "lemma",
+    language: LanguageOption = "auto",
     prompt: PromptOption = None,
     options: EvalOptions,
     model: ModelOptions,
@@ -176,8 +152,8 @@ def chair(
         benchmark = Chair.of(
             annotations,
             ids=list(images),
-            rule=rule.value,
-            language=language.value,
+            rule=rule,
+            language=language,
             lengths=tokens,
             prompt=PROMPT if prompt is None else prompt,
         )
@@ -225,14 +201,14 @@ def amber(
     data: Annotated[Path, typer.Option(metavar="AMBER_DIR", help="AMBER's folder `data`, or its repository.")],
     task: Annotated[
         Task, typer.Option(help="Captions, yes/no questions, one dimension of the questions, or all.")
-    ] = Task.ALL,
+    ] = "all",
     similarity: Annotated[
         str,
         typer.Option(
             help="How words are compared: spacy (en_core_web_lg), exact, a spaCy pipeline, or a .json file of numbers."
         ),
     ] = "spacy",
-    language: LanguageOption = Language.AUTO,
+    language: LanguageOption = "auto",
     ids: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Ids of AMBER's queries, one per line: take only these.")
     ] = None,
@@ -255,7 +231,7 @@ def amber(
     set_verbosity(options.quiet, options.verbose)
     _check_prompt(prompt, options)
     sources = find_answers(options, model, decoding)
-    if prompt is not None and task not in (Task.GENERATIVE, Task.ALL):
+    if prompt is not None and task not in ("generative", "all"):
         raise SettingsError("--prompt asks for captions: leave it out, or --task")
     if reduce and all(source.own for source in sources):
         raise SettingsError("--reduce is for answers from elsewhere: sira's own are read that way: leave it out")
@@ -264,11 +240,11 @@ def amber(
     from sira_cli.eval.amber.similarity import find_similarity
     from sira_cli.language.language import find_language
 
-    captions = task in (Task.GENERATIVE, Task.ALL)  # questions need neither nouns nor vectors
-    questions = task != Task.GENERATIVE
+    captions = task in ("generative", "all")  # questions need neither nouns nor vectors
+    questions = task != "generative"
     benchmark = Amber.of(
         data,
-        language=find_language(language.value if captions else "fallback", ["nouns"]),
+        language=find_language(language if captions else "fallback", ["nouns"]),
         similarity=find_similarity(similarity if captions else "exact"),
         parts=PARTS[not captions : 1 + questions],
         suffix=_suffix(suffix, no_suffix),
@@ -277,8 +253,8 @@ def amber(
     )
     if ids is not None:
         benchmark = benchmark.picked(read_numbers(ids))
-    if task in (Task.EXISTENCE, Task.ATTRIBUTE, Task.RELATION):
-        benchmark = benchmark.only(task.value)
+    if task in ("existence", "attribute", "relation"):
+        benchmark = benchmark.only(task)
     if options.limit is not None:
         benchmark = dataclasses.replace(benchmark, parts=tuple(_first(part, options.limit) for part in benchmark.parts))
     evaluate(benchmark, sources, model, decoding, options)

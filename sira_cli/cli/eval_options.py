@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -18,19 +17,10 @@ if TYPE_CHECKING:
     from sira_cli.eval.answers.read import AnswerFiles
 
 
-class Format(StrEnum):
-    """How figures are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    LATEX = "latex"
+Format = Literal["table", "json", "csv", "latex"]  # how figures are printed
 
 
-class Export(StrEnum):
-    """Forms of answer files."""
-
-    OFFICIAL = "official"
+Export = Literal["official"]  # forms of answer files
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,7 @@ class EvalOptions:
         Path | None, typer.Option(metavar="FILE.jsonl", help="Write how each answer was counted, one line per answer.")
     ] = None
     paper: Annotated[bool, typer.Option("--paper", help="Show the paper's figures of the same model, too.")] = False
-    format: Annotated[Format, typer.Option(help="Format of the printed figures.")] = Format.TABLE
+    format: Annotated[Format, typer.Option(help="Format of the printed figures.")] = "table"
     json: Annotated[bool, typer.Option("--json", help="Print JSON; the same as --format json.")] = False
     quiet: Quiet = False
     verbose: Verbose = 0
@@ -114,8 +104,8 @@ def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOption
 
 
 def _check(options: EvalOptions) -> None:
-    if options.json and options.format not in (Format.TABLE, Format.JSON):
-        raise SettingsError(f"give --json or --format {options.format.value}, not both")
+    if options.json and options.format not in ("table", "json"):
+        raise SettingsError(f"give --json or --format {options.format}, not both")
     if options.shard is not None:
         from sira_cli.pictures.find import Shard
 

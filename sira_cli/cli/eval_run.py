@@ -62,7 +62,7 @@ def evaluate(
             return
     report = EvalReport.of(benchmark, answers, not_run=not_run, paper=paper)
     _write(benchmark, answers, report, options)
-    _print(report, Format.JSON if options.json else options.format)
+    _print(report, "json" if options.json else options.format)
     if report.failures:
         failed = {failure.picture for failure in report.failures}
         say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; what was asked about them is in no figure")
@@ -234,13 +234,13 @@ def _folder_name(label: str) -> str:
 
 
 def _print(report: EvalReport, form: Format) -> None:
-    if form == Format.JSON:
+    if form == "json":
         print(report.to_json())
-    elif form == Format.TABLE:
+    elif form == "table":
         from sira_cli.cli.eval_table import print_report
 
         print_report(report)
     else:
         from sira_cli.eval.formats import to_csv, to_latex
 
-        print(to_csv(report) if form == Format.CSV else to_latex(report), end="")
+        print(to_csv(report) if form == "csv" else to_latex(report), end="")

@@ -3,66 +3,32 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import typer
 
 from sira_cli.methods import METHODS
 
-
-class Dtype(StrEnum):
-    """Precision of the weights."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # precision of the weights
 
 
-class Engine(StrEnum):
-    """Where pictures are decoded."""
-
-    LOCAL = "local"
-    RAY = "ray"
+Engine = Literal["local", "ray"]  # where pictures are decoded
 
 
-class OnLoop(StrEnum):
-    """What becomes of a text that repeats itself."""
-
-    KEEP = "keep"
-    TRIM = "trim"
-    RETRY = "retry"
+OnLoop = Literal["keep", "trim", "retry"]  # for a text that repeats itself
 
 
-class Quantization(StrEnum):
-    """Bits of the weights."""
-
-    BITS4 = "4bit"
-    BITS8 = "8bit"
+Quantization = Literal["4bit", "8bit"]  # bits of the weights
 
 
-class OutputFormat(StrEnum):
-    """What is written."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-    WEBDATASET = "webdataset"
-    LLAVA = "llava"
+OutputFormat = Literal["jsonl", "parquet", "webdataset", "llava"]  # of files of results
 
 
-class ColorBy(StrEnum):
-    """What the colours of words show."""
-
-    GROUNDING = "grounding"
-    DELTA = "delta"
+ColorBy = Literal["grounding", "delta"]  # the score that colours words
 
 
-class TextLengths(StrEnum):
-    """How long texts are that a benchmark decodes."""
-
-    OWN = "own"
-    DRAWN = "drawn"
+TextLengths = Literal["own", "drawn"]  # lengths of the texts that a benchmark decodes
 
 
 def complete_preset(incomplete: str) -> list[str]:

@@ -294,13 +294,13 @@ class WorkerOptions:
     batch_size: BatchSizeOption = None
     engine: Annotated[
         Engine, typer.Option(help="Where to decode: on this machine, or on a Ray cluster (extra `ray`).")
-    ] = Engine.LOCAL
+    ] = "local"
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of Ray workers (default: one per GPU, or one).")
     ] = None
 
     def __post_init__(self) -> None:
-        if self.engine == Engine.LOCAL and self.workers is not None:
+        if self.engine == "local" and self.workers is not None:
             raise SettingsError("--workers is for --engine ray")
 
 

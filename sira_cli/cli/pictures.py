@@ -15,7 +15,6 @@ import typer
 from sira_cli.cli.choosing import choose_each, chosen_pictures, chosen_questions, method_names, note_idle
 from sira_cli.cli.console import note, resumable, say, set_verbosity
 from sira_cli.cli.engines import Engines, Job
-from sira_cli.cli.option_values import Engine
 from sira_cli.cli.options import (
     DecodingOptions,
     EngineOptions,
@@ -117,11 +116,11 @@ def run_pictures(
             targets.check(settings)
             jobs.append(Job(preset, method, prompt, settings, targets, fills))
         note_idle(decoding, jobs[0].preset)
-        if engine.engine == Engine.RAY and (not jobs[0].targets.any or "-" in paths):
+        if engine.engine == "ray" and (not jobs[0].targets.any or "-" in paths):
             raise SettingsError(
                 "--engine ray reads files and writes files: give paths, and -o FILE or --output-dir DIR"
             )
-        if engine.engine == Engine.RAY and len(jobs) > 1:
+        if engine.engine == "ray" and len(jobs) > 1:
             raise SettingsError("--engine ray takes one --method at a time")
         failed, engines = 0, Engines(task, model, engine, asked)
         for job in jobs:

@@ -33,11 +33,11 @@ def word_style(word: dict[str, Any], color_by: ColorBy) -> str:
     """Return the style of a word; what says nothing about a picture is pale."""
     if not says_something(word["word"]):
         return PALE
-    return DOUBT[doubt(word["grounding"])] if color_by is ColorBy.GROUNDING else delta_style(word["delta"])
+    return DOUBT[doubt(word["grounding"])] if color_by == "grounding" else delta_style(word["delta"])
 
 
 def print_words(
-    text: str, words: list[dict[str, Any]], color_by: ColorBy = ColorBy.GROUNDING, *, legend: bool = True
+    text: str, words: list[dict[str, Any]], color_by: ColorBy = "grounding", *, legend: bool = True
 ) -> None:
     """Print a text with its words coloured, and below it those to doubt."""
     strip = Text(text)
@@ -54,7 +54,7 @@ def print_words(
         console.print(_legend(color_by))
 
 
-def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy = ColorBy.GROUNDING, shown: int = 3) -> None:
+def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy = "grounding", shown: int = 3) -> None:
     """Print a table of token lines: what was picked, and what each view would have picked.
 
     Grounding is a score of words, so that it colours no tokens.
@@ -65,7 +65,7 @@ def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy = ColorBy.G
         for view in ("full", "cf", "contrast"):
             best = sorted(line["top"], key=lambda row: row[view]["rank"])[:shown]
             views.append(Text("\n".join(f"{row['token'].strip()!r} {row[view]['logprob']:.2f}" for row in best)))
-        chosen = Text(repr(line["token"]), style=delta_style(line["delta"]) if color_by is ColorBy.DELTA else "")
+        chosen = Text(repr(line["token"]), style=delta_style(line["delta"]) if color_by == "delta" else "")
         table.add_row(str(line["step"]), chosen, f"{line['delta']:+.2f}", f"{line['kl']:.3f}", *views)
     Console(highlight=False).print(table)
 
@@ -84,7 +84,7 @@ def _doubted(words: list[dict[str, Any]]) -> Text:
 
 
 def _legend(color_by: ColorBy) -> Text:
-    if color_by is ColorBy.GROUNDING:
+    if color_by == "grounding":
         legend = Text().append("grounding, the word's probability under the contrast: ", "dim")
         for degree, step in enumerate(STEPS, start=1):
             legend.append(f"< {step:g}", DOUBT[degree]).append("  ")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -27,11 +26,7 @@ if TYPE_CHECKING:
 SCENE_BATCH = 32
 
 
-class By(StrEnum):
-    """The figure that the best setting maximizes."""
-
-    ACCURACY = "accuracy"
-    F1 = "F1"
+By = Literal["accuracy", "F1"]  # the figure that the best setting maximizes
 
 
 EXAMPLES = """
@@ -72,7 +67,7 @@ def sweep(
             case_sensitive=False,
             help="Figure that the best setting maximizes, as a mean over the splits.",
         ),
-    ] = By.ACCURACY,
+    ] = "accuracy",
     suffix: Annotated[
         str | None,
         typer.Option(
@@ -161,7 +156,7 @@ def sweep(
             units=units,
         )
         show_stages(sweep.events())
-        report = sweep.report(by.value)
+        report = sweep.report(by)
     if sweep.failures and len(questions.pictures) > 1:
         say(f"{len(sweep.failures)} of {len(questions.pictures)} pictures failed")
     if report is not None:

@@ -46,7 +46,7 @@ def measure_throughput(
     from sira_cli.models.presets import BUNDLED
 
     bundled = lvlm.preset.model == BUNDLED
-    text_lengths = text_lengths or (TextLengths.OWN if bundled else TextLengths.DRAWN)
+    text_lengths = text_lengths or ("own" if bundled else "drawn")
     if bundled:
         images = [scene.open().image for scene in islice(validation_pictures(), count)]
     else:
@@ -57,7 +57,7 @@ def measure_throughput(
             images,
             batch_size=batch_size,
             runs=runs,
-            drawn=text_lengths == TextLengths.DRAWN,
+            drawn=text_lengths == "drawn",
             compile=compiled,
             on_turn=progress.advance,
         )

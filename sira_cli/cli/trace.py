@@ -25,7 +25,7 @@ from sira_cli.cli.options import (
     Verbose,
 )
 from sira_cli.cli.output import check_file
-from sira_cli.cli.verifying import VerifyMode, VerifyOptions, verdict
+from sira_cli.cli.verifying import VerifyOptions, verdict
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
@@ -107,7 +107,7 @@ def trace(
             help="Print the JSON Schema of the lines.",
         ),
     ] = False,
-    color_by: Colors = ColorBy.GROUNDING,
+    color_by: Colors = "grounding",
     quiet: Annotated[bool, typer.Option("--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -143,7 +143,7 @@ def trace(
     if full_logits is not None and len(requests) != 1:
         raise SettingsError(f"--full-logits is for one picture, here are {len(requests)}")
     verify = verifying.read()
-    if verifying.verify not in (None, VerifyMode.FLAG):
+    if verifying.verify not in (None, "flag"):
         raise SettingsError("a trace is of one text as it was decoded: give --verify flag")
     preset, method = choose(model, decoding, prompt=prompt)
     require(method, Ability.TRACES, "sira trace")

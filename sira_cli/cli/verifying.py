@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -18,11 +17,7 @@ if TYPE_CHECKING:
 UNSUPPORTED = "bold red"
 
 
-class VerifyMode(StrEnum):
-    """What a second look does."""
-
-    FLAG = "flag"
-    REWRITE = "rewrite"
+VerifyMode = Literal["flag", "rewrite"]  # what the second look changes: nothing, or the text
 
 
 MinSupport = Annotated[
@@ -72,13 +67,13 @@ class VerifyOptions:
             if self.min_support is not None or self.objects is not None or self.rounds is not None:
                 raise SettingsError("--min-support, --objects and --rounds are about a second look: give --verify, too")
             return None
-        if self.rounds is not None and self.verify != VerifyMode.REWRITE:
+        if self.rounds is not None and self.verify != "rewrite":
             raise SettingsError("--rounds is about texts that are decoded again: give --verify rewrite")
         from sira_cli.language.noun_phrases import find_words
         from sira_cli.models.verify import ROUNDS, Verify
 
         words = None if self.objects is None else find_words(self.objects)
-        return Verify(self.min_support, words, self.verify.value, self.rounds or ROUNDS)
+        return Verify(self.min_support, words, self.verify, self.rounds or ROUNDS)
 
 
 def unsupported(result: Answer | Result) -> list[dict[str, Any]]:
