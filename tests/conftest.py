@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may look for a hub; those of the hub client start their own
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-# Other tests run beside, here and in the commands that tests start.
-os.environ["OMP_NUM_THREADS"] = str(
-    max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-)
+# One thread per process, here and in the commands that tests start: two on busy cores take four times as long.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 from pathlib import Path
 
@@ -30,7 +28,7 @@ from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_br
 from tests.support.checkpoints import write_llava, write_qwen
 from tests.support.layouts import write_layout
 
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+torch.set_num_threads(1)
 
 _HOMES = itertools.count()
 

@@ -20,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sira_cli.core.hooks import Removable
 from sira_cli.core.last_rows import LastRows
+from sira_cli.core.upstream import attention_of, set_attention
 
 _NAME = "sira_two_streams"
 
@@ -71,8 +72,8 @@ def two_streams(modules: Mapping[int, Any], split: Callable[[int, Tensor | None]
     configs = _Configs(list(modules.values()))
     for index, module in modules.items():
         config = copy.copy(module.config)
-        _streams[module] = _own_attention(module, config._attn_implementation), partial(split, index)
-        config._attn_implementation = _NAME
+        _streams[module] = _own_attention(module, attention_of(config)), partial(split, index)
+        set_attention(config, _NAME)
         module.config = config
     return configs
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.census import EXACT, REFUSED, UNSETTLED
 from sira_cli.core.mixers import Mixer, all_columns, arguments, find_mixers
+from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SettingsError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def find_backbone(model: Any) -> Backbone:
     if isinstance(mixers, str):
         raise _refusal(name, mixers)
 
-    attention = decoder.config._attn_implementation
+    attention = attention_of(decoder.config)
     if attention not in ATTENTION:
         raise UnsupportedModelError(
             f"attention implementation {attention!r} takes no 4-D mask, which the fork needs. "

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.utils.generic import ModelOutput
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Fork, attached
 from sira_cli.core.forward_pass import Step
 from sira_cli.core.rules import contrast
+from sira_cli.core.upstream import next_inputs
 from sira_cli.errors import UnsupportedModelError
 
 ROWS = 16  # rows of each stream that go through the head at once
@@ -70,7 +70,7 @@ def followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[st
     longest = max(map(len, texts))  # N
     extended: dict[str, Tensor] = {**inputs, "attention_mask": inputs.get("attention_mask", torch.ones_like(ids))}
     for _ in range(longest):  # by the model's own rule, token by token: families differ in token types
-        extended = model._update_model_kwargs_for_generation(ModelOutput(), extended)
+        extended = next_inputs(model, {}, extended)
     per_token = [name for name, value in inputs.items() if value.shape == ids.shape]
     extended["input_ids"] = torch.cat([ids, ids.new_zeros(len(ids), longest)], dim=1)  # [B, S + N]
     for name in {*per_token, "attention_mask"}:

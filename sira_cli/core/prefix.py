@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from sira_cli.core.cache import full_stream, repeat_text
 from sira_cli.core.positions import position_state, positions_kept
+from sira_cli.core.upstream import position_ids
 
 # Families whose prompt rows see each other in both directions: what follows the picture changes the picture's rows.
 BIDIRECTIONAL = ("paligemma",)
@@ -138,5 +139,4 @@ class ImagePrefix:
             else value
             for name, value in self._inputs.items()
         }
-        positions: Tensor = model._prepare_position_ids_for_generation(grown["input_ids"], grown)
-        return positions
+        return position_ids(model, grown["input_ids"], grown)

@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicCache
 from sira_cli.core.cache import RoomyLayer
 from sira_cli.core.families import check_columns, find_backbone, takes_masks_by_kind, windows
 from sira_cli.core.row_cache import RowCache
+from sira_cli.core.upstream import attention_of, last_logits_only, next_inputs, position_ids
 
 TOKEN_INPUTS = ("position_ids", "token_type_ids", "mm_token_type_ids")  # [..., rows, tokens]
 
@@ -45,8 +46,8 @@ class RowBatch:
         backbone = find_backbone(model)
         self._layers, self._windows = len(backbone.decoder_layers), windows(model)
         self._takes_kinds = takes_masks_by_kind(model)
-        self._additive = model.get_decoder().config._attn_implementation == "eager"
-        self._last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
+        self._additive = attention_of(model.get_decoder().config) == "eager"
+        self._last_only = last_logits_only(model)
         self._cache: RowCache | None = None
         self._next: dict[str, Tensor] = {}  # other inputs of each token, those of the next one: [..., R, 1]
 
@@ -70,7 +71,7 @@ class RowBatch:
         ids = given.pop("input_ids")
         if given.get("attention_mask") is None:
             given["attention_mask"] = torch.ones_like(ids)
-        given["position_ids"] = self._model._prepare_position_ids_for_generation(ids, given)
+        given["position_ids"] = position_ids(self._model, ids, given)
         first = self._model.prepare_inputs_for_generation(ids, is_first_iteration=True, **given)
         logits = self._model(**first, return_dict=True).logits
         if self._cache is None:
@@ -151,7 +152,7 @@ class RowBatch:
         """Note inputs of the next token of the rows that joined last, from those of their newest one, `[..., G, 1]`."""
         assert self._cache is not None
         rows, used = self._cache.full.room[0], len(self._cache.full.lengths)
-        for name, value in self._model._update_model_kwargs_for_generation({}, newest).items():
+        for name, value in next_inputs(self._model, {}, newest).items():
             known = self._next.get(name, value.new_zeros(*value.shape[:-2], 0, 1))
             known = F.pad(known, (0, 0, 0, rows - known.shape[-2]))
             known[..., used - value.shape[-2] : used, :] = value[..., -1:]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sira_cli.core.upstream import attention_of, set_attention
 from sira_cli.errors import UnsupportedModelError
 
 
@@ -48,12 +49,12 @@ def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: st
     if isinstance(kwargs.get("position_ids"), Tensor):
         last_rows["position_ids"] = kwargs["position_ids"][..., -rows:]
     config = attention.config
-    implementation = config._attn_implementation
-    config._attn_implementation = "eager"
+    implementation = attention_of(config)
+    set_attention(config, "eager")
     try:
         weights: Tensor = attention.forward(**last_rows)[1]  # not called as a module, which would run the hooks again
     finally:
-        config._attn_implementation = implementation
+        set_attention(config, implementation)
     return weights.float()
 
 

@@ -22,6 +22,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from sira_cli.core.families import check_columns, find_backbone
 from sira_cli.core.hooks import Removable
+from sira_cli.core.upstream import last_logits_only, next_inputs
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.methods.attention_rows import attention_rows
 
@@ -185,16 +186,19 @@ class Passes:
 
     def _run(self, tokens: Tensor, per_token: Mapping[str, Tensor], cache: DynamicCache, keep: int) -> Any:
         """Run new tokens `[R, q]` behind those of a cache; `per_token` covers both."""
-        kept = {"logits_to_keep": keep} if self._model._supports_logits_to_keep() else {}
         inputs = self._model.prepare_inputs_for_generation(
-            tokens, next_sequence_length=tokens.shape[1], past_key_values=cache, use_cache=True, **per_token, **kept
+            tokens,
+            next_sequence_length=tokens.shape[1],
+            past_key_values=cache,
+            use_cache=True,
+            **per_token,
+            **last_logits_only(self._model, keep),
         )
         return self._model(**inputs, return_dict=True)
 
     def _longer(self, per_token: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return inputs that cover one generated token more, as the model's own `generate` makes them."""
-        longer: dict[str, Tensor] = self._model._update_model_kwargs_for_generation({}, dict(per_token))
-        return longer
+        return next_inputs(self._model, {}, dict(per_token))
 
     def _last(self, output: Any, tokens: Tensor) -> Tensor:
         last: Tensor = output.logits[:, -1].to(tokens.device, torch.float32)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
+from sira_cli.core.upstream import end_and_pad
 from sira_cli.errors import SettingsError
 from sira_cli.methods.opera_passes import Ahead, Passes
 from sira_cli.methods.opera_search import Ending, Rule, Search
@@ -60,11 +61,11 @@ class OperaRun:
             )
         if self._streamer is not None:
             self._streamer.put(input_ids.cpu())
-        ends, pad = config._eos_token_tensor, config._pad_token_tensor
+        ends, pad = end_and_pad(generation_config)
         ending = Ending(
             criteria=lambda ids: stopping_criteria(ids, None),
-            ends=input_ids.new_tensor([] if ends is None else ends.tolist()),
-            kept=max(2, 1 + (0 if ends is None else len(ends))) * self._rule.beams,
+            ends=input_ids.new_tensor(ends),
+            kept=max(2, 1 + len(ends)) * self._rule.beams,
             length_penalty=config.length_penalty,
             early_stopping=config.early_stopping,
             longest=config.max_length - input_ids.shape[1],
@@ -73,7 +74,7 @@ class OperaRun:
         padding = [0] * len(input_ids) if mask is None else (mask == 0).sum(dim=-1).tolist()
         prompts = zip(input_ids, self._image, padding, strict=True)
         searches = [Search(self._rule, *prompt, ending) for prompt in prompts]
-        filler = int(pad if pad is not None else ends[0] if ends is not None else 0)
+        filler = int(pad if pad is not None else ends[0] if ends else 0)
         self._processors, self._prompts, self._filler = logits_processor, input_ids, filler
         self._search(searches, self.passes.prompt(input_ids, kwargs))
         if self._streamer is not None:

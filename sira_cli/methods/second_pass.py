@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicCache
 from sira_cli.core.families import find_backbone
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.positions import position_state, positions_kept
+from sira_cli.core.upstream import last_logits_only, next_inputs, position_ids
 from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 
 Rule = Callable[[Tensor, Tensor, int], Tensor]
@@ -129,11 +130,10 @@ class SecondPass:
         more: dict[str, Any] = {name: value for name, value in self._branch.items() if name != "input_ids"}
         self._ids = self._branch["input_ids"]  # [B, S']
         if "position_ids" in inspect.signature(model.forward).parameters:
-            more["position_ids"] = model._prepare_position_ids_for_generation(self._ids, more)
+            more["position_ids"] = position_ids(model, self._ids, more)
         if bool(more["attention_mask"].all()):
             del more["attention_mask"]  # as `generate` does: cheaper masks
-        if model._supports_logits_to_keep():
-            more["logits_to_keep"] = 1
+        more |= last_logits_only(model)
         self._kwargs: dict[str, Any] = {**more, "past_key_values": self.cache, "use_cache": True}
         return self._forward(first=True)
 
@@ -149,7 +149,7 @@ class SecondPass:
             self._ids, next_sequence_length=new, is_first_iteration=first, **self._kwargs
         )
         output = model(**inputs, return_dict=True)
-        self._kwargs = model._update_model_kwargs_for_generation(output, self._kwargs)
+        self._kwargs = next_inputs(model, output, self._kwargs)
         self.steps += 1
         z: Tensor = output.logits[:, -1].float()
         return z

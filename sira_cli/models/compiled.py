@@ -16,6 +16,7 @@ from transformers import CompileConfig
 
 from sira_cli.core.families import check_static_cache
 from sira_cli.core.static_cache import ReusedCache
+from sira_cli.core.upstream import compile_everywhere
 from sira_cli.errors import SettingsError
 
 CACHE_ROWS = 256  # the rows of caches come in multiples of this, so that prompts share a graph
@@ -48,7 +49,7 @@ class CompiledSteps:
         # Python: each count would be a CUDA graph of its own.
         kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
         self.config = CompileConfig(mode="default") if "sliding_attention" in kinds else CompileConfig()
-        self.config._compile_all_devices = True  # type: ignore[assignment] # annotated as None upstream
+        compile_everywhere(self.config)
         self.cache: ReusedCache | None = None
         self._batch = self._rows = 0
 

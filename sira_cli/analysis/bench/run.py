@@ -13,6 +13,7 @@ from sira_cli.analysis.bench.figures import BenchReport, Decoder, Row
 from sira_cli.analysis.bench.measure import Timing, device_name, measure, pictures, prompts
 from sira_cli.analysis.bench.second_look import look_costs, look_requests
 from sira_cli.analysis.bench.stand_ins import RANDOM, with_stand_ins
+from sira_cli.core.upstream import attention_of
 from sira_cli.methods import find
 from sira_cli.methods.base import Ability
 from sira_cli.models.compiled import CompiledSteps
@@ -113,7 +114,7 @@ def _report(
         weights="random" if lvlm.revision == RANDOM else "its own",
         parameters=sum(parameter.numel() for parameter in lvlm.model.parameters()),
         dtype=lvlm.dtype,
-        attention=lvlm.model.config._attn_implementation,
+        attention=attention_of(lvlm.model.config),
         device=device_name(lvlm.model.device),
         torch=torch.__version__,
         transformers=transformers.__version__,

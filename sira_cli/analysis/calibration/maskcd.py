@@ -24,6 +24,7 @@ from sira_cli.analysis.calibration.batches import each_picture
 from sira_cli.analysis.calibration.captions import caption_tokens, hash_of_pictures, plain, prepared
 from sira_cli.core.families import find_backbone, output_projections
 from sira_cli.core.hooks import attached_hooks
+from sira_cli.core.upstream import attention_of, set_attention
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.maskcd import MASS
@@ -129,13 +130,13 @@ def recorded_mass(model: Any, find_image: Any) -> Iterator[list[Tensor]]:
     configs = {
         id(config): config for config in (model.get_decoder().config, *(each.config for each in modules))
     }.values()
-    kept = [(config, config._attn_implementation) for config in configs]
+    kept = [(config, attention_of(config)) for config in configs]
     recorder = _Recorder(find_image)
 
     def begin(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         decoding = recorder.begin(kwargs["input_ids"])
         for config, implementation in kept:
-            config._attn_implementation = "eager" if decoding else implementation
+            set_attention(config, "eager" if decoding else implementation)
 
     with attached_hooks(backbone.norm) as handles:
         try:
@@ -145,7 +146,7 @@ def recorded_mass(model: Any, find_image: Any) -> Iterator[list[Tensor]]:
             yield recorder.steps
         finally:
             for config, implementation in kept:
-                config._attn_implementation = implementation
+                set_attention(config, implementation)
 
 
 class _Recorder:

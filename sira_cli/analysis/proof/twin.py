@@ -17,6 +17,7 @@ from transformers import AutoModelForImageTextToText, GenerationConfig
 
 from sira_cli.analysis.proof.shrunk import kept_layers, shrunk, special_ids
 from sira_cli.core.image_tokens import Between, ImageTokenFinder, ImageTokens
+from sira_cli.core.upstream import attention_of
 
 GAIN = 2.0  # of each matrix: attention is far from uniform, and the streams differ
 
@@ -57,7 +58,7 @@ def build_twin(model: Any, boundary: int, finder: ImageTokenFinder, inputs: Mapp
     special = [*finder.ids, *(finder.markers or ()), *special_ids(given)]
     words = _compact(special, inputs["input_ids"])
     small = type(config)(**shrunk(config, given, kept, words))
-    attention = model.get_decoder().config._attn_implementation
+    attention = attention_of(model.get_decoder().config)
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         twin = AutoModelForImageTextToText.from_config(small, dtype=torch.float32, attn_implementation=attention).eval()

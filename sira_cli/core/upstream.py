@@ -1,0 +1,67 @@
+"""All private names of transformers that the package uses: an update may change them without a word.
+
+`tests/core/test_upstream.py` says which one did, and what it has to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from transformers import CompileConfig, GenerationConfig
+
+
+def position_ids(model: Any, input_ids: Tensor, inputs: Mapping[str, Any]) -> Tensor:
+    """Return the positions that `generate` gives left-padded prompts.
+
+    Args:
+        model: a Hugging Face LVLM.
+        input_ids: `[B, S]`.
+        inputs: the other inputs, with the attention mask.
+
+    Returns:
+        `[B, S]`, or `[N, B, S]` for models with several positions per token.
+    """
+    positions: Tensor = model._prepare_position_ids_for_generation(input_ids, inputs)
+    return positions
+
+
+def next_inputs(model: Any, output: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `generate` gives the model for the token after these inputs: the mask and the like grow by one.
+
+    Args:
+        model: a Hugging Face LVLM.
+        output: what it returned for these inputs; empty if only the inputs count.
+        inputs: all but the token ids.
+    """
+    grown: dict[str, Any] = model._update_model_kwargs_for_generation(output, inputs)
+    return grown
+
+
+def last_logits_only(model: Any, rows: int = 1) -> dict[str, int]:
+    """Return the argument by which a model computes logits of the last rows only; empty if it has none."""
+    return {"logits_to_keep": rows} if model._supports_logits_to_keep() else {}
+
+
+def attention_of(config: Any) -> str:
+    """Return the name of the attention function that modules with this config call."""
+    name: str = config._attn_implementation
+    return name
+
+
+def set_attention(config: Any, name: str) -> None:
+    """Let modules with this config call another attention function, from their next call on."""
+    config._attn_implementation = name
+
+
+def end_and_pad(generation: GenerationConfig) -> tuple[list[int], Tensor | None]:
+    """Return the end tokens and the padding token that `generate` found, from the config that it hands on."""
+    config: Any = generation  # its attributes are not declared
+    ends = config._eos_token_tensor
+    return [] if ends is None else ends.tolist(), config._pad_token_tensor
+
+
+def compile_everywhere(config: CompileConfig) -> None:
+    """Let `generate` compile its steps on a CPU as on a GPU."""
+    config._compile_all_devices = True  # type: ignore[assignment] # annotated as None upstream
