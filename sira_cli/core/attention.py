@@ -97,6 +97,8 @@ def _attend(
     elif cf_keys is None or cf_values is None:
         key, cf_keys = key.split_with_sizes(streams, 2)
         value, cf_values = value.split_with_sizes(streams, 2)
+    elif hasattr(module, "expand_kv"):  # latent attention: what the cache holds is compressed, and common to all heads
+        cf_keys, cf_values = module.expand_kv(cf_keys, cf_values)
     if attention_mask is not None:  # a sliding window's mask has no columns for what lies before the window
         window = attention_mask.shape[-1]
         key, value = key[:, :, -window:], value[:, :, -window:]

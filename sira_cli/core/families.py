@@ -62,7 +62,7 @@ FAMILIES = (
 TESTED = {*EXACT, *(family.model_type for family in FAMILIES)}
 # The fork hands each late layer a 4-D mask; other implementations take none, or another kind.
 ATTENTION = ("sdpa", "eager")
-LAYER_TYPES = ("full_attention", "sliding_attention")
+LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
 FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")  # names in transformers; LFM2 and Persimmon have the others
 RECURRENT_TYPES = ("linear_attention", "conv")
 # Model and text stack with which transformers itself cannot use a static cache, and why.
@@ -74,19 +74,14 @@ ROW_ARGUMENTS = (
     "position_embeddings",  # cosines and sines
     "per_layer_input",  # Gemma 3n: embeddings for each layer; Gemma 4 passes them by position
     "position_ids",  # Ministral 3: queries scaled by position
+    "moe_mm_token_type_ids",  # Ernie 4.5 VL: experts for pictures, and others for text
 )
-# Settings of a model or of its text stack that the fork does not follow, where they are set.
-FOREIGN_SETTINGS = {
-    "kv_lora_rank": "keeps compressed keys and values in its cache (latent attention)",  # Kimi K2.5, Mistral 4
-    "deepstack_layer_map": "adds image features to the outputs of late layers",  # Granite 4 Vision
-}
 # Arguments of modules in the text stack that bring the picture in another way than as rows, or treat its rows apart.
 FOREIGN_ARGUMENTS = {
     "cross_attention_states": "reads the image through cross-attention",
     "encoder_hidden_states": "reads the image through cross-attention",
     "image_hidden_states": "reads the image through cross-attention",  # Idefics
     "protein_kv_states": "reads proteins through cross-attention",  # Evolla
-    "moe_mm_token_type_ids": "chooses experts by what kind of token a row is",  # Ernie 4.5 VL
 }
 
 
@@ -95,6 +90,7 @@ class Backbone:
     """The text stack of an LVLM: the parts that the fork hooks.
 
     Attributes:
+        decoder: the module with the layers.
         decoder_layers: the L decoder layers.
         norm: the final norm.
         first_boundary: smallest b = L - K at which a fork is exact.
@@ -105,6 +101,7 @@ class Backbone:
         few_queries: whether its attention may leave rows out that are of no interest.
     """
 
+    decoder: nn.Module
     decoder_layers: nn.ModuleList
     norm: nn.Module
     first_boundary: int
@@ -131,9 +128,6 @@ def check_config(config: Any, name: str) -> None:
     text_config = config.get_text_config(decoder=True)
     if getattr(text_config, "cross_attention_layers", None):
         raise _refusal(name, "it reads the image through cross-attention: there are no image tokens to drop")
-    for setting, reason in FOREIGN_SETTINGS.items():
-        if any(getattr(part, setting, None) for part in (config, *_layer_configs(text_config))):
-            raise _refusal(name, f"it {reason}")
     foreign = set(getattr(text_config, "layer_types", None) or ()) - {*LAYER_TYPES, *RECURRENT_TYPES}
     if foreign:
         raise _refusal(name, f"its text stack has layers of type {', '.join(sorted(foreign))}")
@@ -161,7 +155,7 @@ def find_backbone(model: Any) -> Backbone:
         raise UnsupportedModelError(f"{name} has no output head: attach the whole model, whose `generate` you call")
     check_config(config, name)
 
-    decoder = model.get_decoder()
+    decoder = text_stack(model)
     layers = getattr(decoder, "layers", None)
     norm = next((getattr(decoder, norm) for norm in FINAL_NORMS if hasattr(decoder, norm)), None)
     if layers is None or norm is None:
@@ -184,7 +178,17 @@ def find_backbone(model: Any) -> Backbone:
     # eager attention returns weights, perhaps those of all rows
     few_queries = tested and attention == "sdpa" and not mixers[-1].recurrent
     behind_keys = _behind_keys(layers[-1], mixers[-1], few_queries) if tested else ()
-    return Backbone(layers, norm, max(1, len(deepstack)), tested, mixers, behind_keys, few_queries)
+    return Backbone(decoder, layers, norm, max(1, len(deepstack)), tested, mixers, behind_keys, few_queries)
+
+
+def text_stack(model: Any) -> Any:
+    """Return the module that holds the decoder layers and the final norm.
+
+    Args:
+        model: a Hugging Face model with `get_decoder`.
+    """
+    decoder = model.get_decoder()
+    return decoder if hasattr(decoder, "layers") else getattr(decoder, "model", decoder)  # Llama 4 names its whole LLM
 
 
 def untested(model: Any) -> str:
@@ -212,20 +216,20 @@ def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:
     return backbone, layers - k
 
 
-def _layer_configs(text_config: Any) -> list[Any]:
-    """Return the config of each decoder layer where they differ, else the one of all."""
-    own = getattr(text_config, "per_layer_config", None)  # a plain config of transformers has one per layer, too
-    return [text_config] if own is None else list(own)
-
-
 def _behind_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module, ...]:
     mlp = getattr(layer, "mlp", None)
     parts = (
         getattr(mixer.module, "q_proj", None) if few_queries else None,
         None if mixer.recurrent else getattr(mixer.module, "o_proj", None),
-        None if hasattr(mlp, "experts") else mlp,  # a model may have to say which experts each row was given to
+        mlp if _row_by_row(mlp) else None,
     )
     return tuple(part for part in parts if part is not None)
+
+
+def _row_by_row(mlp: Any) -> bool:
+    """Return whether it is certain that an MLP takes rows alone, and has no experts: a model may have to name these."""
+    experts = any("expert" in name for name, _ in mlp.named_modules()) if mlp is not None else True
+    return not experts and len(arguments(type(mlp).forward)) == 2  # self and the rows
 
 
 def output_projections(model: Any) -> list[nn.Module]:
@@ -266,13 +270,17 @@ def check_columns(model: Any, feature: str) -> None:
         feature: needs that, for the message.
 
     Raises:
-        UnsupportedModelError: some layers have a recurrent state instead, or share keys and values.
+        UnsupportedModelError: some layers have a recurrent state instead, share keys and values, or have chunks.
     """
     mixers = find_backbone(model).mixers
     if all_columns(mixers):
         return
-    recurrent = any(mixer.recurrent for mixer in mixers)
-    reason = "have a recurrent state instead" if recurrent else "share the keys of earlier ones"
+    if any(mixer.recurrent for mixer in mixers):
+        reason = "have a recurrent state instead"
+    elif any(mixer.chunked for mixer in mixers):
+        reason = "attend within chunks"
+    else:
+        reason = "share the keys of earlier ones"
     raise UnsupportedModelError(
         f"{type(model).__name__} cannot be used with {feature}: every layer must have keys and values of its own, but "
         f"some {reason}"
@@ -289,9 +297,9 @@ def windows(model: Any) -> dict[str, int | None]:
     """Return how many columns the layers of each kind see; None: all."""
     config = model.config.get_text_config(decoder=True)
     window = getattr(config, "sliding_window", None)
-    full, sliding = LAYER_TYPES
+    full, sliding = "full_attention", "sliding_attention"
     kinds = getattr(config, "layer_types", None) or [full if window is None else sliding]
-    return {kind: window if kind == sliding else None for kind in LAYER_TYPES if kind in kinds}
+    return {kind: window if kind == sliding else None for kind in (full, sliding) if kind in kinds}
 
 
 def _refusal(name: str, reason: str) -> UnsupportedModelError:

@@ -31,9 +31,11 @@ from sira_cli.core.forward_pass import OnStep, Pass
 from sira_cli.core.forward_pass import Step as Step  # known from here, too
 from sira_cli.core.hooks import Removable, attached_hooks
 from sira_cli.core.last_rows import LastRows, last_rows_only
+from sira_cli.core.late_features import features_of_late_layers
 from sira_cli.core.masks import cf_columns, cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.core.recurrent import two_states
 from sira_cli.core.rules import contrast, plausible
+from sira_cli.core.temperature import scaled_by_column, scales_queries
 from sira_cli.errors import AttachError, ImageTokenError, UnsupportedModelError, UntestedModelWarning
 
 _WARNED: WeakSet[nn.Module] = WeakSet()  # models of families that were not tested; Python's own `once` is per module
@@ -129,6 +131,7 @@ class Fork:
         self._last_rows = last_rows
         self._behind_keys = backbone.behind_keys
         self._few_queries_in = self.k - 1 if backbone.few_queries and last_rows == 1 else None  # which late layer
+        self._decoder, self._layers = backbone.decoder, backbone.decoder_layers
         self.late_layers = backbone.decoder_layers[self.boundary :]
         self._all_mixers = backbone.mixers
         self._mixers = backbone.mixers[self.boundary :]
@@ -139,6 +142,7 @@ class Fork:
         """Put the hooks on, one after the other, and yield what removes each."""
         yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
         yield self.late_layers[0].register_forward_pre_hook(self.fork_streams, with_kwargs=True)
+        yield from features_of_late_layers(self._decoder, self._layers, self.boundary, self.running)
         for layer in self.late_layers:
             yield layer.register_forward_pre_hook(self.run_both, with_kwargs=True)
         yield two_streams(
@@ -146,8 +150,18 @@ class Fork:
         )
         yield from two_states([mixer.module for mixer in self._mixers if mixer.recurrent], self.running)
         yield from last_rows_only(self._behind_keys, self.last_rows)
+        yield from self.scaled_queries()
         yield self.norm.register_forward_pre_hook(self.join)
         yield self.model.register_forward_hook(self.contrast_logits)
+
+    def scaled_queries(self) -> Iterator[Removable]:
+        """Let late layers that scale their queries by column know the columns of both streams."""
+        late = [mixer.module for mixer in self._mixers if scales_queries(mixer.module)]
+        yield from scaled_by_column(late, self.columns)
+
+    def columns(self) -> Tensor:
+        """Return the full stream's column of each row that a late layer holds, `[B or 1, rows]`."""
+        return self.running().columns()
 
     def choose_cf_rows(self, image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Choose the prompt's rows that go on as the CF stream: for SIRA those of the text.

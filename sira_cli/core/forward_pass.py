@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from sira_cli.core.masks import pack_rows
+from sira_cli.core.masks import has_rows, pack_rows
 from sira_cli.core.streams import AnyStreams, Streams
 
 VIEWS = ("full", "cf", "contrast")  # the logits of a Step
@@ -54,6 +55,12 @@ class Pass:
         """Return the positions of this pass's rows of the CF stream, `[B, T]`."""
         return self.streams.newest() if self.cf_rows is None else self.cf_rows
 
+    def columns(self) -> Tensor:
+        """Return the full stream's column of each packed row, `[B, q + T]`: the position of a row in its text."""
+        newest = self.newest()  # [B, T]
+        full = self.streams.rows_before(self.q) + torch.arange(self.q, device=newest.device)
+        return torch.cat([full.expand(len(newest), -1), newest], dim=1)
+
     def prompt_streams(self) -> Streams:
         """Return the streams of a new prompt."""
         assert self.cf_rows is not None
@@ -63,12 +70,11 @@ class Pass:
     def pack(self, rows: Any) -> Any:
         """Append the CF stream's rows to a tensor with one row per token of the full stream, `[B or 1, q, ...]`.
 
-        A tuple of such tensors is packed one by one; anything else (None in layers without positions, or one position
-        for each of several axes) stays as it is.
+        A tuple of such tensors is packed one by one; anything else stays as it is (`has_rows`).
         """
         if isinstance(rows, tuple):
             return tuple(map(self.pack, rows))
-        if not isinstance(rows, Tensor) or rows.shape[1] != self.q:
+        if not has_rows(rows, len(self.newest()), self.q):
             return rows
         return self.once(rows, lambda: pack_rows(rows, self.cf_rows))
 

@@ -23,7 +23,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import ROW_ARGUMENTS
 from sira_cli.core.fork import Fork, attached
 from sira_cli.core.hooks import Removable
-from sira_cli.core.masks import cf_mask, take_rows
+from sira_cli.core.masks import cf_mask, has_rows, take_rows
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,12 @@ class _ForkPerK(Fork):
         super().__init__(model, dataclasses.replace(config, k=max(ks), k_fraction=None))
         self.ks = sorted(set(ks), reverse=True)
         self._shared_keys: dict[str, Any] = {}  # of the CF streams that have begun, by kind of layer
+        self._cf_columns: Tensor | None = None  # [n B, T] while a layer runs the CF streams
 
     def hooks(self) -> Iterator[Removable]:
         """Run the full stream as it is, and after each late layer the CF streams through the same layer."""
         yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
+        yield from self.scaled_queries()
         for k, layer in zip(range(self.k, 0, -1), self.late_layers, strict=True):
             yield layer.register_forward_hook(partial(self._run_cf, k), with_kwargs=True)
         yield self.norm.register_forward_pre_hook(self.join)
@@ -97,7 +99,7 @@ class _ForkPerK(Fork):
             """Take the rows of every CF stream of what has a row per token: `[B or 1, S, ...]` -> `[n B, T, ...]`."""
             if isinstance(part, tuple):
                 return tuple(map(text_rows, part))
-            return torch.cat([take_rows(part, rows)] * n) if isinstance(part, Tensor) else part
+            return torch.cat([take_rows(part, rows)] * n) if has_rows(part, len(rows), now.q) else part
 
         streams = now.prompt_streams()
         recurrent = self._mixers[self.k - k].recurrent
@@ -109,7 +111,13 @@ class _ForkPerK(Fork):
         if "shared_kv_states" in kwargs:
             changed["shared_kv_states"] = self._shared_keys
         more = map(text_rows, args[1:])
-        self._cf = layer.forward(self._cf, *more, **{**kwargs, **changed})  # a call would come back to this hook
+        self._cf_columns = torch.cat([rows] * n)
+        found = layer.forward(self._cf, *more, **{**kwargs, **changed})  # a call would come back to this hook
+        self._cf, self._cf_columns = found[0] if isinstance(found, tuple) else found, None
+
+    def columns(self) -> Tensor:
+        """Return the column of each row of the layer under way: those of the CF streams, or of the full one."""
+        return torch.arange(self.running().q)[None] if self._cf_columns is None else self._cf_columns
 
     def _share_keys(self, full: Mapping[str, tuple[Tensor, Tensor]], rows: Tensor) -> None:
         """Let a stream that begins read what shared layers have stored so far: the text columns of their keys."""

@@ -51,6 +51,14 @@ def valid_rows(mask: object, input_ids: Tensor) -> Tensor:
     return mask.bool().expand(len(input_ids), -1)
 
 
+def has_rows(part: object, batch: int, q: int) -> bool:
+    """Return whether an argument of a layer has a row per token, `[B or 1, q, ...]`.
+
+    Not so None in layers without positions, and one position for each of several axes, `[3, B, q]`.
+    """
+    return isinstance(part, Tensor) and part.ndim > 1 and part.shape[0] in (1, batch) and part.shape[1] == q
+
+
 def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
     """Append the CF stream's rows: `[B or 1, q, ...]` -> `[B, q + T, ...]`.
 

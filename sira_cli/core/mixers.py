@@ -28,16 +28,23 @@ class Mixer:
         module: the attention module, or the one with the state.
         recurrent: which of the two it is.
         keys_from: index of the layer whose keys and values it attends to: its own, unless layers share them.
+        chunked: whether it attends within chunks of the text (Llama 4).
     """
 
     module: nn.Module
     recurrent: bool
     keys_from: int
+    chunked: bool = False
 
 
 def all_columns(mixers: Iterable[Mixer]) -> bool:
-    """Return whether all that a text leaves behind is columns of keys and values of each layer, as in most models."""
-    return all(not mixer.recurrent and mixer.keys_from == layer for layer, mixer in enumerate(mixers))
+    """Return whether all that a text leaves behind is columns of keys and values of each layer, as in most models.
+
+    They must not depend on where the text begins, either, as chunks do.
+    """
+    return all(
+        not mixer.recurrent and not mixer.chunked and mixer.keys_from == layer for layer, mixer in enumerate(mixers)
+    )
 
 
 def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
@@ -47,7 +54,7 @@ def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
         layers: the L decoder layers.
         text_config: says which of them share keys and values.
     """
-    mixers = []
+    mixers, kinds = [], getattr(text_config, "layer_types", None)
     for index, layer in enumerate(layers):
         found = [name for name in ("self_attn", *RECURRENT) if getattr(layer, name, None) is not None]
         if not found:
@@ -59,7 +66,8 @@ def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
         if found[0] not in RECURRENT and not hasattr(mixer, "config"):
             return f"the `self_attn` of its {type(layer).__name__} has no config"
         recurrent = found[0] in RECURRENT
-        mixers.append(Mixer(mixer, recurrent, index if recurrent else _key_source(index, text_config)))
+        source = index if recurrent else _key_source(index, text_config)
+        mixers.append(Mixer(mixer, recurrent, source, kinds[index] == "chunked_attention" if kinds else False))
     return mixers
 
 

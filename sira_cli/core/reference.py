@@ -108,7 +108,8 @@ def counterfactual(model: Any, inputs: Mapping[str, Tensor], image: Tensor, k: i
         rows[:, text.to(rows.device)] = output  # image rows get nothing from the state, and nothing reads them
         return rows
 
-    layers = model.get_decoder().layers
+    decoder = model.get_decoder()
+    layers = decoder.layers if hasattr(decoder, "layers") else decoder.model.layers
     handles: list[Any] = []
     try:
         for layer in layers[len(layers) - k :]:

@@ -17,7 +17,7 @@ from transformers import CompileConfig
 from transformers.cache_utils import DynamicCache
 
 from sira_cli.core.cache import RoomyLayer
-from sira_cli.core.families import check_columns, find_backbone, takes_masks_by_kind, windows
+from sira_cli.core.families import check_columns, find_backbone, takes_masks_by_kind, text_stack, windows
 from sira_cli.core.row_cache import RowCache
 from sira_cli.core.upstream import attention_of, last_logits_only, next_inputs, position_ids
 
@@ -46,7 +46,7 @@ class RowBatch:
         backbone = find_backbone(model)
         self._layers, self._windows = len(backbone.decoder_layers), windows(model)
         self._takes_kinds = takes_masks_by_kind(model)
-        self._additive = attention_of(model.get_decoder().config) == "eager"
+        self._additive = attention_of(text_stack(model).config) == "eager"
         self._last_only = last_logits_only(model)
         self._cache: RowCache | None = None
         self._next: dict[str, Tensor] = {}  # other inputs of each token, those of the next one: [..., R, 1]
@@ -140,7 +140,7 @@ class RowBatch:
     @contextmanager
     def _given(self, masks: Any) -> Iterator[None]:
         """Give masks to the text stack of a model that does not pass them on."""
-        handle = self._model.get_decoder().register_forward_pre_hook(
+        handle = text_stack(self._model).register_forward_pre_hook(
             lambda decoder, args, kwargs: (args, {**kwargs, "attention_mask": masks}), with_kwargs=True
         )
         try:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sira_cli.core.families import text_stack
 from sira_cli.errors import SettingsError
 
 SHARE = 0.8  # of the free memory of GPUs may be weights; caches and activations need the rest
@@ -83,7 +84,7 @@ def weight_bytes(model: Any, dtype: torch.dtype | None, quantization: str | None
     """Return the size of a model's weights in memory; arguments as for `place`."""
     fewer: dict[int, float] = {}
     if quantization is not None:
-        for part in model.get_decoder().layers.modules():
+        for part in text_stack(model).layers.modules():
             if type(part) is nn.Linear:
                 fewer[id(part.weight)] = BYTES[quantization]
 

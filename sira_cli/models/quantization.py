@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import BitsAndBytesConfig
 
+from sira_cli.core.families import text_stack
 from sira_cli.errors import SettingsError
 
 LEAST_SHARE = 0.5  # of the decoder layers' weights must be ones that bitsandbytes reaches, else it is of no use
@@ -48,7 +49,7 @@ def quantization_config(name: str, model: Any) -> BitsAndBytesConfig:
             "quantization needs to know which layers are those of the language model, and the checkpoint's own code "
             "makes this one: leave out `quantization=`"
         )
-    layers = model.get_decoder().layers
+    layers = text_stack(model).layers
     reached = sum(part.weight.numel() for part in layers.modules() if type(part) is nn.Linear)
     weights = sum(weight.numel() for weight in layers.parameters())
     if reached < LEAST_SHARE * weights:

@@ -29,6 +29,15 @@ def case_of(kind: str) -> tiny.Tiny:
     return census.case_of(kind)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads that wait for each other cost more than these models, tenfold where other tests run at the same time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def largest_k(case: tiny.Tiny) -> int:
     backbone = find_backbone(case.model)
     return min(5, len(backbone.decoder_layers) - backbone.first_boundary)
@@ -37,8 +46,12 @@ def largest_k(case: tiny.Tiny) -> int:
 def check_exact(case: tiny.Tiny, config: SiraConfig, caches: tuple[bool, ...] = (True, False)) -> None:
     expected = reference.decode(case, config.k or 1, config.alpha, STEPS)
     for use_cache in caches:
-        tokens, steps = generate_sira(case.model, case.inputs, config, max_new_tokens=STEPS, use_cache=use_cache)
-        assert tokens[0].tolist() == expected.tokens
+        if use_cache or case.model.config.model_type != "ernie4_5_vl_moe":
+            found, steps = generate_sira(case.model, case.inputs, config, max_new_tokens=STEPS, use_cache=use_cache)
+            tokens = found[0].tolist()
+        else:  # without a cache, `generate` hands Ernie the kinds of the prompt's tokens only: it fails without a fork
+            tokens, steps = census.without_cache(case, config, STEPS)
+        assert tokens == expected.tokens
         torch.testing.assert_close(torch.cat([step.full for step in steps]), expected.full, atol=1e-4, rtol=0)
         torch.testing.assert_close(torch.cat([step.cf for step in steps]), expected.cf, atol=1e-4, rtol=0)
     assert float((expected.full - expected.cf).abs().max()) > 0.005
@@ -60,8 +73,11 @@ def test_exact_types(kind: str):
 
 # Without a fork, too, a row of HunYuan-VL in a batch differs from the row alone by 4e-3.
 @pytest.mark.parametrize("kind", [kind for kind in BUILT if kind != "hunyuan_vl"])
-def test_exact_types_in_a_padded_batch(kind: str):
+def test_exact_types_in_a_padded_batch(kind: str, monkeypatch: pytest.MonkeyPatch):
     case = case_of(kind)
+    for part in case.model.modules() if kind == "llama4" else ():
+        if hasattr(part, "floor_scale"):  # it counts padding; in steps of 4 that changes a row without a fork, too
+            monkeypatch.setattr(part, "floor_scale", 8192)
     singles = [case.inputs, census.longer(case, 4)]
     k = min(3, largest_k(case))
     batch, steps = generate_sira(

@@ -45,12 +45,6 @@ def encoder_decoder() -> Any:
     return hf.BartForConditionalGeneration(hf.BartConfig(**text))
 
 
-def latent_attention() -> Any:
-    text = {**SMALL, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
-    text.update(v_head_dim=16, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, head_dim=8)
-    return hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(**text))
-
-
 def mamba() -> Any:
     return hf.BambaForCausalLM(hf.BambaConfig(**SMALL, mamba_n_heads=4, mamba_d_head=32, attn_layer_indices=[1]))
 
@@ -70,7 +64,6 @@ def two_mixers() -> Any:
         (two_mixers, "LlamaDecoderLayer mixes rows in self_attn and again"),
         (mllama, "cross-attention"),
         (encoder_decoder, "encoder-decoder"),
-        (latent_attention, "compressed keys and values"),
         (lambda: torch.nn.Linear(2, 2), "not a Hugging Face image-text-to-text model"),
     ],
 )

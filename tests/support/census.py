@@ -9,6 +9,10 @@ import torch
 import transformers as hf
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
+from sira_cli.core import reference
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.fork import Step, attach
+from tests.support import census_own
 from tests.support.tiny_parts import CLIP, IMAGE, TEXT, Tiny, build, pixels, prompt, with_mask
 
 TYPES = {
@@ -106,9 +110,10 @@ def model_of(
     parts: dict[str, Any],
     attention: str = "sdpa",
     scale: float = 5.0,
+    name: str | None = None,
 ) -> Any:
     """A tiny random model of a type, and changes of its sizes."""
-    model_class = getattr(hf, TYPES[kind])
+    model_class = getattr(hf, name or TYPES[kind])
     config = model_class.config_class(**given)
     for name in config.sub_configs:
         part = getattr(config, name, None)
@@ -168,13 +173,14 @@ def case_of(kind: str) -> Tiny:
         own.get("parts", {}),
         own.get("attention", "sdpa"),
         own.get("scale", 5.0),
+        own.get("class"),
     )
     picture = picture_inputs(model, own.get("picture"))
     ids = prompt(own.get("rows") or image_rows(model, picture))
     grown = {}
     names = inspect.signature(model.forward).parameters
     inputs = with_mask(ids, **picture)
-    for name in ("mm_token_type_ids", "token_type_ids"):
+    for name in ("mm_token_type_ids", "token_type_ids", "moe_mm_token_type_ids"):
         if name in names:
             inputs[name], grown[name] = (ids == IMAGE).long(), 0
     first, last = (ids[0] == IMAGE).nonzero().flatten()[[0, -1]].tolist()
@@ -269,14 +275,6 @@ OWN: dict[str, dict[str, Any]] = {
         },
         "whole": {"image_patch_id": IMAGE, "image_token_id": IMAGE},
     },
-    "chameleon": {
-        "given": {
-            "vocabulary_map": {
-                "<image>": IMAGE,
-                **{f"IMGIMG{letter}Z": 110 + index for index, letter in enumerate("ABCDEFGHIJ")},
-            }
-        }
-    },
     "muse_glimmer": {"picture": GRID, "whole": {"out_hidden_size": 128, "projector_hidden_size": 64}},
     "muse_spark": {"picture": GRID, "whole": {"out_hidden_size": 128, "projector_hidden_size": 64}},
     "perception_lm": {"given": {"vision_config": clip()}, "picture": {"pixel_values": lambda: pixels(1, 1, 3, 32, 32)}},
@@ -336,6 +334,7 @@ OWN: dict[str, dict[str, Any]] = {
         "tower": {"projection_dim": 64},
     },
     "ovis2": {"tower": {"vocab_size": 64}, "whole": {"hidden_size": 64, "vocab_size": 200}},
+    **census_own.OWN,
 }
 
 
@@ -349,6 +348,18 @@ def longer(case: Tiny, more: int) -> dict[str, Any]:
         inputs[name] = value
     inputs["input_ids"][:, :more] = prompt(0, more, 0, seed=1)
     return inputs
+
+
+def without_cache(case: Tiny, config: SiraConfig, steps: int) -> tuple[list[int], list[Step]]:
+    """Greedy tokens under SIRA, where each pass gets the whole text."""
+    inputs, tokens, seen = dict(case.inputs), [], []
+    with attach(case.model, config, on_step=seen.append):
+        for _ in range(steps):
+            logits = case.model(**inputs, use_cache=False).logits[0, -1]
+            logits[case.silent] = -torch.inf
+            tokens.append(int(logits.argmax()))
+            inputs = reference.extend(inputs, tokens[-1], case.grown)
+    return tokens, seen
 
 
 def stacked(kind: str, batch: dict[str, Any], singles: list[dict[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from sira_cli._version import __version__
 from sira_cli.analysis.calibration.batches import each_picture
 from sira_cli.analysis.calibration.captions import caption_tokens, hash_of_pictures, plain, prepared
-from sira_cli.core.families import find_backbone, output_projections
+from sira_cli.core.families import find_backbone, output_projections, text_stack
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.upstream import attention_of, set_attention
 from sira_cli.errors import PictureError, SettingsError
@@ -127,9 +127,7 @@ def recorded_mass(model: Any, find_image: Any) -> Iterator[list[Tensor]]:
     output_projections(model)
     backbone = find_backbone(model)
     modules: list[Any] = [mixer.module for mixer in backbone.mixers]
-    configs = {
-        id(config): config for config in (model.get_decoder().config, *(each.config for each in modules))
-    }.values()
+    configs = {id(config): config for config in (text_stack(model).config, *(each.config for each in modules))}.values()
     kept = [(config, attention_of(config)) for config in configs]
     recorder = _Recorder(find_image)
 

@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 
-from sira_cli.core.families import FAMILIES, check_static_cache, untested
+from sira_cli.core.families import FAMILIES, check_static_cache, text_stack, untested
 from sira_cli.core.image_tokens import ImageTokenFinder
 from sira_cli.errors import SettingsError, SiraError, UnsupportedModelError
 from sira_cli.methods import METHODS, find
@@ -143,7 +143,7 @@ def check_layers(folder: Path, model: Any) -> None:
     Raises:
         UnsupportedModelError: they do not.
     """
-    stated = len(model.get_decoder().layers)
+    stated = len(text_stack(model).layers)
     found = {int(named[1]) for name in _tensors(folder) if not _TOWER.search(name) and (named := _LAYER.match(name))}
     if found and not stated <= max(found) + 1 <= stated + _extra(model):
         raise UnsupportedModelError(

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, GenerationConfig
 
 from sira_cli.analysis.proof.shrunk import kept_layers, shrunk, special_ids
+from sira_cli.core.families import text_stack
 from sira_cli.core.image_tokens import Between, ImageTokenFinder, ImageTokens
 from sira_cli.core.upstream import attention_of
 
@@ -58,7 +59,7 @@ def build_twin(model: Any, boundary: int, finder: ImageTokenFinder, inputs: Mapp
     special = [*finder.ids, *(finder.markers or ()), *special_ids(given)]
     words = _compact(special, inputs["input_ids"])
     small = type(config)(**shrunk(config, given, kept, words))
-    attention = attention_of(model.get_decoder().config)
+    attention = attention_of(text_stack(model).config)
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         twin = AutoModelForImageTextToText.from_config(small, dtype=torch.float32, attn_implementation=attention).eval()

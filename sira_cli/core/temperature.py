@@ -1,0 +1,49 @@
+"""Queries that a model scales by their column (Llama 4, where it has no rotary positions: `attn_temperature_tuning`).
+
+The model counts the rows of a call for this, and under a fork they are rows of two streams. So its own scaling is off
+for the time being, and queries are scaled here: those of the CF stream by the columns that their rows have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sira_cli.core.hooks import Removable
+
+
+class _Off:
+    """An attention module without its own scaling, until it is given back."""
+
+    def __init__(self, attention: Any) -> None:
+        self._attention = attention
+        attention.attn_temperature_tuning = False
+
+    def remove(self) -> None:
+        self._attention.attn_temperature_tuning = True
+
+
+def scales_queries(attention: Any) -> bool:
+    """Return whether an attention module scales its queries by their column."""
+    return bool(getattr(attention, "attn_temperature_tuning", False)) and not attention.use_rope
+
+
+def scaled_by_column(attentions: Sequence[Any], columns: Callable[[], Tensor]) -> Iterator[Removable]:
+    """Scale the queries of modules by columns that are given; yield what removes each change.
+
+    Args:
+        attentions: modules of which `scales_queries` is true.
+        columns: returns the column of each row of the call under way, `[B or 1, rows]`.
+    """
+    for attention in attentions:
+
+        def scale(projection: nn.Module, args: tuple[Any, ...], queries: Tensor, of: Any = attention) -> Tensor:
+            steps = torch.floor((columns().to(queries.device).float() + 1.0) / of.floor_scale)
+            scales: Tensor = torch.log1p(steps) * of.attn_scale + 1.0  # [B or 1, rows]
+            return (queries * scales[..., None]).to(queries.dtype)
+
+        yield _Off(attention)
+        yield attention.q_proj.register_forward_hook(scale)

@@ -1,0 +1,106 @@
+"""Kinds of layers that no family in the table has: the whole grid, static caches, slots, many K at once."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from sira_cli.core import reference
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import find_backbone
+from sira_cli.core.fork import attach
+from sira_cli.core.many_k import next_token
+from sira_cli.core.refill import RowBatch
+from sira_cli.errors import UnsupportedModelError
+from tests.support import census, tiny
+from tests.support.helpers import generate, generate_sira, hooks, left_pad
+
+STEPS = 6  # Llama 4's prompt has 30 tokens and chunks have 16: a new one begins on the way
+
+KINDS = {
+    "llama4": "chunks of the text, and queries that are scaled by column",
+    "mistral4": "compressed keys and values, and queries that are scaled by position",
+    "granite4_vision": "image features before layers 0 to 5",
+    "ernie4_5_vl_moe": "experts by the kind of token",
+}
+COLUMNS = tuple(kind for kind in KINDS if kind != "llama4")
+
+
+@functools.cache
+def case_of(kind: str) -> tiny.Tiny:
+    return census.case_of(kind)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+@pytest.mark.parametrize("k", range(1, tiny.LAYERS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_the_reference(kind: str, k: int, alpha: float):
+    case = case_of(kind)
+    expected = reference.decode(case, k, alpha, STEPS)
+    tokens, steps = generate_sira(case.model, case.inputs, SiraConfig(k=k, alpha=alpha))
+    whole = census.without_cache(case, SiraConfig(k=k, alpha=alpha), STEPS)
+    for found, seen in ((tokens[0].tolist(), steps), whole):
+        assert found == expected.tokens
+        torch.testing.assert_close(torch.cat([step.full for step in seen]), expected.full, atol=1e-5, rtol=0)
+        torch.testing.assert_close(torch.cat([step.cf for step in seen]), expected.cf, atol=1e-5, rtol=0)
+    assert float((expected.full - expected.cf).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_static_caches(kind: str, k: int):
+    case = case_of(kind)
+    tokens, steps = generate_sira(case.model, case.inputs, SiraConfig(k=k))
+    found, seen = generate_sira(case.model, case.inputs, SiraConfig(k=k), cache_implementation="static")
+    assert torch.equal(found, tokens)
+    for one, other in zip(seen, steps, strict=True):
+        torch.testing.assert_close(one.full, other.full, atol=1e-5, rtol=0)
+        torch.testing.assert_close(one.cf, other.cf, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_values_of_k_in_one_pass(kind: str):
+    case = case_of(kind)
+    found = next_token(case.model, SiraConfig(), case.inputs, [1, 2, 4, 5])
+    for k, logits in found.cf.items():
+        expected = reference.counterfactual(case.model, case.inputs, case.image, k)
+        torch.testing.assert_close(logits[0], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_slots_that_are_refilled(kind: str):
+    case = case_of(kind)
+    prompts = [case.inputs, census.longer(case, 4)]
+    batch = RowBatch(case.model, rows=2)
+    with attach(case.model, SiraConfig(k=3)):
+        found = [batch.join(left_pad([prompt])) for prompt in prompts]
+        logits = [torch.cat(found)]
+        for _ in range(2):
+            logits.append(batch.step(logits[-1].index_fill(1, torch.tensor(tiny.SUPPRESS), -torch.inf).argmax(dim=1)))
+    for row, prompt in enumerate(prompts):
+        _, steps = generate_sira(case.model, prompt, SiraConfig(k=3), max_new_tokens=3)
+        for one, step in zip(logits, steps, strict=True):
+            torch.testing.assert_close(one[row], step.contrast[0], atol=2e-5, rtol=0)
+
+
+def test_chunks_are_no_columns():
+    model = case_of("llama4").model
+    with pytest.raises(UnsupportedModelError, match=r"rows that come and go.*some attend within chunks"):
+        RowBatch(model)
+    with pytest.raises(UnsupportedModelError, match=r"compile.*some attend within chunks"), attach(model):
+        generate(model, case_of("llama4").inputs, cache_implementation="static")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_model_is_given_back(kind: str):
+    """Also Llama 4's own scaling of queries."""
+    case = case_of(kind)
+    before, own_hooks = generate(case.model, case.inputs), hooks(case.model)
+    own = [getattr(mixer.module, "attn_temperature_tuning", None) for mixer in find_backbone(case.model).mixers]
+    with attach(case.model, SiraConfig(k=4)):
+        generate(case.model, case.inputs)
+    assert hooks(case.model) == own_hooks
+    assert torch.equal(generate(case.model, case.inputs), before)
+    assert own == [getattr(mixer.module, "attn_temperature_tuning", None) for mixer in find_backbone(case.model).mixers]
