@@ -19,7 +19,7 @@ from sira_cli.cli import bench
 from sira_cli.cli.presets import shown_k
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.cli.throughput import print_throughput
-from sira_cli.core.census import EXACT, REFUSED, UNSETTLED
+from sira_cli.core.census import EXACT, REFUSED, STANDS_IN, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
 from sira_cli.methods import METHODS
@@ -57,6 +57,7 @@ def census() -> str:
     """Return how each image-text-to-text type of transformers stands."""
     whole = len(TESTED) + len(REFUSED) + len(UNSETTLED)
     exact = ", ".join(f"`{kind}`" for kind in EXACT)
+    stands_in = " and ".join(f"`{kind}`" for kind in STANDS_IN)
     reasons = {reason: [kind for kind in REFUSED if REFUSED[kind] == reason] for reason in REFUSED.values()}
     refused = [f"| {', '.join(f'`{kind}`' for kind in kinds)} | {reason} |" for reason, kinds in reasons.items()]
     unsettled = [f"| `{kind}` | {reason} |" for kind, reason in UNSETTLED.items()]
@@ -64,6 +65,7 @@ def census() -> str:
     lines = [
         f"transformers 5.23 has {whole} image-text-to-text types: {counts}.",
         f"Exact besides the families above: {exact}.",
+        f"In the tests another picture tower stands in for that of {stands_in}, which needs timm.",
         "\n".join(["| refused | reason |", "|---|---|", *refused]),
         "\n".join(["| not settled | runs with a warning: |", "|---|---|", *unsettled]),
     ]

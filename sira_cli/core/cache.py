@@ -15,12 +15,14 @@ from transformers.cache_utils import (
     Cache,
     DummyLayer,
     DynamicCache,
+    DynamicIndexedLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionLayer,
     StaticCache,
 )
 
+from sira_cli.core.indexed import LateIndexedLayer
 from sira_cli.core.mixers import Mixer
 from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.core.row_layers import LateRowLayer
@@ -147,18 +149,19 @@ def own_layer(layer: Any) -> Any:
     """Return the model's own layer, whose place a late one took, or which it is."""
     if isinstance(layer, StaticLateLayer):
         return layer.full
-    return layer.own if isinstance(layer, LateLayer | LateStateLayer | LateSharedLayer) else layer
+    return layer.own if isinstance(layer, LateLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer) else layer
 
 
 def share_layers(cache: Cache, boundary: int, mixers: Sequence[Mixer]) -> None:
     """Make the first layers of an empty cache ordinary again, where an earlier fork with a larger K used them.
 
     Raises:
-        UnsupportedModelError: the cache does not know that some layers have a recurrent state.
+        UnsupportedModelError: the cache does not know that some layers have a recurrent state, or an indexer.
     """
-    if not cache.layers and any(mixer.recurrent for mixer in mixers):
+    if not cache.layers and not all(mixer.plain for mixer in mixers):
+        state = "a recurrent state" if any(mixer.recurrent for mixer in mixers) else "an indexer"
         raise UnsupportedModelError(
-            f"this {type(cache).__name__} does not know which layers of the model have a recurrent state: leave out "
+            f"this {type(cache).__name__} does not know which layers of the model have {state}: leave out "
             "past_key_values, or make it from the model's config, DynamicCache(config=model.config)"
         )
     cache.layers[:boundary] = map(own_layer, cache.layers[:boundary])
@@ -183,12 +186,14 @@ def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Strea
     cache.layers[boundary:layers] = [_late_layer(own_layer(layer), streams) for layer in cache.layers[boundary:layers]]
 
 
-def _late_layer(layer: Any, streams: Streams) -> LateLayer | LateStateLayer | LateSharedLayer:
+def _late_layer(layer: Any, streams: Streams) -> LateLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer:
     """Return an empty layer for both streams in place of an empty one of the model's own."""
     if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer, RoomyLayer):
         return LateLayer(layer, streams)
     if type(layer) is LinearAttentionLayer:
         return LateStateLayer(layer, streams)
+    if type(layer) is DynamicIndexedLayer:
+        return LateIndexedLayer(layer, streams)
     if type(layer) is DummyLayer:
         return LateSharedLayer(layer, streams)
     raise UnsupportedModelError(f"a cache with a {type(layer).__name__} is not supported: use a DynamicCache")
@@ -240,7 +245,7 @@ def full_stream(cache: Cache, text: int, first: int, last: int) -> DynamicCache 
                 return None
             new: DynamicLayer = DynamicSlidingWindowLayer(layer.sliding_window)
             new.cumulative_length = last - first
-        elif isinstance(layer, DynamicLayer):
+        elif isinstance(layer, DynamicLayer) and not isinstance(layer, DynamicIndexedLayer):
             new = DynamicLayer()
         elif isinstance(layer, DummyLayer):
             found.layers.append(DummyLayer())
@@ -294,7 +299,7 @@ def known_streams(cache: Cache | None, boundary: int) -> AnyStreams:
     late = cache.layers[boundary] if cache is not None else None
     if isinstance(late, StaticLateLayer):
         return late.slots
-    if not isinstance(late, LateLayer | LateRowLayer | LateStateLayer | LateSharedLayer):
+    if not isinstance(late, LateLayer | LateRowLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer):
         raise AttachError(
             "past_key_values was filled outside this `with attach(...)` block, so it holds no CF stream: "
             "generate from the whole prompt, without past_key_values"

@@ -62,7 +62,7 @@ FAMILIES = (
 TESTED = {*EXACT, *(family.model_type for family in FAMILIES)}
 # The fork hands each late layer a 4-D mask; other implementations take none, or another kind.
 ATTENTION = ("sdpa", "eager")
-LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
+LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
 FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")  # names in transformers; LFM2 and Persimmon have the others
 RECURRENT_TYPES = ("linear_attention", "conv")
 # Model and text stack with which transformers itself cannot use a static cache, and why.
@@ -176,7 +176,7 @@ def find_backbone(model: Any) -> Backbone:
     deepstack = getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ()
     tested = config.model_type in TESTED
     # eager attention returns weights, perhaps those of all rows
-    few_queries = tested and attention == "sdpa" and not mixers[-1].recurrent
+    few_queries = tested and attention == "sdpa" and mixers[-1].plain
     behind_keys = _behind_keys(layers[-1], mixers[-1], few_queries) if tested else ()
     return Backbone(decoder, layers, norm, max(1, len(deepstack)), tested, mixers, behind_keys, few_queries)
 
@@ -220,7 +220,7 @@ def _behind_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module
     mlp = getattr(layer, "mlp", None)
     parts = (
         getattr(mixer.module, "q_proj", None) if few_queries else None,
-        None if mixer.recurrent else getattr(mixer.module, "o_proj", None),
+        getattr(mixer.module, "o_proj", None) if mixer.plain else None,
         mlp if _row_by_row(mlp) else None,
     )
     return tuple(part for part in parts if part is not None)
@@ -277,6 +277,8 @@ def check_columns(model: Any, feature: str) -> None:
         return
     if any(mixer.recurrent for mixer in mixers):
         reason = "have a recurrent state instead"
+    elif any(mixer.indexed for mixer in mixers):
+        reason = "keep an indexer's as well"
     elif any(mixer.chunked for mixer in mixers):
         reason = "attend within chunks"
     else:

@@ -30,6 +30,7 @@ from sira_cli.core.families import ROW_ARGUMENTS, check_static_cache, fork_place
 from sira_cli.core.forward_pass import OnStep, Pass
 from sira_cli.core.forward_pass import Step as Step  # known from here, too
 from sira_cli.core.hooks import Removable, attached_hooks
+from sira_cli.core.indexed import two_choices
 from sira_cli.core.last_rows import LastRows, last_rows_only
 from sira_cli.core.late_features import features_of_late_layers
 from sira_cli.core.masks import cf_columns, cf_mask, pack_rows, text_rows, valid_rows
@@ -146,8 +147,9 @@ class Fork:
         for layer in self.late_layers:
             yield layer.register_forward_pre_hook(self.run_both, with_kwargs=True)
         yield two_streams(
-            {late: mixer.module for late, mixer in enumerate(self._mixers) if not mixer.recurrent}, self.split_attention
+            {late: mixer.module for late, mixer in enumerate(self._mixers) if mixer.plain}, self.split_attention
         )
+        yield from two_choices([mixer.module for mixer in self._mixers if mixer.indexed], self.running)
         yield from two_states([mixer.module for mixer in self._mixers if mixer.recurrent], self.running)
         yield from last_rows_only(self._behind_keys, self.last_rows)
         yield from self.scaled_queries()

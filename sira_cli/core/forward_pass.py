@@ -55,6 +55,10 @@ class Pass:
         """Return the positions of this pass's rows of the CF stream, `[B, T]`."""
         return self.streams.newest() if self.cf_rows is None else self.cf_rows
 
+    def slices(self) -> tuple[slice, slice]:
+        """Return which packed rows are the full stream's, and which the CF stream's."""
+        return slice(0, self.q), slice(self.q, None)
+
     def columns(self) -> Tensor:
         """Return the full stream's column of each packed row, `[B, q + T]`: the position of a row in its text."""
         newest = self.newest()  # [B, T]

@@ -3,6 +3,7 @@
 How a late layer runs two streams depends on the kind of its mixer, and on nothing else of the layer:
 
 attention    each stream attends to its own keys                              `sira_cli.core.attention`
+indexed      each stream chooses its own keys, and attends to them           `sira_cli.core.indexed`
 recurrent    each stream has a state of its own (gated delta, convolution)    `sira_cli.core.recurrent`
 """
 
@@ -29,12 +30,19 @@ class Mixer:
         recurrent: which of the two it is.
         keys_from: index of the layer whose keys and values it attends to: its own, unless layers share them.
         chunked: whether it attends within chunks of the text (Llama 4).
+        indexed: whether it has an indexer that chooses keys.
     """
 
     module: nn.Module
     recurrent: bool
     keys_from: int
     chunked: bool = False
+    indexed: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is attention to all keys that its mask shows."""
+        return not self.recurrent and not self.indexed
 
 
 def all_columns(mixers: Iterable[Mixer]) -> bool:
@@ -42,9 +50,7 @@ def all_columns(mixers: Iterable[Mixer]) -> bool:
 
     They must not depend on where the text begins, either, as chunks do.
     """
-    return all(
-        not mixer.recurrent and not mixer.chunked and mixer.keys_from == layer for layer, mixer in enumerate(mixers)
-    )
+    return all(mixer.plain and not mixer.chunked and mixer.keys_from == layer for layer, mixer in enumerate(mixers))
 
 
 def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
@@ -60,14 +66,19 @@ def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
         if not found:
             return f"its {type(layer).__name__} has neither `self_attn` nor a known state"
         mixer = getattr(layer, found[0])
-        others = [name for name, part in layer.named_modules() if part not in (layer, mixer) and _mixes(part)]
+        indexer = getattr(mixer, "indexer", None)
+        own = (layer, mixer, indexer)
+        others = [name for name, part in layer.named_modules() if part not in own and _mixes(part)]
         if len(found) > 1 or others:
             return f"its {type(layer).__name__} mixes rows in {' and '.join([*found, *others])}, not in one place"
         if found[0] not in RECURRENT and not hasattr(mixer, "config"):
             return f"the `self_attn` of its {type(layer).__name__} has no config"
+        if "prev_topk_indices" in arguments(type(mixer).forward):
+            return "some of its layers attend to rows that earlier ones have chosen (sparse indexers)"
         recurrent = found[0] in RECURRENT
         source = index if recurrent else _key_source(index, text_config)
-        mixers.append(Mixer(mixer, recurrent, source, kinds[index] == "chunked_attention" if kinds else False))
+        chunked = kinds is not None and kinds[index] == "chunked_attention"
+        mixers.append(Mixer(mixer, recurrent, source, chunked, indexer is not None))
     return mixers
 
 

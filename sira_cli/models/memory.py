@@ -99,10 +99,11 @@ def stream_layers(cache: DynamicCache, windows: Sequence[int]) -> list[StreamLay
                 size = sum(state.nbytes for state in states if state is not None)
                 found.append(StreamLayer(size, 1, 1, slides=True, fork=fork))  # a state is a column that is replaced
             elif stream is not None and stream.keys is not None and stream.keys.numel():
-                columns = stream.keys.shape[-2]
+                columns, indexer = stream.keys.shape[-2], getattr(stream, "indexer_keys", None)
+                extra = 0 if indexer is None else indexer.nbytes
                 found.append(
                     StreamLayer(
-                        (stream.keys.nbytes + stream.values.nbytes) // columns,
+                        (stream.keys.nbytes + stream.values.nbytes + extra) // columns,
                         columns,
                         window,
                         isinstance(stream, DynamicSlidingWindowLayer),

@@ -6,14 +6,17 @@ import functools
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from sira_cli.core import reference
+from sira_cli.core.cache import cut_back
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
 from sira_cli.core.many_k import next_token
+from sira_cli.core.prefix import ImagePrefix
 from sira_cli.core.refill import RowBatch
-from sira_cli.errors import UnsupportedModelError
+from sira_cli.errors import AttachError, UnsupportedModelError
 from tests.support import census, tiny
 from tests.support.helpers import generate, generate_sira, hooks, left_pad
 
@@ -24,8 +27,9 @@ KINDS = {
     "mistral4": "compressed keys and values, and queries that are scaled by position",
     "granite4_vision": "image features before layers 0 to 5",
     "ernie4_5_vl_moe": "experts by the kind of token",
+    "dots3_note": "indexers that choose keys, and windows over compressed ones",
 }
-COLUMNS = tuple(kind for kind in KINDS if kind != "llama4")
+COLUMNS = ("mistral4", "granite4_vision", "ernie4_5_vl_moe")
 
 
 @functools.cache
@@ -85,12 +89,59 @@ def test_slots_that_are_refilled(kind: str):
             torch.testing.assert_close(one[row], step.contrast[0], atol=2e-5, rtol=0)
 
 
-def test_chunks_are_no_columns():
-    model = case_of("llama4").model
-    with pytest.raises(UnsupportedModelError, match=r"rows that come and go.*some attend within chunks"):
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("llama4", "attend within chunks"), ("dots3_note", "keep an indexer's as well")]
+)
+def test_layers_without_plain_columns(kind: str, reason: str):
+    model = case_of(kind).model
+    with pytest.raises(UnsupportedModelError, match=rf"rows that come and go.*some {reason}"):
         RowBatch(model)
-    with pytest.raises(UnsupportedModelError, match=r"compile.*some attend within chunks"), attach(model):
-        generate(model, case_of("llama4").inputs, cache_implementation="static")
+    with pytest.raises(UnsupportedModelError, match=rf"compile.*some {reason}"), attach(model):
+        generate(model, case_of(kind).inputs, cache_implementation="static")
+
+
+def test_the_cache_of_an_indexer():
+    """It is emptied and used for another K; outside of the fork, or without its layers' kinds, it is refused."""
+    case = case_of("dots3_note")
+    cache = DynamicCache(config=case.model.config)
+    for k in (3, 5, 1):
+        expected, _ = generate_sira(case.model, case.inputs, SiraConfig(k=k))
+        found, _ = generate_sira(case.model, case.inputs, SiraConfig(k=k), past_key_values=cache)
+        assert torch.equal(found, expected)
+        assert cut_back(cache, torch.tensor([0]), 20) is None
+        with pytest.raises(AttachError, match="cannot be used outside"):
+            case.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+        cache.reset()
+    with pytest.raises(UnsupportedModelError, match=r"have an indexer: .* DynamicCache\(config=model.config\)"):
+        generate_sira(case.model, case.inputs, past_key_values=DynamicCache())
+
+
+@pytest.mark.parametrize("kind", ["mistral4", "dots3_note"])
+def test_beams_in_a_padded_batch(kind: str):
+    case = case_of(kind)
+    singles = [case.inputs, census.longer(case, 4)]
+    for k in (1, 5):
+        with attach(case.model, SiraConfig(k=k)):
+            batch = generate(case.model, left_pad(singles), num_beams=3)
+            assert torch.equal(batch, torch.cat([generate(case.model, single, num_beams=3) for single in singles]))
+
+
+@pytest.mark.parametrize("kind", ["llama4", "mistral4", "dots3_note"])
+def test_tails_after_one_picture(kind: str):
+    case = case_of(kind)
+    first = int(case.image[0].nonzero().max()) + 1
+    tails = [[5, 6, 7], [8]]
+    found = ImagePrefix(case.model, case.inputs, first).last_logits(tails)
+    for tail, logits in zip(tails, found, strict=True):
+        inputs = {
+            name: value[:, :first] if value.shape == case.inputs["input_ids"].shape else value
+            for name, value in case.inputs.items()
+        }
+        for token in tail:
+            inputs = reference.extend(inputs, token, case.grown)
+        with torch.no_grad():
+            expected = case.model(**inputs, use_cache=False).logits[0, -1].float()
+        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -253,7 +253,6 @@ OWN: dict[str, dict[str, Any]] = {
         "attention": {"vision_config": "eager", "text_config": "sdpa"},
     },
     "fuyu": {"picture": {"pixel_values": lambda: pixels(1, 16, 2700)}, "rows": 16},
-    "gemma3n": {"given": {"vision_config": resnet()}, "whole": {"vision_soft_tokens_per_image": 16}},
     "gemma4_unified": {
         "scale": 3.0,
         "given": {"vision_config": {"mm_embed_dim": 32, "mm_posemb_size": 16, "output_proj_dims": 32}},

@@ -18,6 +18,14 @@ LATENT = {
     "head_dim": 8,
 }
 
+SLIDING = (
+    "num_attention_heads",
+    "num_key_value_heads",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "v_head_dim",
+)
 TOWER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 OWN: dict[str, dict[str, Any]] = {
@@ -97,6 +105,21 @@ OWN: dict[str, dict[str, Any]] = {
         },
         "text": {**LATENT, "head_dim": 16},
         "picture": {"pixel_values": lambda: pixels(1, 3, 64, 64), "image_sizes": torch.tensor([[64, 64]])},
+    },
+    "dots3_note": {
+        "text": {
+            **LATENT,
+            "layer_types": ["indexed_attention", *["indexed_attention", "sliding_attention"] * 2, "indexed_attention"],
+            "index_topk": 6,
+            "index_head_dim": 16,
+            "index_n_heads": 16,  # few would often agree on no row at all, and which ones are then chosen is chance
+            **{f"swa_{name}": LATENT.get(name, 4) for name in SLIDING},
+            "swa_head_dim": 16,
+            "sliding_window": 12,
+            "shared_experts_intermediate_size": 32,
+        },
+        "tower": {"adapter_in_dim": 32, "adapter_out_dim": 64},
+        "parts": {"audio_config": {"adapter_input_size": 32, "adapter_out_dim": 64}},
     },
     "chameleon": {
         "scale": 2.5,

@@ -1,0 +1,112 @@
+"""Sparse attention (dots3): an indexer scores all rows that a query may see, and the query attends to the best of them.
+
+The paper masks attention. Here a masked row cannot be chosen either: the CF stream's indexer chooses among text rows
+alone, as many as ever. So the whole module runs once per stream, each with a cache and an indexer's keys of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicIndexedLayer
+
+from sira_cli.core.forward_pass import Pass
+from sira_cli.core.hooks import Removable
+from sira_cli.core.masks import cf_mask, has_rows
+from sira_cli.core.streams import Streams
+from sira_cli.errors import AttachError
+
+
+class LateIndexedLayer(DynamicIndexedLayer):
+    """Keys, values and indexer's keys of both streams for one late layer. To transformers it looks like the full one.
+
+    Attributes:
+        own: the model's own layer, whose place it takes.
+        streams: the rows of both streams.
+        cf: the CF stream's layer.
+    """
+
+    is_croppable = False
+
+    def __init__(self, own: DynamicIndexedLayer, streams: Streams) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
+        self.own, self.streams = own, streams
+        self.cf = DynamicIndexedLayer()
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append the full stream's rows, `[B, H, q, D]`, and return all so far.
+
+        Raises:
+            AttachError: the rows are not those that the fork announced.
+        """
+        new = self.streams.full_rows - self.get_seq_length()
+        if key_states.shape[2] != new:
+            raise AttachError(
+                f"{key_states.shape[2]} rows arrived at a late layer's cache, not {new}: "
+                "a cache filled inside `with attach(...)` cannot be used outside of it"
+            )
+        return super().update(key_states, value_states, *args, **kwargs)
+
+    def reset(self) -> None:
+        """Empty both streams."""
+        super().reset()
+        self.cf.reset()
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Let both streams follow the beams."""
+        super().reorder_cache(beam_idx)
+        self.cf.reorder_cache(beam_idx)
+
+
+def two_choices(attentions: Sequence[nn.Module], running: Callable[[], Pass]) -> Iterator[Removable]:
+    """Let attention modules with an indexer run once per stream; yield what removes each hook.
+
+    Args:
+        attentions: called with hidden states `[B, q + T, d]` and the model's own mask, by keyword.
+        running: returns the pass under way.
+    """
+    for attention in attentions:
+        both = _BothStreams(running)
+        yield attention.register_forward_pre_hook(both.before, with_kwargs=True)
+        yield attention.register_forward_hook(both.after, with_kwargs=True)
+
+
+class _BothStreams:
+    """The hooks around one attention module."""
+
+    def __init__(self, running: Callable[[], Pass]) -> None:
+        self._running = running
+        self._cf: dict[str, Any] = {}  # arguments for the CF stream while the full one runs
+
+    def before(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Before the module: leave it the full stream's rows."""
+        now = self._running()
+        batch, rows = kwargs["hidden_states"].shape[:2]  # B, q + T
+
+        def part(given: Any, of: slice) -> Any:
+            if isinstance(given, tuple):
+                return tuple(part(each, of) for each in given)
+            return given[:, of] if has_rows(given, batch, rows) else given
+
+        given = {name: value for name, value in kwargs.items() if name != "attention_mask"}
+        full, self._cf = ({name: part(value, of) for name, value in given.items()} for of in now.slices())
+        return args, {**full, "attention_mask": kwargs["attention_mask"]}
+
+    def after(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """After the module: run the CF stream, and put the rows of both where the layer expects them."""
+        now = self._running()
+        cf, self._cf = self._cf, {}
+        mask = kwargs["attention_mask"]
+        cf["attention_mask"] = now.once(mask, lambda: cf_mask(mask, now.streams, now.newest()))
+        cache = cf["past_key_values"]
+        if cache is not None:
+            cf["past_key_values"] = copy.copy(cache)
+            cf["past_key_values"].layers = list(cache.layers)
+            cf["past_key_values"].layers[attention.layer_idx] = cache.layers[attention.layer_idx].cf
+        rows, *more = output  # [B, q, d]
+        cf_rows = attention.forward(*args, **cf)[0]  # not called as a module: that would come back here
+        return (torch.cat([rows, cf_rows], dim=1), *more)
