@@ -196,7 +196,13 @@ def test_layers_keep_their_kinds_and_their_order(tmp_path):
     assert len(kept) < 12
 
 
-@pytest.mark.parametrize("kind", ["glm4v_moe", "minicpmv4_6", "muse_spark", "molmo2", "lfm3_vl"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("glm4v_moe", "minicpmv4_6", "muse_spark", "molmo2", "lfm3_vl", "llama4", "kimi_k25", "mistral4"),
+        *("granite4_vision", "ernie4_5_vl_moe", "dots3_note", "chameleon", "emu3", "deepseek_ocr2"),
+    ],
+)
 def test_twins_of_other_types(kind):
     case = census.case_of(kind)
     _, boundary = families.fork_place(case.model, SiraConfig())

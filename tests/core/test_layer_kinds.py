@@ -144,6 +144,16 @@ def test_tails_after_one_picture(kind: str):
         torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
 
 
+def test_tokens_that_a_model_rules_out_stay_out():
+    """Chameleon gives tokens of pictures the smallest number that there is."""
+    case = case_of("chameleon")
+    _, steps = generate_sira(case.model, case.inputs, SiraConfig(k=3, alpha=3.0))
+    for step in steps:
+        assert step.full[0, 110] == torch.finfo(torch.float32).min
+        assert step.contrast[0, 110:120].max() < -1e29
+        assert step.contrast.isfinite().all()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_model_is_given_back(kind: str):
     """Also Llama 4's own scaling of queries."""

@@ -44,7 +44,7 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "granite4_vision": {
         "rows": 10,
-        "tower": {"hidden_size": 64, "num_hidden_layers": 4, "image_size": 32},
+        "tower": {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 4, "image_size": 32},
         "whole": {
             "image_grid_pinpoints": [[32, 32]],
             "downsample_rate": "1/2",

@@ -7,8 +7,12 @@ from typing import Any
 
 WORDS = 256  # at least, in the twin's vocabulary
 WIDE_HEAD = 128  # of heads that are wider, there are fewer
-_TEXT_WIDTHS = ("out_hidden_size", "text_hidden_size", "projection_dim", "output_dim", "output_proj_dims")
-_WIDTHS = ("hidden_size", "out_hidden_size", "text_hidden_size", "projection_dim")  # of the whole model
+_TEXT_WIDTHS = (
+    *("out_hidden_size", "text_hidden_size", "projection_dim", "output_dim", "output_proj_dims"),
+    "adapter_out_dim",
+)
+_TOWER_WIDTHS = ("hidden_size", "output_hidden_size", "adapter_in_dim", "adapter_input_size")
+_WIDTHS = ("hidden_size", "out_hidden_size", "text_hidden_size", "projection_dim", "projection_hidden_size")  # of all
 _INNER = {
     "intermediate_size": 128,
     "moe_intermediate_size": 32,
@@ -26,7 +30,10 @@ _FEW = {  # at most
 _HEADS = ("num_attention_heads", "num_heads", "attention_heads", "encoder_attention_heads")
 _KEY_HEADS = ("num_key_value_heads", "num_global_key_value_heads")
 _DEPTHS = ("num_hidden_layers", "depth", "encoder_layers", "num_layers")
-_FEATURE_LAYERS = ("vision_feature_layer", "vision_feature_layers")
+_FEATURE_LAYERS = ("vision_feature_layer", "vision_feature_layers", "spatial_vision_layer")
+_NUMBERED = ("mlp_only_layers", "moe_layers")  # layers by their numbers
+# Tokens that a `vocabulary_map` names for pictures: a placeholder, the entries of a codebook, ends of lines.
+_PICTURE_TOKENS = ("<image>", "IMGIMG", "<|visual token", "<|extra_200|>")
 
 
 def kept_layers(config: Any, boundary: int) -> list[int]:
@@ -35,16 +42,28 @@ def kept_layers(config: Any, boundary: int) -> list[int]:
     layers = text["num_hidden_layers"]
     deepstack = getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ()
     run = max(2, len(deepstack))
-    kinds = [_kind(text, index) for index in range(layers)]
+    fed = fed_layers(config.to_dict())
+    kinds = [(*_kind(text, index), index if index in fed else None) for index in range(layers)]
     return [*_shortened(kinds, 0, boundary, run), *_shortened(kinds, boundary, layers, run)]
+
+
+def fed_layers(given: Mapping[str, Any]) -> list[int]:
+    """Return the decoder layers before which image features are added (Granite 4 Vision)."""
+    pairs = given.get("deepstack_layer_map") or ()
+    return [*(layer for _, layer in pairs), *(given.get("spatial_target_layers") or ())]
 
 
 def _kind(text: dict[str, Any], index: int) -> tuple[Any, ...]:
     layers = text["num_hidden_layers"]
-    listed = [str(value[index]) for value in text.values() if isinstance(value, list) and len(value) == layers]
+    listed = [str(value[index]) for name, value in text.items() if _has_each(name, value, layers)]
     shared = index >= layers - (text.get("num_kv_shared_layers") or 0)
-    dense = index < (text.get("first_k_dense_replace") or 0) or index in (text.get("mlp_only_layers") or ())
-    return (*listed, shared, dense)
+    dense = index < (text.get("first_k_dense_replace") or 0)
+    return (*listed, shared, dense, *(index in (text.get(name) or ()) for name in _NUMBERED))
+
+
+def _has_each(name: str, value: Any, layers: int) -> bool:
+    """Return whether a value of a text stack has one entry per layer."""
+    return isinstance(value, list) and len(value) == layers and name not in _NUMBERED
 
 
 def _shortened(kinds: list[tuple[Any, ...]], first: int, end: int, run: int) -> list[int]:
@@ -68,11 +87,17 @@ def special_ids(given: Mapping[str, Any]) -> list[int]:
     """Return the token ids that a configuration names, in all of its parts."""
     found: list[int] = []
     for name, value in given.items():
-        if isinstance(value, Mapping):
+        if name == "vocabulary_map":
+            found += _picture_tokens(value).values()
+        elif isinstance(value, Mapping):
             found += special_ids(value)
         elif _names_token(name):
             found += [each for each in (value if isinstance(value, list) else [value]) if _is_id(each)]
     return found
+
+
+def _picture_tokens(vocabulary: Mapping[str, int] | None) -> dict[str, int]:
+    return {name: token for name, token in (vocabulary or {}).items() if name.startswith(_PICTURE_TOKENS)}
 
 
 def _names_token(name: Any) -> bool:  # labels are numbered
@@ -92,19 +117,26 @@ def shrunk(config: Any, given: dict[str, Any], kept: list[int], words: dict[int,
     width = _text_width(text)
     widths = {text["hidden_size"]: width}
     features = [layer for name in _FEATURE_LAYERS for layer in _listed(given.get(name))]
+    features += [layer for layer, _ in given.get("deepstack_layer_map") or ()]
     parts = {name: getattr(config, name, None) for name in config.sub_configs}
 
     def shrink(part: dict[str, Any], own: Any) -> dict[str, Any]:
         nested = dict(part)
         for name in ("transformers_version", "dtype", "torch_dtype", "architectures", "per_layer_config"):
             nested.pop(name, None)
+        if own is config and fed_layers(part):
+            nested["deepstack_layer_map"] = [[tower, kept.index(to)] for tower, to in part["deepstack_layer_map"] or ()]
+            nested["spatial_target_layers"] = [kept.index(to) for to in part["spatial_target_layers"]]
         if own is text_config:
             _shrink_text(nested, kept, width)
         elif own is not config:
             _shrink_tower(nested, widths, features)
         for name, value in nested.items():
-            if isinstance(value, dict) and (name in parts or str(name).endswith("_config")):
+            if name == "vocabulary_map":
+                nested[name] = {text: words[token] for text, token in _picture_tokens(value).items()}
+            elif isinstance(value, dict) and (name in parts or str(name).endswith("_config")):
                 nested[name] = shrink(value, parts.get(name) if own is config else None)
+                _join(nested[name])
             elif _names_token(name) and isinstance(value, list):
                 nested[name] = [words.get(token, token) for token in value]
             elif _names_token(name) and _is_id(value):
@@ -137,10 +169,10 @@ def _shrink_text(text: dict[str, Any], kept: list[int], width: int) -> None:
             text[name] = new_heads if text[name] == heads else 1 if text[name] == 1 else new_heads // 2
     text["hidden_size"], text["num_attention_heads"] = width, new_heads
     for name, value in text.items():
-        if isinstance(value, list) and len(value) == layers:
+        if _has_each(name, value, layers):
             text[name] = [value[index] for index in kept]
-    if text.get("mlp_only_layers"):
-        text["mlp_only_layers"] = [new for new, index in enumerate(kept) if index in text["mlp_only_layers"]]
+        elif name in _NUMBERED and value:
+            text[name] = [new for new, index in enumerate(kept) if index in value]
     if text.get("first_k_dense_replace"):
         text["first_k_dense_replace"] = sum(index < text["first_k_dense_replace"] for index in kept)
     if text.get("num_kv_shared_layers"):
@@ -154,6 +186,8 @@ def _shrink_text(text: dict[str, Any], kept: list[int], width: int) -> None:
 
 def _shrink_tower(tower: dict[str, Any], text_widths: Mapping[int, int], features: list[int]) -> None:
     """Shrink a tower of pictures (or sounds) in place; its output has the width of the text."""
+    if tower.get("base_channels"):  # convolutions, which have no heads to go by
+        return
     own = "embed_dim" if tower.get("embed_dim") else "d_model" if tower.get("d_model") else "hidden_size"
     heads = next((tower[name] for name in _HEADS if tower.get(name)), None)
     if tower.get(own) and heads:
@@ -168,7 +202,7 @@ def _shrink_tower(tower: dict[str, Any], text_widths: Mapping[int, int], feature
         for name, value in tower.items():
             if name in outputs and value in text_widths:
                 tower[name] = text_widths[value]
-            elif value == old and name in (own, "hidden_size", "output_hidden_size"):
+            elif value == old and name in (own, *_TOWER_WIDTHS):
                 tower[name] = width
     depth = next((tower[name] for name in _DEPTHS if isinstance(tower.get(name), int)), None)
     if depth is None:
@@ -190,6 +224,16 @@ def _shrink_tower(tower: dict[str, Any], text_widths: Mapping[int, int], feature
         if tower.get(name):
             tower[name] = [few - 1]
     _shrink_inner(tower)
+
+
+def _join(tower: dict[str, Any]) -> None:
+    """Let the outputs of one part of a tower fit the next one (Llama 4, DeepSeek-OCR 2)."""
+    sam, encoder = tower.get("sam_config"), tower.get("encoder_config")
+    if sam and encoder:
+        sam["downsample_channels"] = [*sam["downsample_channels"][:-1], encoder["hidden_size"]]
+    if tower.get("pixel_shuffle_ratio"):
+        tower["intermediate_size"] = round(tower["hidden_size"] / tower["pixel_shuffle_ratio"] ** 2)
+        tower["vision_output_dim"] = tower["projector_output_dim"]
 
 
 def _shrink_inner(part: dict[str, Any]) -> None:
