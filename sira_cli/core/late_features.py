@@ -1,7 +1,7 @@
 """Image features that a model adds to its rows before late layers (Granite 4 Vision).
 
-Those of the shared layers the model adds itself. Those of later ones are meant for rows of the full stream: the model
-knows no others, so they are added here. The CF stream holds no image rows, and gets nothing.
+Those of the shared layers the model adds itself. In later ones it does not know where the rows of two streams lie, so
+they are added here: to image rows, of which SIRA's CF stream has none.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
+from sira_cli.core.masks import pack_rows
 
 
 def features_of_late_layers(
     decoder: nn.Module, layers: nn.ModuleList, boundary: int, running: Callable[[], Pass]
 ) -> Iterator[Removable]:
-    """Add features to the full stream's rows before layers b+1..L-1; yield what removes each hook.
+    """Add features to image rows before layers b+1..L-1; yield what removes each hook.
 
     Args:
         decoder: the text stack, called with `deepstack_features`, `[N, d]` by layer, and `vision_mask`, `[B, S, 1]`
@@ -44,10 +44,11 @@ def features_of_late_layers(
     def add(layer: int, module: nn.Module, args: tuple[Any, ...]) -> Any:
         if layer not in late:
             return None
-        full, cf = args[0][:, : running().q], args[0][:, running().q :]  # [B, q, d], [B, T, d]
-        mask, rows = masks[0].to(full.device), late.pop(layer).to(full.device, full.dtype)
-        full = full.masked_scatter(mask, (full[mask.squeeze(-1)] + rows).view(-1))
-        return (torch.cat([full, cf], dim=1), *args[1:])
+        now, hidden = running(), args[0]  # [B, q + T, d]
+        mask = masks[0].to(hidden.device)
+        rows = hidden.new_zeros(len(hidden), now.q, hidden.shape[-1])
+        rows = rows.masked_scatter(mask, late.pop(layer).to(hidden.device, hidden.dtype))
+        return (hidden + pack_rows(rows, now.cf_rows), *args[1:])
 
     yield decoder.register_forward_pre_hook(take, with_kwargs=True)
     for layer in range(boundary + 1, len(layers)):

@@ -17,7 +17,10 @@ from sira_cli.core.many_k import next_token
 from sira_cli.core.prefix import ImagePrefix
 from sira_cli.core.refill import RowBatch
 from sira_cli.errors import AttachError, UnsupportedModelError
+from sira_cli.methods.sid import Sid
 from tests.support import census, tiny
+from tests.support import reference_methods as slow
+from tests.support.decoding import attached
 from tests.support.helpers import generate, generate_sira, hooks, left_pad
 
 STEPS = 6  # Llama 4's prompt has 30 tokens and chunks have 16: a new one begins on the way
@@ -142,6 +145,15 @@ def test_tails_after_one_picture(kind: str):
         with torch.no_grad():
             expected = case.model(**inputs, use_cache=False).logits[0, -1].float()
         torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_sid_equals_its_reference(kind: str):
+    """Its CF stream holds image rows, too."""
+    case = case_of(kind)
+    expected, _ = slow.sid(case, 5)
+    with attached(Sid(visible=5), case):
+        assert generate(case.model, case.inputs)[0].tolist() == expected.tokens
 
 
 def test_tokens_that_a_model_rules_out_stay_out():

@@ -258,7 +258,7 @@ def _stored(layer: Any) -> list[Any]:
     """Return a layer's tensors."""
     if isinstance(layer, LinearAttentionLayer):
         return [*layer.conv_states.values(), *layer.recurrent_states.values()]
-    return [layer.keys, layer.values]
+    return [layer.keys, layer.values, getattr(layer, "indexer_keys", None)]
 
 
 def _wait(device: torch.device) -> None:
