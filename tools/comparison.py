@@ -109,12 +109,6 @@ class Comparison:
             [["method", *names], *([method, *self._cells(method, names)] for method in self.report.figures)]
         )
 
-    def short_table(self) -> str:
-        """Return one figure each of hallucination, coverage, answers and cost in Markdown, a row per method."""
-        rows = [["method", *SHORT, "time"]]
-        rows += [[name, *self._cells(name, SHORT), self._cost(name)] for name in self.report.figures]
-        return markdown(rows)
-
     def tables(self) -> str:
         """Return legend and tables of captions and of answers in Markdown."""
         return f"{self.legend()}\n\n{self.captions_table()}\n\n{self.answers_table()}"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,14 +28,6 @@ from tools.support import shipped
 from tools.word_scores import doubt_table, from_json, words_table
 
 BENCH = Path(__file__).parent.parent / "docs" / "bench"
-
-
-def help_text(*command: str) -> str:
-    """Return a command's own help, as a code block."""
-    script = f"import sys; sys.argv = {['sira', *command, '--help']!r}; from sira_cli.cli import main; main()"
-    environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb"}
-    output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    return f"```\n{output.stdout.rstrip()}\n```"
 
 
 def verified_figures() -> str:
@@ -176,12 +166,6 @@ def bench_report(name: str) -> BenchReport:
 def demo_captions() -> str:
     """Return what `python -m tools.card` measured on the bundled model's captions."""
     return SceneReport.shipped().captions_table()
-
-
-def methods_short() -> str:
-    """Return one line per method, of what `python -m tools.comparison` measured."""
-    shipped = comparison.Comparison.shipped()
-    return f"{shipped.legend()}\n\n{shipped.short_table()}"
 
 
 def methods_figures() -> str:

@@ -32,8 +32,8 @@ class Command(TyperCommand):
                         raise typer.BadParameter(error.message, ctx, parameter) from None
         return rest
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for every group of options, in the order in which they are declared."""
+    def sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+        """Return the rows of every group of options, `(names and value, help)`, in the order of their declaration."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if (row := parameter.get_help_record(ctx)) is None:
@@ -42,7 +42,11 @@ class Command(TyperCommand):
             group = getattr(parameter, "rich_help_panel", None) or plain
             name = _TYPE.sub(lambda found: VALUES.get(found[1], ""), row[0])
             groups.setdefault(group, []).append((name.strip(), row[1]))
-        for title, rows in groups.items():
+        return groups
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for every group of options."""
+        for title, rows in self.sections(ctx).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
 

@@ -1,0 +1,93 @@
+"""The options of every command for docs/cli.md; an option that several commands have is written once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from sira_cli.cli import app
+from sira_cli.cli.help import Command
+
+WIDTH = 100
+PLAIN = ("Arguments", "Options")  # the sections of what is a command's own
+Rows = list[tuple[str, str]]
+
+
+def command_line() -> str:
+    """Return the page: shared options by group, then each command with its own options."""
+    commands = dict(_commands(typer.main.get_command(app), "sira"))
+    sections = {name: _sections(command, name) for name, command in commands.items()}
+    counted = Counter((title, row) for groups in sections.values() for title, rows in groups.items() for row in rows)
+    shared: dict[str, Rows] = {}
+    for title, row in counted:
+        if title not in PLAIN and counted[title, row] > 1:
+            shared.setdefault(title, []).append(row)
+    parts = ["## Shared options"]
+    parts += [f"### {title}\n\n{_block(rows)}" for title, rows in shared.items()]
+    parts.append("## Commands")
+    for name, command in commands.items():
+        parts.append(f"### {name}\n\n{_own(command, name, sections[name], shared)}")
+        if taken := _taken(sections[name], shared):
+            parts.append(taken)
+    return "\n\n".join(parts)
+
+
+def _commands(group: Any, path: str) -> Iterator[tuple[str, Command]]:
+    """Yield every command with its full name; groups of commands are opened."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def _sections(command: Command, name: str) -> dict[str, Rows]:
+    """Return a command's options by section; `--help` is left out, as every command has it."""
+    sections = command.sections(_context(command, name))
+    return {title: [row for row in rows if not row[0].endswith("--help")] for title, rows in sections.items()}
+
+
+def _context(command: Any, name: str) -> Any:
+    return command.make_context(name, [], resilient_parsing=True, terminal_width=WIDTH, max_content_width=WIDTH)
+
+
+def _block(rows: Rows) -> str:
+    """Return options as a code block."""
+    formatter = typer.Context(Command("sira"), terminal_width=WIDTH, max_content_width=WIDTH).make_formatter()
+    formatter.write_dl(rows)
+    return f"```\n{formatter.getvalue().rstrip()}\n```"
+
+
+def _own(command: Command, name: str, sections: dict[str, Rows], shared: dict[str, Rows]) -> str:
+    """Return a command's usage, description, own options and examples as a code block."""
+    context = _context(command, name)
+    formatter = context.make_formatter()
+    command.format_usage(context, formatter)
+    command.format_help_text(context, formatter)
+    for title, rows in sections.items():
+        if own := [row for row in rows if row not in shared.get(title, ())]:
+            with formatter.section(title):
+                formatter.write_dl(own)
+    command.format_epilog(context, formatter)
+    return f"```\n{formatter.getvalue().rstrip()}\n```"
+
+
+def _taken(sections: dict[str, Rows], shared: dict[str, Rows]) -> str:
+    """Return the line that names the shared options of a command: whole groups, or single options."""
+    parts = []
+    for title, rows in shared.items():
+        taken = [row for row in rows if row in sections.get(title, ())]
+        link = f"[{title}](#{title.lower().replace(' ', '-')})"
+        if len(taken) == len(rows):
+            parts.append(link)
+        elif taken:
+            parts.append(f"{link}: {', '.join(f'`{_long(names)}`' for names, _ in taken)}")
+    return f"Shared options: {'; '.join(parts)}." if parts else ""
+
+
+def _long(names: str) -> str:
+    """Return the long name of an option: `--quiet` of `-q, --quiet`."""
+    return next((word.rstrip(",") for word in names.split() if word.startswith("--")), names.split()[0])

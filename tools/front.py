@@ -1,0 +1,66 @@
+"""The generated parts of README.md: an example, a table of four rows, the cost of a decoding step."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sira_cli.demo.scene_report import SceneReport, markdown
+from tools.comparison import Comparison
+from tools.docs import bench_report
+from tools.verified import VerifiedReport
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+STEPS = ("cpu-qwen2.5-vl-3b", "cpu-qwen2.5-vl-3b-step", "cpu-qwen2.5-vl-3b-batch-8")
+FIGURES = ("CHAIRi", "coverage")
+
+
+def example(scene: int) -> str:
+    """Return a picture of `examples/` with both captions; words for absent objects are bold and in brackets.
+
+    Raises:
+        LookupError: if `examples/README.md` has no such scene.
+    """
+    name = f"scene-{scene}.png"
+    for line in (EXAMPLES / "README.md").read_text(encoding="utf-8").splitlines():
+        if name in line:
+            _, _, greedy, sira = (cell.strip() for cell in line.strip("|").split("|"))
+            picture = f'<img src="examples/{name}" width="200" alt="The picture: a drawn park">'
+            texts = (re.sub(r"\*\*(.+?)\*\*", r"**[\1]**", text) for text in (greedy, sira))
+            return "| picture | greedy decoding | SIRA |\n|---|---|---|\n| " + " | ".join([picture, *texts]) + " |"
+    raise LookupError(f"{name} is not in examples/README.md")
+
+
+def effect() -> str:
+    """Return hallucination, coverage and time of four ways to caption the test scenes."""
+    compared, looked = Comparison.shipped(), VerifiedReport.shipped()
+    if looked is None:
+        raise LookupError("no figures of the second look: sira demo --evaluate --verify")
+    ratios = {name: spread.median for name, spread in compared.cost.items()}
+    ratios["sira + rewrite"] = looked.seconds["sira + rewrite"].median / looked.seconds["greedy"].median
+    rows = [["captions by", "hallucinated objects (CHAIRi)", "objects named (coverage)", "time"]]
+    for title, name, report in (
+        ("greedy decoding", "greedy", compared.report),
+        ("SIRA", "sira", compared.report),
+        ("SIRA with a [second look](docs/second-look.md)", "sira + rewrite", looked.report),
+        ("VCD", "vcd", compared.report),
+    ):
+        rows.append([title, *_cells(report, name), f"x{ratios[name]:.2f}"])
+    return markdown(rows)
+
+
+def cost() -> str:
+    """Return the claim about cost: SIRA's decoding step to greedy's, the least and the largest of the benches."""
+    medians = [measure.ratio.median for name in STEPS for row in bench_report(name).rows[1:2] if (measure := row.step)]
+    return (
+        f"- **Nearly free on large models.** A decoding step takes {min(medians):.2f} to {max(medians):.2f} times\n"
+        "  greedy's on CPUs (Qwen2.5-VL 3B's shape, 1 to 8 pictures); not measured on a GPU. The paper reports 1.4 to\n"
+        "  1.5 for a whole text ([cost](docs/performance.md))."
+    )
+
+
+def _cells(report: SceneReport, name: str) -> list[str]:
+    differences = report.differences.get(name)
+    if differences is None:
+        return [f"{report.figures[name][each].value:.1f} %" for each in FIGURES]
+    return [f"{report.figures[name][each].value:.1f} % ({differences[each]:+})" for each in FIGURES]
