@@ -6,6 +6,7 @@ import functools
 import io
 import itertools
 import os
+import signal
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ import torch
 from PIL import Image
 from skimage import data
 
+from sira_cli import interrupts
 from sira_cli.cli import main
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
@@ -29,6 +31,8 @@ from tests.support.checkpoints import write_llava, write_qwen
 from tests.support.layouts import write_layout
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _HOMES = itertools.count()
 
@@ -118,10 +122,14 @@ def sira(monkeypatch, capsys, home):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capsys.readouterr()
         code = 0
+        handlers = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
         try:
             main()
         except SystemExit as stop:
             code = int(stop.code or 0)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         output = capsys.readouterr()
         return code, output.out, output.err
 

@@ -16,6 +16,8 @@ from sira_cli.methods import METHODS
 from tests.support import tiny
 from tests.support.several_devices_runs import EVERYTHING
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, dict[str, str]]:

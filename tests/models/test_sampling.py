@@ -28,6 +28,7 @@ def inside(statistic: float, degrees: int) -> bool:
     return bool(chi2.ppf(0.001, degrees) < statistic < chi2.ppf(0.999, degrees))
 
 
+@pytest.mark.slow
 def test_a_sampled_benchmark_scatters_over_seeds_as_independent_draws_do(sampled):
     """Reference: the exact chance p of a yes to each question, so that the count has the variance sum p (1 - p)."""
     pictures = [open_picture(path) for path in EXAMPLES]

@@ -465,7 +465,8 @@ def wait_for_records(folder: Path, count: int) -> None:
     raise AssertionError(f"no {count} records within five minutes")
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [2, 50])
 def test_killed_at_random_moments(tmp_path, home, at_once, kills):
     """SIGKILL, while it loads, decodes or writes; then one run to the end."""
     folder = make_folder(tmp_path / "pictures", 24)
@@ -503,6 +504,7 @@ def test_a_bar_on_a_terminal_and_records_in_a_pipe(tmp_path, home):
     assert rates[-1] == rates[-2]  # the last line and the bar
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path, home, at_once):
     """A limit for the size of files, in the middle of a record."""
     folder = make_folder(tmp_path / "pictures")
@@ -528,7 +530,8 @@ def test_a_second_run_into_the_same_file_is_refused(tmp_path, home):
     assert b"another process writes to it" in err
 
 
-@pytest.mark.parametrize("many", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("many", [1_000, 10_000])
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path, home, many):
     """All of them damaged, so that it takes seconds."""
     peaks = {}

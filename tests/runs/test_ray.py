@@ -62,6 +62,7 @@ def ancestors(process: int, parents: dict[int, int]) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc for the workers")
 def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(tmp_path, home):
     (tmp_path / "pictures").mkdir()
@@ -123,6 +124,7 @@ def test_a_picture_that_kills_its_workers_is_an_error_and_the_others_are_not(mon
     assert len(found) == 9
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_the_model_ends_the_run(tmp_path):
     with pytest.raises(ModelNotFoundError, match="nowhere"):
         results("org/nowhere", [(str(EXAMPLES[0]), "0.png")], workers=1)

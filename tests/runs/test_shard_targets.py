@@ -123,6 +123,7 @@ def test_a_table_gets_more_columns(lvlm, folder):
     assert [line["__key__"] for line in lines] == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["jsonl", "webdataset"])
 def test_killed_at_any_moment(lvlm, folder, home, output_format):
     """A process that kills itself behind each event in turn; the next one goes on."""

@@ -64,6 +64,7 @@ def test_training_texts_are_what_the_processor_makes(lvlm):
             assert tokens[own][-1] == lvlm.processor.tokenizer.eos_token_id
 
 
+@pytest.mark.slow
 def test_training_pixels_are_what_the_processor_makes(lvlm, work):
     pictures = Pictures(work, TINY.language_scenes, broken=False)
     pixels, _ = pictures.batch(np.arange(3))
@@ -73,6 +74,7 @@ def test_training_pixels_are_what_the_processor_makes(lvlm, work):
         torch.testing.assert_close(pixels[index], expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_training_features_are_what_the_decoder_gets(lvlm, work):
     pictures = Pictures(work, TINY.language_scenes, broken=False)
     pixels, _ = pictures.batch(np.arange(2))
@@ -110,6 +112,7 @@ def test_texts_in_one_sequence_do_not_see_each_other(lvlm):
             assert blind == 1 + BLIND_QUESTIONS
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path, monkeypatch):
     monkeypatch.setattr(train.checkpoint, "make_tokenizer", lambda: load("demo").processor.tokenizer)
     run_once = train.Stage.run

@@ -88,6 +88,7 @@ def test_what_is_shown_is_what_a_look_at_every_caption_finds(mixed, name):
             assert [one & 3 for one in found] == [codes[state(items[number]).decision] for number in expected]
 
 
+@pytest.mark.slow
 def test_records_stay_on_disk(folder):
     """30 MB of records, of which no more than a small part is in memory at once."""
     path = folder / "captions.jsonl"
