@@ -49,6 +49,10 @@ def bench(
         str | None,
         typer.Option(metavar="NAME,...", help="Methods to measure beside greedy, or all (default: sira,vcd)."),
     ] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Give the shape its first N decoder layers only, where memory is short."),
+    ] = None,
     k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None,
     max_new_tokens: Annotated[
         str | None,
@@ -117,7 +121,7 @@ def bench(
         size = _one_number("--batch-size", batch_size or "16")
         longest = None if max_new_tokens is None else _one_number("--max-new-tokens", max_new_tokens)
         check_file("--output", output, overwrite)
-        lvlm = _loaded(shape, model, k)
+        lvlm = _loaded(shape, layers, model, k)
         measure_throughput(
             lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=longest)),
             count=pictures,
@@ -141,7 +145,7 @@ def bench(
     check_file("--output", output, overwrite)
     if verify and shape is not None:
         raise SettingsError("--verify needs a model that names things: leave out --shape, or --verify")
-    lvlm = _loaded(shape, model, k)
+    lvlm = _loaded(shape, layers, model, k)
     if method.strip() == ALL:
         refusals = [UnsupportedModelError] if shape else [UnsupportedModelError, NotCalibratedError]  # else a stand-in
         methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, *refusals))
@@ -200,15 +204,17 @@ def _one_number(option: str, given: str) -> int:
     return numbers[0]
 
 
-def _loaded(shape: str | None, model: ModelOptions, k: int | None) -> Lvlm:
+def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int | None) -> Lvlm:
     if shape is None:
+        if layers is not None:
+            raise SettingsError("--layers is for --shape: a model with weights has all of its layers")
         return load_model(choose_preset(model, k=k), model, "sira", pictures=())
     if model != ModelOptions(device=model.device, dtype=model.dtype):
         raise SettingsError("--shape brings its own model: only --device and --dtype go with it")
     with waiting(f"making random weights of {shape}"):
         from sira_cli.analysis.bench.random_models import load_shape
 
-        return load_shape(shape, find("sira"), model.device, dtype=model.dtype, k=k)
+        return load_shape(shape, find("sira"), model.device, layers=layers, dtype=model.dtype, k=k)
 
 
 def print_report(report: BenchReport) -> None:

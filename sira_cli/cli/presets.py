@@ -18,6 +18,7 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
 
+OTHERS = "others"  # the heading of presets without a family
 WIDE, WIDEST = 90, 160  # columns of a terminal that has room for the models, and for descriptions
 
 app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=True)
@@ -25,15 +26,17 @@ app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=Tr
 
 @app.command("list", cls=Command, epilog="sira presets list")
 def list_presets() -> None:
-    """List every preset, yours and the shipped ones."""
+    """List every preset by family, yours and the shipped ones."""
     from sira_cli.models import presets
 
-    found = {}
+    families: dict[str, dict[str, Preset]] = {}
     for name, path in sorted(presets.available().items()):
         try:
-            found[name] = presets.read(path)
+            preset = presets.read(path)
         except SettingsError as error:
             say(str(error))
+        else:
+            families.setdefault(preset.family or OTHERS, {})[name] = preset
     from rich.markup import escape
     from rich.table import Table
 
@@ -41,9 +44,11 @@ def list_presets() -> None:
 
     table = Table("preset", "K", "download", "memory", "model", "", box=None, pad_edge=False, header_style="")
     out = table_console()
-    for name, preset in found.items():
-        row = [name, shown_k(preset), *_sizes(preset), preset.model, preset.description]
-        table.add_row(*map(escape, row))
+    for family in sorted(families, key=lambda family: (family == OTHERS, family.lower())):
+        table.add_row(escape(family), style="bold")
+        for name, preset in families[family].items():
+            row = ["  " + name, shown_k(preset), *_sizes(preset), preset.model, preset.description]
+            table.add_row(*map(escape, row))
     del table.columns[6 if out.width >= WIDEST else 5 if out.width >= WIDE else 4 :]
     for column in table.columns:
         column.no_wrap = True

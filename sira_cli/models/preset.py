@@ -162,6 +162,7 @@ class Preset(_Strict):
     """A model and everything that decides its answers.
 
     Attributes:
+        family: the heading under which `sira presets list` shows it.
         download_gb: size of the weights; only for messages.
         methods: settings of other methods than `sira` that differ from their defaults, by method and name.
         text: what is done to captions and answers, but not to those of benchmarks.
@@ -169,6 +170,7 @@ class Preset(_Strict):
 
     name: str = ""
     description: str = ""
+    family: str = ""
     model: str = Field(min_length=1)
     revision: str = "main"
     download_gb: float | None = Field(default=None, gt=0)
@@ -208,7 +210,7 @@ class Preset(_Strict):
 
     def decisive(self) -> dict[str, Any]:
         """Return what of the preset decides a text under SIRA, beside the prompt, as JSON holds it."""
-        left_out = {"name", "description", "download_gb", "prompts", "methods", "text", "verify"}
+        left_out = {"name", "description", "family", "download_gb", "prompts", "methods", "text", "verify"}
         values = self.model_dump(mode="json", exclude=left_out)
         later = self.later()
         for name in _LATER_GENERATION:

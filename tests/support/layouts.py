@@ -76,6 +76,30 @@ def write_config(name: str, folder: Path) -> Path:
     return folder
 
 
+def beside(config: dict[str, Any], what: str) -> int:
+    """Return how many numbers the files of a model hold that transformers does not count as its weights.
+
+    Args:
+        config: of the model.
+        what: `draft`: Qwen3.5's own layer for speculative decoding, as wide as the last one, behind a matrix that
+            joins two rows, and three norms. `shared`: Gemma 4's keys and values, with their norm, of layers that take
+            those of others, and the constants of its layers and of its picture tower.
+    """
+    with torch.device("meta"):
+        model: Any = AutoModelForImageTextToText.from_config(AutoConfig.for_model(**config))
+    text, layers = model.config.get_text_config(decoder=True), model.get_decoder().layers
+    if what == "draft":
+        width = text.hidden_size
+        return sum(weight.numel() for weight in layers[-1].parameters()) + 2 * width**2 + 3 * width
+    found = len(layers)  # each has a factor
+    if getattr(model.config.vision_config, "standardize", False):
+        found += 2 * model.config.vision_config.hidden_size  # its mean and spread
+    for layer in layers[len(layers) - text.num_kv_shared_layers :]:
+        head = layer.self_attn.head_dim
+        found += 2 * text.hidden_size * text.num_key_value_heads * head + head
+    return found
+
+
 def _write_weights(folder: Path, layout: dict[str, Any], ids: dict[str, int]) -> None:
     """Write tensors of the shapes that the model has into several files, with their index."""
     config = AutoConfig.from_pretrained(folder)

@@ -24,6 +24,7 @@ from sira_cli.methods.base import Method
 from sira_cli.models import presets
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.placement import pick_device
+from sira_cli.models.preset import ImageSettings
 from sira_cli.models.processors import load_processor
 
 WORD = "<word>"
@@ -42,20 +43,25 @@ def read(name: str) -> dict[str, Any]:
     return content
 
 
-def load_shape(name: str, method: Method, device: str = "auto", **settings: Any) -> Lvlm:
+def load_shape(name: str, method: Method, device: str = "auto", *, layers: int | None = None, **settings: Any) -> Lvlm:
     """Make a model of a real one's shape, with random weights.
 
     Args:
         name: of the shape; K, alpha, limits of pictures and attention are those of the shipped preset of that name.
         method: the decoder.
         device: as for `sira_cli.load`.
+        layers: how many decoder layers; default: all of them.
         **settings: override the preset's; without a precision it is bfloat16.
 
     Raises:
-        SettingsError: there is no such shape, no such device, or K does not fit.
+        SettingsError: there is no such shape, no such device, it has no such layers, or K does not fit.
     """
     shape = read(name)
     preset = presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings)
+    if layers is not None:
+        of = shape["config"]["text_config"]["num_hidden_layers"]
+        shape = shortened(shape, layers)
+        preset = preset.model_copy(update={"name": f"{name} with {layers} of {of} layers"})
     preset.sira_config.layers_after_fork(shape["config"]["text_config"]["num_hidden_layers"])  # before it takes memory
     dtype = torch.bfloat16 if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
     attention = preset.load.attn_implementation
@@ -65,10 +71,27 @@ def load_shape(name: str, method: Method, device: str = "auto", **settings: Any)
         device=torch.device(pick_device(device)),
         attention="sdpa" if attention == "auto" else attention,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        write_processor(shape, Path(folder))
-        processor = load_processor(Path(folder), image=preset.image)
-    return Lvlm(model, processor, preset, method, "random", None)
+    return Lvlm(model, make_processor(shape, preset.image), preset, method, "random", None)
+
+
+def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
+    """Return a shape with its first decoder layers only; as large a share of them as before shares keys.
+
+    Raises:
+        SettingsError: it has not so many, or they cannot stand alone.
+    """
+    text = shape["config"]["text_config"]
+    if not 2 <= layers <= text["num_hidden_layers"]:
+        raise SettingsError(f"--layers {layers}: this shape can have 2 to {text['num_hidden_layers']}")
+    kinds = getattr(AutoConfig.for_model(**shape["config"]).get_text_config(decoder=True), "layer_types", None)
+    cut: dict[str, Any] = {"num_hidden_layers": layers}
+    if kinds:
+        cut["layer_types"] = [*kinds[: layers - 1], "full_attention"]  # that of the last one, in all of them
+    if text.get("num_kv_shared_layers"):
+        cut["num_kv_shared_layers"] = round(text["num_kv_shared_layers"] * layers / text["num_hidden_layers"])
+        if not {*cut["layer_types"]} <= {*cut["layer_types"][: -cut["num_kv_shared_layers"]]}:
+            raise SettingsError(f"--layers {layers}: so few have no layers of each kind whose keys others could share")
+    return {**shape, "config": {**shape["config"], "text_config": text | cut}}
 
 
 def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.device, attention: str) -> Any:
@@ -95,6 +118,22 @@ def _fill(weights: Tensor, numbers: Tensor, norm: bool) -> None:
         part.copy_(numbers[: len(part)])
 
 
+def make_processor(shape: dict[str, Any], image: ImageSettings | None = None) -> Any:
+    """Make the shape's processor.
+
+    Args:
+        shape: as `read` gives it.
+        image: limits of pictures, as for `load_processor`.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_processor(shape, folder)
+        processor = load_processor(folder, image=image)
+        # A family's own class would take the vocabulary for one of parts of words, in which no word occurs.
+        processor.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, padding_side="left")
+    return processor
+
+
 def write_processor(shape: dict[str, Any], folder: Path) -> None:
     """Write a checkpoint's files but for its weights."""
     tokens: dict[str, int] = shape["tokens"]
@@ -102,12 +141,14 @@ def write_processor(shape: dict[str, Any], folder: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({WORD: word, **tokens}, unk_token=WORD))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
-    saved = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=shape["end"], pad_token=shape["end"])
+    saved = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=shape["end"], pad_token=shape["end"], **shape.get("tokenizer", {})
+    )
     saved.save_pretrained(folder)
     template = {"chat_template": shape["chat_template"]} if "chat_template" in shape else {}
     contents = {
         "config.json": shape["config"],
-        "preprocessor_config.json": shape["preprocessor"],
+        "preprocessor_config.json": shape.get("preprocessor", {}),
         "processor_config.json": shape.get("processor", {}),
         "chat_template.json": template,
     }
