@@ -7,6 +7,8 @@
     after layer L-1   last row of each stream -> Norm -> W_out -> z_full, z_cf
     a decoding step   1 row in the shared layers, 2 rows (full, CF) in the late ones
 
+Where the last layers read keys of earlier ones (Gemma 4 E), a prompt has no row there but the last one of each stream.
+
 The paper masks image positions in the counterfactual (CF) stream. A masked row influences nothing, so here the stream
 simply does not contain it: the numbers are the same, there are fewer rows, and weights are read once for both streams.
 """
@@ -133,15 +135,18 @@ class Fork:
         self._behind_keys = backbone.behind_keys
         self._few_queries_in = self.k - 1 if backbone.few_queries and last_rows == 1 else None  # which late layer
         self._decoder, self._layers = backbone.decoder, backbone.decoder_layers
-        self.late_layers = backbone.decoder_layers[self.boundary :]
+        self.late_layers = self._layers[self.boundary :]
         self._all_mixers = backbone.mixers
         self._mixers = backbone.mixers[self.boundary :]
-        self._shares_keys = any(mixer.keys_from != layer for layer, mixer in enumerate(backbone.mixers))
+        self._sharing = [layer for layer, mixer in enumerate(backbone.mixers) if mixer.keys_from != layer]
+        self._drops_rows = backbone.few_queries and last_rows == 1
         self._pass: Pass | None = None  # only while the model runs
 
     def hooks(self) -> Iterator[Removable]:
         """Put the hooks on, one after the other, and yield what removes each."""
         yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
+        for layer in self._sharing if self._drops_rows else ():
+            yield self._layers[layer].register_forward_pre_hook(self.drop_rows, with_kwargs=True)
         yield self.late_layers[0].register_forward_pre_hook(self.fork_streams, with_kwargs=True)
         yield from features_of_late_layers(self._decoder, self._layers, self.boundary, self.running)
         for layer in self.late_layers:
@@ -206,6 +211,7 @@ class Fork:
             if cache is not None:
                 share_layers(cache, self.boundary, self._all_mixers)
             self._pass = Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
+            self._pass.recorded = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
         elif q == 1:
             self._pass = Pass(q, None, None)
         else:
@@ -216,9 +222,10 @@ class Fork:
                 "past_key_values, assistant_model, prompt_lookup_num_tokens or prefill_chunk_size."
             )
         kept = kwargs.get("logits_to_keep")
-        if not self._shares_keys or not isinstance(kept, int) or kept == 0:
+        if not self._sharing or not isinstance(kept, int) or kept == 0:
             return None
-        # Where layers share keys, Gemma 4 drops all rows but the last `kept` halfway, unless they are given otherwise.
+        # Where layers share keys, Gemma 4 drops all rows but the last `kept`, unless they are given otherwise: the CF
+        # stream begins with rows of the prompt. `drop_rows` does the same for both streams.
         # A slice goes with hidden states on any device.
         return args, {**kwargs, "logits_to_keep": slice(-kept, None)}
 
@@ -239,6 +246,39 @@ class Fork:
             )
         return self.choose_cf_rows(self.image, valid)
 
+    def drop_rows(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Before each layer that shares keys: of a prompt only the last row of each stream goes on, and nothing else.
+
+        The layers from here on write no keys, so that no later row reads anything of the others. Without a cache they
+        stay: nothing else holds the CF stream's keys then.
+        """
+        now = self.running()
+        if now.cf_rows is not None and kwargs.get("past_key_values") is not None and not now.recorded:
+            hidden, forked = args[0], now.cache is not None
+            if forked:
+                hidden = LastRows(now.q, now.cf_rows.shape[1], 1).take(hidden)  # [B, 2, d]
+            else:
+                self.open(now, kwargs)
+                hidden = hidden[:, -1:]  # [B, 1, d]
+            now.keep_last()
+            args = (hidden, *args[1:])
+        if now.whole is None:
+            return None
+        mask = kwargs["attention_mask"]  # [B or 1, H, q, kv]
+        rows = {name: now.last(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs}
+        rows["attention_mask"] = mask if mask is None else now.once(mask, lambda: mask[:, :, -1:])
+        return (args[0], *map(now.last, args[1:])), {**kwargs, **rows}
+
+    def open(self, now: Pass, kwargs: dict[str, Any]) -> None:
+        """Prepare the cache for both streams of a prompt, or count the rows of a step."""
+        now.cache = kwargs.get("past_key_values")
+        if now.cf_rows is not None:  # this pass is a prompt
+            now.streams = now.prompt_streams()
+            open_streams(now.cache, self.boundary, self.layers, now.streams)
+        else:
+            now.streams = known_streams(now.cache, self.boundary)
+            now.streams.count()
+
     def fork_streams(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before layer b: append the CF stream's rows to h^b (Algorithm 1, lines 5-6 and 13-14)."""
         now = self.running()
@@ -248,13 +288,8 @@ class Fork:
                 f"{type(layer).__name__} was not called with hidden states [B, {now.q}, d] as its first "
                 "positional argument: the fork does not know how to pack its inputs"
             )
-        now.cache = kwargs.get("past_key_values")
-        if now.cf_rows is not None:  # this pass is a prompt
-            streams = now.streams = now.prompt_streams()
-            open_streams(now.cache, self.boundary, self.layers, streams)
-        else:
-            now.streams = known_streams(now.cache, self.boundary)
-            now.streams.count()
+        if now.whole is None:
+            self.open(now, kwargs)
         if hidden.ndim == 4:  # AltUp keeps several hidden states per row, [A, B, q, d]
             return (torch.stack([pack_rows(each, now.cf_rows) for each in hidden]), *args[1:]), kwargs
         return (pack_rows(hidden, now.cf_rows), *args[1:]), kwargs  # [B, q + T, d]

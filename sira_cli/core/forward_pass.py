@@ -41,6 +41,8 @@ class Pass:
         live: `[B, T]` False at fillers; None in a decoding step.
         cache: the key/value cache of the request, from layer b on; None: there is none.
         streams: all rows of the request so far, from layer b on.
+        recorded: whether the caller wants hidden states or attention weights, which are those of all rows.
+        whole: rows of the full stream before `keep_last` left one of them; None: it did not.
         packed: tensors as the model gave them (cosines and sines of positions, masks), and what was made of them.
     """
 
@@ -49,6 +51,8 @@ class Pass:
     live: Tensor | None
     cache: Cache | None = None
     streams: AnyStreams = field(init=False)
+    recorded: bool = False
+    whole: int | None = None
     packed: list[tuple[Tensor | None, Any]] = field(default_factory=list)
 
     def newest(self) -> Tensor:
@@ -70,6 +74,19 @@ class Pass:
         assert self.cf_rows is not None
         fillers = self.live is not None and not bool(self.live.all())
         return Streams(self.cf_rows, self.live if fillers else None, self.q)
+
+    def keep_last(self) -> None:
+        """Go on as in a decoding step, with the newest row of each stream."""
+        self.whole, self.q, self.cf_rows, self.live = self.q, 1, None, None
+        self.packed.clear()
+
+    def last(self, rows: Any) -> Any:
+        """Keep the last row of what has one per row of the whole prompt, as `pack` does it of tensors and tuples."""
+        if isinstance(rows, tuple):
+            return tuple(map(self.last, rows))
+        if not isinstance(rows, Tensor) or rows.shape[1] != self.whole:
+            return rows
+        return self.once(rows, lambda: rows[:, -1:])
 
     def pack(self, rows: Any) -> Any:
         """Append the CF stream's rows to a tensor with one row per token of the full stream, `[B or 1, q, ...]`.

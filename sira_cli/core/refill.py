@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import CompileConfig
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import DummyLayer, DynamicCache, LinearAttentionLayer
 
 from sira_cli.core.cache import RoomyLayer
 from sira_cli.core.families import check_columns, find_backbone, takes_masks_by_kind, text_stack, windows
@@ -37,9 +37,11 @@ class RowBatch:
                 rows join than `rows`, and no longer texts than the first ones may become.
 
         Raises:
-            UnsupportedModelError: some of its layers have a recurrent state, or share keys and values.
+            UnsupportedModelError: steps are to be compiled, and some of its layers have a recurrent state, or share
+                keys and values.
         """
-        check_columns(model, "rows that come and go")
+        if compile_config is not None:
+            check_columns(model, "compiled steps of rows that come and go")
         self._model = model
         self._rows = 0 if compile_config is None else rows
         self._compile_config = compile_config
@@ -65,8 +67,11 @@ class RowBatch:
             new_tokens: how many tokens each text may have, where room for all of them is to be made now.
         """
         # Plain layers, also for a sliding window, which holds other columns of each row; the mask keeps the window.
-        cache = DynamicCache()
-        cache.layers = [RoomyLayer() for _ in range(self._layers)]
+        cache = DynamicCache(config=self._model.config.get_text_config(decoder=True))
+        own = [*cache.layers, *[None] * self._layers][: self._layers]
+        cache.layers = [
+            layer if isinstance(layer, DummyLayer | LinearAttentionLayer) else RoomyLayer() for layer in own
+        ]
         given: dict[str, Any] = {**inputs, "past_key_values": cache, "use_cache": True, **self._last_only}
         ids = given.pop("input_ids")
         if given.get("attention_mask") is None:

@@ -5,7 +5,8 @@
     row 1    . . x x x x x n -         .: padding of the prompts that it joined with
     row 2    x x n - - - - - -         -: of an earlier text, or nothing yet; masked
 
-Both streams are stored so, each with columns of its own.
+Both streams are stored so, each with columns of its own. Where a layer has a state instead, its rows are those of a
+batch; one that shares the keys of another stores nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache, DummyLayer, DynamicCache, LinearAttentionLayer
 
-from sira_cli.core.cache import LateLayer
-from sira_cli.core.row_layers import LateRowLayer, RowLayer
+from sira_cli.core.cache import LateLayer, LateSharedLayer
+from sira_cli.core.recurrent import LateStateLayer
+from sira_cli.core.row_layers import LateRowLayer, RowLayer, RowStates
 from sira_cli.core.streams import RowStream, RowStreams
 
 ROOM = 32  # columns come in multiples of this
@@ -42,14 +44,23 @@ class RowCache(Cache):
         """
         prompt_layers: list[Any] = prompt.layers
         late = _first_late(prompt)
-        self.full = RowStream(prompt_layers[0].keys.device, fixed)
+        self.full = RowStream(next(layer.keys.device for layer in prompt_layers if _has_columns(layer)), fixed)
         self.cf = None if late is None else RowStream(late.streams.rows.device, fixed)
         streams = None if self.cf is None else RowStreams(self.full, self.cf)
-        self._rows = [
-            LateRowLayer(streams, layer) if streams and isinstance(layer, LateLayer) else RowLayer(self.full, layer)
-            for layer in prompt_layers
-        ]
-        super().__init__(layers=[*self._rows])
+        self._rows: dict[int, RowLayer] = {}
+        self._states: dict[int, RowStates] = {}
+        layers: list[Any] = []
+        for index, layer in enumerate(prompt_layers):
+            if isinstance(layer, LinearAttentionLayer | LateStateLayer):
+                self._states[index] = RowStates(layer, streams)
+                layers.append(self._states[index].layer)
+            elif not _has_columns(layer):
+                layers.append(LateSharedLayer(layer.own, streams) if streams and hasattr(layer, "own") else layer)
+            else:
+                is_late = streams is not None and isinstance(layer, LateLayer)
+                self._rows[index] = LateRowLayer(streams, layer) if is_late else RowLayer(self.full, layer)  # type: ignore[arg-type]
+                layers.append(self._rows[index])
+        super().__init__(layers=layers)
 
     def make_room(self, rows: int, columns: int, cf_columns: int) -> None:
         """Have room for so many rows, and columns of each stream; grow in steps."""
@@ -78,10 +89,13 @@ class RowCache(Cache):
             live = late.streams.seen()
             self.cf.place(late.streams.rows, True if live is None else live, columns)
         prompt_layers: list[Any] = prompt.layers
-        for layer, new in zip(self._rows, prompt_layers, strict=True):
+        for index, layer in self._rows.items():
+            new = prompt_layers[index]
             layer.place(places, new.keys, new.values)
             if isinstance(layer, LateRowLayer):
                 layer.cf.place(places, *new.cf_rows())
+        for index, states in self._states.items():
+            states.join(prompt_layers[index])
 
     def keep(self, rows: Sequence[int]) -> None:
         """Let all rows but these leave; those that stay get the first places, in this order."""
@@ -92,6 +106,8 @@ class RowCache(Cache):
                 stream.keep(rows, places, sources)
                 for layer in self._layers_of(stream) if moved else ():
                     layer.move(places, sources)
+        for states in self._states.values():
+            states.keep(rows)
 
     def count(self) -> None:
         """Count one more token in each row, and have room for it."""
@@ -102,9 +118,15 @@ class RowCache(Cache):
 
     def _layers_of(self, stream: RowStream) -> list[RowLayer]:
         if stream is self.full:
-            return self._rows
-        return [layer.cf for layer in self._rows if isinstance(layer, LateRowLayer)]
+            return [*self._rows.values()]
+        return [layer.cf for layer in self._rows.values() if isinstance(layer, LateRowLayer)]
 
 
-def _first_late(prompt: DynamicCache) -> LateLayer | None:
-    return next((layer for layer in prompt.layers if isinstance(layer, LateLayer)), None)
+def _first_late(prompt: DynamicCache) -> Any:
+    """Return one of the late layers, which know both streams; None without a fork."""
+    late = LateLayer | LateStateLayer | LateSharedLayer
+    return next((layer for layer in prompt.layers if isinstance(layer, late)), None)
+
+
+def _has_columns(layer: Any) -> bool:
+    return not isinstance(layer, LinearAttentionLayer | LateStateLayer | DummyLayer)

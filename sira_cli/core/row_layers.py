@@ -1,13 +1,15 @@
-"""Keys and values of texts that come and go, in one layer; `row_cache` is the cache of all layers."""
+"""Keys and values, or states, of texts that come and go, in one layer; `row_cache` is the cache of all layers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
+from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.core.streams import RowStream, RowStreams
 from sira_cli.errors import AttachError
 
@@ -113,6 +115,53 @@ class LateRowLayer(RowLayer):
     def cf_rows(self) -> tuple[Tensor, Tensor]:
         """Return keys and values of the CF stream, `[B, H, N, D]` each."""
         return self.cf.seen()
+
+
+class RowStates:
+    """The states of all texts in one layer with a recurrent mixer. A state has no columns, so there is no room to make.
+
+    Attributes:
+        layer: what the cache has in the layer's place.
+    """
+
+    def __init__(self, prompt: LinearAttentionLayer | LateStateLayer, streams: RowStreams | None) -> None:
+        """Begin without rows.
+
+        Args:
+            prompt: the layer of a prompt that will join.
+            streams: which rows both streams have, where `prompt` is one of the late layers.
+        """
+        late = isinstance(prompt, LateStateLayer)
+        self.layer: Any = LateStateLayer(prompt.own, streams) if late else prompt  # type: ignore[union-attr,arg-type]
+        self._streams = 2 if late else 1
+        self._empty = True
+
+    def join(self, prompt: LinearAttentionLayer | LateStateLayer) -> None:
+        """Append the states of a prompt's rows, `[B, ...]` and `[G, ...]` of each stream."""
+        new: Any = prompt.states if isinstance(prompt, LateStateLayer) else prompt
+        if self._empty and self._streams == 2:
+            self.layer.states = new
+        elif not self._empty:
+            for states, index, state in self._stored():
+                more = new.conv_states if states is self._own.conv_states else new.recurrent_states
+                parts = zip(state.chunk(self._streams), more[index].chunk(self._streams), strict=True)
+                states[index] = torch.cat([each for part in parts for each in part])
+        self._empty = False
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Let all rows but these leave; those that stay get the first places, in this order."""
+        for states, index, state in self._stored():
+            states[index] = torch.cat([stream[list(rows)] for stream in state.chunk(self._streams)])
+
+    @property
+    def _own(self) -> LinearAttentionLayer:
+        own: LinearAttentionLayer = self.layer.states if self._streams == 2 else self.layer
+        return own
+
+    def _stored(self) -> list[tuple[dict[int, Any], int, Tensor]]:
+        """Return each state, and where it is stored."""
+        kinds: Any = (self._own.conv_states, self._own.recurrent_states)
+        return [(states, index, state) for states in kinds for index, state in states.items() if state is not None]
 
 
 def _grown(stored: Tensor, rows: int, columns: int) -> Tensor:

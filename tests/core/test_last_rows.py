@@ -57,7 +57,7 @@ def test_all_rows_get_keys_and_the_last_ones_all_else(family: tiny.Tiny, monkeyp
         rows_of(**parts(layers[-1])) as last,
         rows_of(**parts(layers[-2])) as before,
     ):
-        family.model(**family.inputs)
+        family.model(**family.inputs, use_cache=False)  # with a cache, layers that share keys leave out more
     prompt = family.inputs["input_ids"].shape[1]
     text = prompt - int(family.image.sum())
     late = layers[-2] in list(family.model.get_decoder().layers)[-3:]
@@ -72,6 +72,40 @@ def test_all_rows_get_keys_and_the_last_ones_all_else(family: tiny.Tiny, monkeyp
     assert set(queries[-2:]) <= {1, heads}
     if late:
         assert set(queries[-4:-2]) == {prompt, text}
+
+
+@pytest.mark.parametrize(
+    "k", [1, 2, 3, 5]
+)  # layers 4 and 5 of 6 share: the fork is behind their first one, at it, before
+def test_layers_that_share_keys_run_the_last_rows_only(k: int):
+    case = tiny.gemma4("E4B")
+    layers = case.model.get_decoder().layers
+    with (
+        attach(case.model, SiraConfig(k=k)),
+        rows_of(**{str(index): layer.mlp for index, layer in enumerate(layers)}) as seen,
+    ):
+        found = case.model.generate(**case.inputs, max_new_tokens=3, do_sample=False, eos_token_id=None)
+    prompt, text = case.inputs["input_ids"].shape[1], int((~case.image).sum())
+    both = {index: index >= 6 - k for index in range(6)}
+    assert seen == {
+        str(index): [(2 if both[index] else 1) if index > 3 else prompt + text * both[index], *[1 + both[index]] * 2]
+        for index in range(6)
+    }
+    with attach(case.model, SiraConfig(k=k)):
+        whole = case.model.generate(
+            **case.inputs, max_new_tokens=3, do_sample=False, eos_token_id=None, use_cache=False
+        )
+    assert found.tolist() == whole.tolist()
+
+
+def test_layers_that_share_keys_run_all_rows_where_their_outputs_are_asked_for():
+    case = tiny.gemma4("E4B")
+    with torch.no_grad(), attach(case.model, SiraConfig(k=3)):
+        recorded = case.model(**case.inputs, use_cache=True, output_hidden_states=True)
+        plain = case.model(**case.inputs, use_cache=True)
+    prompt, text = case.inputs["input_ids"].shape[1], int((~case.image).sum())
+    assert [hidden.shape[1] for hidden in recorded.hidden_states[4:-1]] == [prompt + text] * 2
+    torch.testing.assert_close(recorded.logits, plain.logits, atol=1e-5, rtol=1e-5)
 
 
 def test_steps_lose_no_row(llava: tiny.Tiny):

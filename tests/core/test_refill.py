@@ -76,7 +76,7 @@ def alone(model, prompt, length: int, config: SiraConfig | None):
 
 
 @pytest.mark.parametrize(("config", "group"), [(None, 2), (SiraConfig(k=3), 1), (SiraConfig(k=1), 2)])
-@pytest.mark.parametrize("name", tiny.COLUMNS)
+@pytest.mark.parametrize("name", tiny.FAMILIES)
 def test_every_text_is_what_it_is_alone(name, config, group):
     case = case_of(name)
     prompts = family_prompts(name, case, len(LENGTHS))
@@ -87,10 +87,21 @@ def test_every_text_is_what_it_is_alone(name, config, group):
         torch.testing.assert_close(torch.stack(logits[row]), torch.stack(steps), atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize("k", [2, 5])
+def test_texts_whose_late_layers_begin_where_keys_are_shared_or_long_before(k):
+    case = case_of("Gemma 4 E")
+    prompts = family_prompts("Gemma 4 E", case, len(LENGTHS))
+    tokens, logits = refilled(case.model, prompts, SiraConfig(k=k), 2)
+    for row, prompt in enumerate(prompts):
+        expected, steps = alone(case.model, prompt, LENGTHS[row], SiraConfig(k=k))
+        assert tokens[row] == expected, row
+        torch.testing.assert_close(torch.stack(logits[row]), torch.stack(steps), atol=2e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", tiny.NO_COLUMNS)
-def test_rows_without_columns_are_refused(name):
+def test_compiled_steps_of_rows_without_columns_are_refused(name):
     with pytest.raises(UnsupportedModelError, match=tiny.NO_COLUMNS[name]):
-        RowBatch(case_of(name).model)
+        RowBatch(case_of(name).model, compile_config=CompileConfig())
 
 
 def test_texts_may_outgrow_the_room_that_their_prompts_had():
