@@ -145,8 +145,8 @@ class Fork:
     def hooks(self) -> Iterator[Removable]:
         """Put the hooks on, one after the other, and yield what removes each."""
         yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
-        for layer in self._sharing if self._drops_rows else ():
-            yield self._layers[layer].register_forward_pre_hook(self.drop_rows, with_kwargs=True)
+        for index in self._sharing if self._drops_rows else ():
+            yield self._layers[index].register_forward_pre_hook(self.drop_rows, with_kwargs=True)
         yield self.late_layers[0].register_forward_pre_hook(self.fork_streams, with_kwargs=True)
         yield from features_of_late_layers(self._decoder, self._layers, self.boundary, self.running)
         for layer in self.late_layers:

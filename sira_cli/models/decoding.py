@@ -12,10 +12,8 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Fork
 from sira_cli.core.forward_pass import Step
-from sira_cli.core.mixers import all_columns
 from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
@@ -122,7 +120,7 @@ class DecodingModel:
     @property
     def refills(self) -> bool:
         """Whether the next picture can take the place of a text that has ended (`models/refilling.py`)."""
-        return refills(self.decoder, self.preset, self.model)
+        return refills(self.decoder, self.preset)
 
     def picture_seeds(self, image_hashes: Sequence[str]) -> list[int]:
         """Return the seed of each picture's noise, for methods that change the picture."""
@@ -349,8 +347,7 @@ class DecodingModel:
             raise SettingsError("with several beams a step belongs to no single text: leave out `num_beams=`")
 
 
-def refills(method: Method, preset: Preset, model: Any) -> bool:
-    """Return whether texts of a method under these settings can take one another's places in a model's batch."""
+def refills(method: Method, preset: Preset) -> bool:
+    """Return whether texts of a method under these settings can take one another's places in a batch."""
     settings = preset.generation
-    able = Ability.REFILLED_SLOTS in method.abilities and all_columns(find_backbone(model).mixers)
-    return able and settings.num_beams == 1 and settings.on_loop != "retry"
+    return Ability.REFILLED_SLOTS in method.abilities and settings.num_beams == 1 and settings.on_loop != "retry"

@@ -18,6 +18,7 @@ import torch
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from sira_cli.core.cache import ROOM, RoomyLayer
+from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.core.static_cache import CF_ROWS
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.compiled import CACHE_ROWS
@@ -46,6 +47,7 @@ class StreamLayer:
         slides: whether columns that the window has left are dropped.
         room: columns that are allocated and not in use, at most.
         fork: whether it is the CF stream of a fork.
+        state: whether it is a recurrent layer's, one column that each token replaces.
     """
 
     column_bytes: int
@@ -54,9 +56,12 @@ class StreamLayer:
     slides: bool = False
     room: int = 0
     fork: bool = False
+    state: bool = False
 
     def growing(self, new_tokens: int) -> int:
         """Return the most bytes of a cache that `generate` lets grow by so many tokens."""
+        if self.state:
+            return self.column_bytes
         columns = self.columns + new_tokens
         return self.column_bytes * (min(columns, self.window) if self.slides else columns + self.room)
 
@@ -67,6 +72,8 @@ class StreamLayer:
             prompt: tokens of the prompt.
             new_tokens: tokens of the text.
         """
+        if self.state:
+            return self.column_bytes
         columns = prompt if self.slides else self.columns
         return self.column_bytes * (columns + new_tokens + ROOM)
 
@@ -93,11 +100,13 @@ def stream_layers(cache: DynamicCache, windows: Sequence[int]) -> list[StreamLay
     found = []
     layers: list[Any] = list(cache.layers)
     for layer, window in zip(layers, windows or [0] * len(layers), strict=True):
+        if isinstance(layer, LateStateLayer):
+            layer = layer.states  # of both streams
         for stream, fork in ((layer, False), (getattr(layer, "cf", None), True)):
             if isinstance(stream, LinearAttentionLayer):
                 states = [*stream.conv_states.values(), *stream.recurrent_states.values()]
                 size = sum(state.nbytes for state in states if state is not None)
-                found.append(StreamLayer(size, 1, 1, slides=True, fork=fork))  # a state is a column that is replaced
+                found.append(StreamLayer(size, 1, state=True))
             elif stream is not None and stream.keys is not None and stream.keys.numel():
                 columns, indexer = stream.keys.shape[-2], getattr(stream, "indexer_keys", None)
                 extra = 0 if indexer is None else indexer.nbytes

@@ -22,7 +22,7 @@ from sira_cli import Preset, load
 from sira_cli.analysis.bench import random_models
 from sira_cli.core import reference
 from sira_cli.models import presets
-from sira_cli.models.inspection import inspect_model
+from sira_cli.models.inspection import check_structure, inspect_model
 from sira_cli.models.processors import chat_inputs, load_processor
 from tests.support import layouts
 from tests.support.tiny_parts import TinyPrompt
@@ -131,6 +131,7 @@ def test_sizes_without_a_layout(name, tmp_path):
     known = SIZES[name]
     config = known.get("config") or random_models.read(name)["config"]
     (tmp_path / "config.json").write_text(json.dumps(config))
+    assert check_structure(tmp_path, presets.find(name)) is not None
     in_model = round(inspect_model(str(tmp_path)).gigabytes * 1e9 / 2)
     stored = in_model + layouts.beside(config, known["beside"]) if "beside" in known else in_model
     assert stored == known.get("stored", stored)  # to the last number

@@ -20,6 +20,7 @@ from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.memory import PictureMemory, free_memory, measure_picture, most_pictures
 from sira_cli.models.peak import peak_memory
+from tests.support.checkpoints import write_qwen
 from tests.support.checkpoints_other import WRITERS
 
 STEPS = 70  # more than a cache's room
@@ -27,14 +28,16 @@ IMAGE = Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3
 
 
 def stored(cache: Any) -> int:
-    """Bytes of the memory behind a cache's keys and values, each once, with room that is not in use yet."""
+    """Bytes of the memory behind a cache's keys, values and states, each once, with room that is not in use yet."""
     storages = {}
     layers = [
         stream for layer in cache.layers for stream in (layer, getattr(layer, "cf", None), getattr(layer, "full", None))
     ]
-    for tensor in (
-        getattr(stream, name, None) for stream in layers if stream is not None for name in ("keys", "values")
-    ):
+    tensors = [getattr(stream, name, None) for stream in layers if stream is not None for name in ("keys", "values")]
+    for layer in cache.layers:
+        states = getattr(layer, "states", layer)  # of both streams
+        tensors += [*getattr(states, "conv_states", {}).values(), *getattr(states, "recurrent_states", {}).values()]
+    for tensor in tensors:
         if isinstance(tensor, torch.Tensor):
             storage = tensor.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
@@ -76,6 +79,8 @@ def loaded(tmp_path_factory, llava_folder) -> Any:
     def under(family: str, method: str, **settings: Any) -> Lvlm:
         if family not in made:
             folder = llava_folder
+            if family == "Qwen3.5":
+                folder = write_qwen(tmp_path_factory.mktemp("checkpoint") / family, "3.5")
             if family in WRITERS:
                 folder = WRITERS[family](tmp_path_factory.mktemp("checkpoint") / family)
             made[family] = load(folder, dtype="float32", max_new_tokens=STEPS)
@@ -97,6 +102,8 @@ def loaded(tmp_path_factory, llava_folder) -> Any:
         ("llava", "sid", {}),
         ("Gemma 3", "sira", {}),  # sliding windows
         ("Gemma 3", "greedy", {}),
+        ("Qwen3.5", "sira", {}),  # recurrent states
+        ("Qwen3.5", "greedy", {}),
     ],
 )
 def test_a_text_takes_what_its_caches_take_at_its_end(family, method, settings, loaded):
@@ -107,7 +114,7 @@ def test_a_text_takes_what_its_caches_take_at_its_end(family, method, settings, 
     assert taken <= found <= taken * (columns + ROOM) / (columns - 1)
 
 
-@pytest.mark.parametrize("family", ["llava", "Gemma 3"])
+@pytest.mark.parametrize("family", ["llava", "Gemma 3", "Qwen3.5"])
 def test_refilled_slots_keep_what_a_window_has_left(family, loaded):
     lvlm = loaded(family, "sira")
     found = 2 * (measure_picture(lvlm, inputs_of(lvlm, 1), refilled=True).text - logits(lvlm))

@@ -64,12 +64,11 @@ def load_shape(name: str, method: Method, device: str = "auto", *, layers: int |
         preset = preset.model_copy(update={"name": f"{name} with {layers} of {of} layers"})
     preset.sira_config.layers_after_fork(shape["config"]["text_config"]["num_hidden_layers"])  # before it takes memory
     dtype = torch.bfloat16 if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
-    attention = preset.load.attn_implementation
     model = random_model(
         shape,
         dtype=dtype,
         device=torch.device(pick_device(device)),
-        attention="sdpa" if attention == "auto" else attention,
+        attention=preset.load.attention,
     )
     return Lvlm(model, make_processor(shape, preset.image), preset, method, "random", None)
 
@@ -94,7 +93,7 @@ def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
     return {**shape, "config": {**shape["config"], "text_config": text | cut}}
 
 
-def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.device, attention: str) -> Any:
+def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.device, attention: str | None) -> Any:
     """Make the model, ready to generate."""
     config = AutoConfig.for_model(**shape["config"])
     with no_init_weights(), device:

@@ -119,7 +119,7 @@ def structure_of(model: Any, preset: Preset, tested: bool) -> tuple[str, list[st
 
 def _can(ability: Ability, model: Any, preset: Preset) -> bool:
     if ability == Ability.REFILLED_SLOTS:
-        return refills(find("sira"), preset, model)
+        return refills(find("sira"), preset)
     if ability != Ability.COMPILED_STEPS:
         return True
     try:
