@@ -4,10 +4,13 @@
     question 2   the same pixels         -> features -> decoder
 
 Two pictures are the same if every number that the encoder gets is. So a picture that a method changes is another one.
+Of the families it is known which part of what an encoder gets is one picture; of other types that equal the reference,
+only pictures that are asked about one at a time are kept.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import inspect
@@ -19,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sira_cli.core.families import FAMILIES
+from sira_cli.core.families import FAMILIES, TESTED
 
 MOST = 4  # pictures; some methods encode each of them twice, the second time changed
 
@@ -35,15 +38,16 @@ class EncodedPictures:
     def used_by(self, model: Any, pictures: int) -> Iterator[None]:
         """Let `model` encode no picture inside this context whose features are here.
 
-        Nothing is kept of models outside `FAMILIES`: their encoders may give something else.
+        Nothing is kept of types outside `TESTED`.
 
         Args:
             model: a Hugging Face LVLM. Its method that encodes pictures is covered for the time being.
             pictures: how many a batch holds.
         """
         body = model.base_model
-        known = any(family.model_type == model.config.model_type for family in FAMILIES)
-        if not known or "get_image_features" in vars(body):
+        kind = model.config.model_type
+        parted = any(family.model_type == kind for family in FAMILIES)
+        if kind not in TESTED or "get_image_features" in vars(body) or not hasattr(body, "get_image_features"):
             yield
             return
         encode = body.get_image_features
@@ -53,13 +57,23 @@ class EncodedPictures:
         def features(*args: Any, **kwargs: Any) -> Any:
             given = dict(signature.bind(*args, **kwargs).arguments)
             given |= given.pop("kwargs", {})
-            return self._features(encode, given, pictures)
+            return self._features(encode, given, pictures) if parted else self._whole(encode, given, pictures)
 
         body.get_image_features = features
         try:
             yield
         finally:
             del body.get_image_features
+
+    def _whole(self, encode: Any, given: Mapping[str, Any], pictures: int) -> Any:
+        """Keep all that an encoder returns, for all that it gets."""
+        plain = all(value is None or isinstance(value, Tensor | bool | int | float | str) for value in given.values())
+        if pictures > 1 or not plain:
+            return encode(**given)
+        name = _digest(given)
+        if name not in self._kept:
+            self._keep(name, encode(**given))
+        return copy.deepcopy(self._get(name))  # a model may change what it gets
 
     def _features(self, encode: Any, given: Mapping[str, Any], pictures: int) -> Any:
         if not isinstance(given.get("pixel_values"), Tensor):
@@ -80,10 +94,13 @@ class EncodedPictures:
 
     def _encoded(self, encode: Any, name: str, given: Mapping[str, Any]) -> Any:
         if name not in self._kept:
-            self._kept[name] = _joined([encode(**given)])
-            if len(self._kept) > MOST:
-                self._kept.popitem(last=False)
+            self._keep(name, _joined([encode(**given)]))
         return self._get(name)
+
+    def _keep(self, name: str, features: Any) -> None:
+        self._kept[name] = features
+        if len(self._kept) > MOST:
+            self._kept.popitem(last=False)
 
     def _get(self, name: str) -> Any:
         self._kept.move_to_end(name)

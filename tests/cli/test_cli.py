@@ -207,9 +207,12 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
 def test_presets_commands(sira, tmp_path, llava_folder):
     code, out, err = sira("presets", "list")
     assert (code, err) == (0, "sira: memory: the weights and 15 % more, for one picture at a time\n")
-    header, *rows = (line.split() for line in out.splitlines())
-    assert header == ["preset", "K", "download", "memory", "model"]
-    assert [row[0] for row in rows] == sorted(presets.available())
+    header, *lines = out.splitlines()
+    assert header.split() == ["preset", "K", "download", "memory", "model"]
+    families = [line.strip() for line in lines if not line.startswith(" ")]
+    assert families == ["bundled", "Gemma", "GLM", "InternVL", "LLaVA", "Molmo", "Qwen", "SmolVLM"]
+    rows = [line.split() for line in lines if line.startswith(" ")]
+    assert sorted(row[0] for row in rows) == sorted(presets.available())
     assert rows[0][:4] == ["demo", "7", "none", "bundled"]
     llava = next(row for row in rows if row[0] == "llava-1.5-7b")
     assert llava[:7] == ["llava-1.5-7b", "16", "14.1", "GB", "17", "GB", "llava-hf/llava-1.5-7b-hf"]
@@ -228,7 +231,18 @@ def test_presets_commands(sira, tmp_path, llava_folder):
     assert err == f"sira: {mine}: unknown key `sira.alpa`; did you mean `alpha`?\n"
 
 
-@pytest.mark.parametrize("columns", [60, 100])
+def test_presets_without_a_family_come_last(sira, tmp_path):
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "aaa.yaml").write_text("model: a/b\n")
+    (tmp_path / "presets" / "bbb.yaml").write_text("model: a/b\nfamily: Gemma\n")
+    lines = sira("presets", "list", home=tmp_path)[1].splitlines()
+    assert [line.split()[0] for line in lines[-2:]] == ["others", "aaa"]
+    assert lines[1].strip() == "bundled"
+    gemma = lines[lines.index(next(line for line in lines if line.startswith("Gemma"))) + 1]
+    assert gemma.split()[0] == "bbb"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
 def test_the_list_of_presets_fits_a_narrow_terminal(columns, home):
     rows = b"".join(on_terminal("presets", "list", SIRA_HOME=home, COLUMNS=columns, TERM="xterm")).decode().splitlines()
     assert max(map(len, rows)) <= columns
@@ -248,7 +262,7 @@ def test_a_bad_preset_does_not_hide_the_others(sira, tmp_path, monkeypatch):
     (tmp_path / "presets/bad.yaml").write_text("modle: x")
     code, out, err = sira("presets", "list", home=tmp_path)
     assert code == 0
-    assert len(out.splitlines()) == 1 + len(list(presets.SHIPPED.glob("*.yaml")))
+    assert sum(line.startswith(" ") for line in out.splitlines()) == len(list(presets.SHIPPED.glob("*.yaml")))
     assert "bad.yaml: `model` is missing" in err
 
 

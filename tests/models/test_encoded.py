@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from sira_cli.models.encoded import MOST, EncodedPictures
-from tests.support import tiny
+from tests.support import census, tiny
 from tests.support.helpers import generate_sira, left_pad
 from tests.support.prompts import qwen_prompts
 
@@ -68,6 +69,31 @@ def test_a_batch_encodes_each_picture_once(family: tiny.Tiny):
             alone, expected = generate_sira(family.model, inputs, max_new_tokens=3)
             assert tokens[row].tolist() == alone[0].tolist()
             torch.testing.assert_close(logits(steps)[:, row], logits(expected)[:, 0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["aria", "gemma4_unified", "glm4v", "llava_onevision", "molmo2", "qwen3_vl_moe"])
+def test_other_types_keep_a_picture_too(kind: str, monkeypatch: pytest.MonkeyPatch):
+    case, encoded, runs = census.case_of(kind), EncodedPictures(), []
+    body = type(case.model.base_model)
+    encode = body.get_image_features
+    monkeypatch.setattr(
+        body,
+        "get_image_features",
+        functools.wraps(encode)(lambda *args, **more: runs.append(1) or encode(*args, **more)),
+    )
+    for number, picture in enumerate((0, 0, 1, 0)):
+        name = next(name for name in ("pixel_values", "images") if name in case.inputs)
+        value = case.inputs[name]
+        inputs = {**case.inputs, name: value if picture == 0 else value.flip(-1)}
+        expected = generate_sira(case.model, inputs, max_new_tokens=3)
+        runs.clear()
+        with encoded.used_by(case.model, 1):
+            found = generate_sira(case.model, inputs, max_new_tokens=3)
+        assert len(runs) == (number in (0, 2))
+        assert torch.equal(logits(found[1]), logits(expected[1]))
+    with encoded.used_by(case.model, 2):  # a batch: which part is a picture is not known
+        generate_sira(case.model, case.inputs, max_new_tokens=1)
+    assert len(runs) == 1
 
 
 def test_pictures_of_any_size():
