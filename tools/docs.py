@@ -12,17 +12,24 @@ from typing import Any
 
 from sira_cli.analysis.bench.figures import BenchReport, Measure
 from sira_cli.analysis.bench.throughput import ThroughputReport
+from sira_cli.analysis.proof.seen import can
 from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.cli import bench
 from sira_cli.cli.presets import shown_k
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.cli.throughput import print_throughput
 from sira_cli.core.census import EXACT, REFUSED, STANDS_IN, UNSETTLED
-from sira_cli.core.families import FAMILIES, TESTED
+from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections
+from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
+from sira_cli.errors import UnsupportedModelError
 from sira_cli.methods import METHODS
-from sira_cli.methods.base import Ability
+from sira_cli.methods.base import Ability, Method
+from sira_cli.methods.calibrated import Calibrated
 from sira_cli.models import presets
+from sira_cli.models.preset import Preset
+from tests.support import tiny
+from tests.support.layouts import released_model
 from tools import chosen, comparison, verified
 from tools.support import shipped
 from tools.word_scores import doubt_table, from_json, words_table
@@ -41,6 +48,34 @@ def families_table() -> str:
     rows = ["| family | `model_type` | for example | note |", "|---|---|---|---|"]
     rows += [f"| {row.name} | `{row.model_type}` | `{row.example}` | {row.note} |" for row in FAMILIES]
     return "\n".join(rows)
+
+
+def abilities_table() -> str:
+    """Return what works on which family: asked of its released configuration, without weights, or of a tiny model."""
+    rows = ["| family | refilled slots | `--compile` | picture's rows | refused methods |", "|---|---|---|---|---|"]
+    for family in FAMILIES:
+        model = released_model(family.example) or tiny.FAMILIES[family.name]().model
+        preset = Preset(model=family.example)
+        slots, steps = (
+            "yes" if can(ability, model, preset) else "refused"
+            for ability in (Ability.REFILLED_SLOTS, Ability.COMPILED_STEPS)
+        )
+        anew = model.config.model_type in BIDIRECTIONAL or any(each.recurrent for each in find_backbone(model).mixers)
+        refused = ", ".join(f"`{name}`" for name, method in METHODS.items() if _is_refused(method, model, preset))
+        rows.append(f"| {family.name} | {slots} | {steps} | {'anew' if anew else 'kept'} | {refused} |")
+    return "\n".join(rows)
+
+
+def _is_refused(method: Method, model: Any, preset: Preset) -> bool:
+    """Return whether the structure of a model is one that a method cannot decode, calibrated or not."""
+    try:
+        if isinstance(method, Calibrated):
+            output_projections(model)
+        else:
+            method.check_model(model, preset.sira_config)
+    except UnsupportedModelError:
+        return True
+    return False
 
 
 def census() -> str:

@@ -262,25 +262,28 @@ def check_static_cache(model: Any) -> None:
     check_columns(model, "cache_implementation and compile")
 
 
-def check_columns(model: Any, feature: str) -> None:
+def check_columns(model: Any, feature: str, *, states: bool = False) -> None:
     """Check that each layer of `model` is attention with keys and values of its own.
 
     Args:
         model: one that `find_backbone` takes.
         feature: needs that, for the message.
+        states: whether layers with a recurrent state, and those that share keys and values, will do as well.
 
     Raises:
-        UnsupportedModelError: some layers have a recurrent state instead, share keys and values, or have chunks.
+        UnsupportedModelError: some layers are of another kind.
     """
     mixers = find_backbone(model).mixers
     if all_columns(mixers):
         return
-    if any(mixer.recurrent for mixer in mixers):
-        reason = "have a recurrent state instead"
-    elif any(mixer.indexed for mixer in mixers):
+    if any(mixer.indexed for mixer in mixers):
         reason = "keep an indexer's as well"
     elif any(mixer.chunked for mixer in mixers):
         reason = "attend within chunks"
+    elif states:
+        return
+    elif any(mixer.recurrent for mixer in mixers):
+        reason = "have a recurrent state instead"
     else:
         reason = "share the keys of earlier ones"
     raise UnsupportedModelError(

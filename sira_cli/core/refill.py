@@ -37,10 +37,12 @@ class RowBatch:
                 rows join than `rows`, and no longer texts than the first ones may become.
 
         Raises:
-            UnsupportedModelError: steps are to be compiled, and some of its layers have a recurrent state, or share
-                keys and values.
+            UnsupportedModelError: some layers attend within chunks or have an indexer; or, with compiled steps, have a
+                recurrent state, or share keys and values.
         """
-        if compile_config is not None:
+        if compile_config is None:
+            check_columns(model, "rows that come and go", states=True)
+        else:
             check_columns(model, "compiled steps of rows that come and go")
         self._model = model
         self._rows = 0 if compile_config is None else rows

@@ -13,13 +13,11 @@ from __future__ import annotations
 import json
 
 import pytest
-import yaml
 from PIL import Image
 from skimage import data
 from transformers import AutoConfig, GenerationConfig
 
 from sira_cli import Preset, load
-from sira_cli.analysis.bench import random_models
 from sira_cli.core import reference
 from sira_cli.models import presets
 from sira_cli.models.inspection import check_structure, inspect_model
@@ -67,7 +65,6 @@ GIGABYTES = {
     "joycaption-beta-one": 17.0,
     "smolvlm2-2.2b": 9.0,
 }
-SIZES = yaml.safe_load((layouts.FILES.parent / "sizes.yaml").read_text(encoding="utf-8"))
 # Pictures with few tiles for those that cut them up.
 STRIPS = ("llava-next-mistral-7b", "smolvlm2-2.2b")
 
@@ -75,8 +72,8 @@ STRIPS = ("llava-next-mistral-7b", "smolvlm2-2.2b")
 def test_every_preset_has_its_layout_or_its_sizes():
     """All but Molmo2, in whose repository the precision of the weights was not looked up."""
     known = {presets.find(name).model for name in presets.available()} - {presets.BUNDLED, "allenai/Molmo2-8B"}
-    assert {presets.find(name).model for name in (*layouts.NAMES, *SIZES)} == known
-    assert not {*layouts.NAMES} & {*SIZES}
+    assert {presets.find(name).model for name in (*layouts.NAMES, *layouts.SIZES)} == known
+    assert not {*layouts.NAMES} & {*layouts.SIZES}
 
 
 @pytest.mark.parametrize("name", layouts.NAMES)
@@ -126,10 +123,9 @@ def test_sizes(name, tmp_path):
     assert round(facts.gigabytes, 1) == presets.find(name).download_gb == GIGABYTES[name]
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", layouts.SIZES)
 def test_sizes_without_a_layout(name, tmp_path):
-    known = SIZES[name]
-    config = known.get("config") or random_models.read(name)["config"]
+    known, config = layouts.SIZES[name], layouts.released_config(presets.find(name).model)
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert check_structure(tmp_path, presets.find(name)) is not None
     in_model = round(inspect_model(str(tmp_path)).gigabytes * 1e9 / 2)

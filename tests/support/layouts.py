@@ -18,9 +18,12 @@ import yaml
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForImageTextToText
 
+from sira_cli.analysis.bench import random_models, shape_names
+from sira_cli.models import presets
 from tests.support.checkpoints_other import silent, write_tokenizer
 
 FILES = Path(__file__).parents[1] / "data" / "layouts"
+SIZES: dict[str, Any] = yaml.safe_load((FILES.parent / "sizes.yaml").read_text(encoding="utf-8"))
 NAMES = sorted(path.stem for path in FILES.glob("*.yaml"))
 SHARDS = 3
 GAIN = 2.0  # of each matrix
@@ -74,6 +77,26 @@ def write_config(name: str, folder: Path) -> Path:
     folder.mkdir(parents=True)
     _write(folder / "config.json", layout_of(name)["files"]["config.json"])
     return folder
+
+
+def released_config(model: str) -> dict[str, Any] | None:
+    """Return the config.json of a model id, as far as it decides the structure; None: it is not known here."""
+    for name, path in presets.available().items():
+        if presets.read(path).model == model:
+            if name in NAMES:
+                return dict(layout_of(name)["files"]["config.json"])
+            known = SIZES.get(name, {}).get("config")
+            return known or (random_models.read(name)["config"] if name in shape_names() else None)
+    return None
+
+
+def released_model(model: str) -> Any:
+    """Return the model of a released configuration, without weights; None: it is not known here."""
+    config = released_config(model)
+    if config is None:
+        return None
+    with torch.device("meta"):
+        return AutoModelForImageTextToText.from_config(AutoConfig.for_model(**config))
 
 
 def beside(config: dict[str, Any], what: str) -> int:

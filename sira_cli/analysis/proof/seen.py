@@ -112,12 +112,13 @@ def structure_of(model: Any, preset: Preset, tested: bool) -> tuple[str, list[st
     known = f"{kind} ({' or '.join(names)})" if names else kind
     family = known if tested else f"{kind}: {untested(model)}"
     sira = find("sira")
-    able = [str(ability) for ability in Ability if ability in sira.abilities and _can(ability, model, preset)]
+    able = [str(ability) for ability in Ability if ability in sira.abilities and can(ability, model, preset)]
     methods = [f"method {name}" for name, method in METHODS.items() if name != "sira" and _runs(method, model, preset)]
     return family, [*able, *methods]
 
 
-def _can(ability: Ability, model: Any, preset: Preset) -> bool:
+def can(ability: Ability, model: Any, preset: Preset) -> bool:
+    """Return whether SIRA has an ability, one of those that it declares, on a model of this structure."""
     if ability == Ability.REFILLED_SLOTS:
         return refills(find("sira"), preset)
     if ability != Ability.COMPILED_STEPS:
