@@ -140,7 +140,7 @@ class LateLayer(RoomyLayer):
 class LateSharedLayer(DummyLayer):
     """A late layer that reads another one's keys and values, and has none of its own. `own` as for `LateLayer`."""
 
-    def __init__(self, own: DynamicLayer | DummyLayer, streams: Streams | RowStreams) -> None:
+    def __init__(self, own: DynamicLayer | DummyLayer, streams: Streams) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
         self.own, self.streams = own, streams
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.census import EXACT, REFUSED, UNSETTLED
-from sira_cli.core.mixers import Mixer, all_columns, arguments, find_mixers
+from sira_cli.core.mixers import Mixer, all_columns, arguments, find_mixers, movable_rows
 from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SettingsError, UnsupportedModelError
 
@@ -274,14 +274,12 @@ def check_columns(model: Any, feature: str, *, states: bool = False) -> None:
         UnsupportedModelError: some layers are of another kind.
     """
     mixers = find_backbone(model).mixers
-    if all_columns(mixers):
+    if all_columns(mixers) or (states and movable_rows(mixers)):
         return
     if any(mixer.indexed for mixer in mixers):
         reason = "keep an indexer's as well"
     elif any(mixer.chunked for mixer in mixers):
         reason = "attend within chunks"
-    elif states:
-        return
     elif any(mixer.recurrent for mixer in mixers):
         reason = "have a recurrent state instead"
     else:

@@ -55,7 +55,8 @@ class RowCache(Cache):
                 self._states[index] = RowStates(layer, streams)
                 layers.append(self._states[index].layer)
             elif not _has_columns(layer):
-                layers.append(LateSharedLayer(layer.own, streams) if streams and hasattr(layer, "own") else layer)
+                is_late = streams is not None and isinstance(layer, LateSharedLayer)
+                layers.append(LateSharedLayer(layer.own, streams) if is_late else layer)  # type: ignore[arg-type]
             else:
                 is_late = streams is not None and isinstance(layer, LateLayer)
                 self._rows[index] = LateRowLayer(streams, layer) if is_late else RowLayer(self.full, layer)  # type: ignore[arg-type]

@@ -12,8 +12,10 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Fork
 from sira_cli.core.forward_pass import Step
+from sira_cli.core.mixers import movable_rows
 from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
@@ -120,7 +122,7 @@ class DecodingModel:
     @property
     def refills(self) -> bool:
         """Whether the next picture can take the place of a text that has ended (`models/refilling.py`)."""
-        return refills(self.decoder, self.preset)
+        return refills(self.decoder, self.preset, self.model)
 
     def picture_seeds(self, image_hashes: Sequence[str]) -> list[int]:
         """Return the seed of each picture's noise, for methods that change the picture."""
@@ -347,7 +349,8 @@ class DecodingModel:
             raise SettingsError("with several beams a step belongs to no single text: leave out `num_beams=`")
 
 
-def refills(method: Method, preset: Preset) -> bool:
-    """Return whether texts of a method under these settings can take one another's places in a batch."""
+def refills(method: Method, preset: Preset, model: Any) -> bool:
+    """Return whether texts of a method under these settings can take one another's places in a model's batch."""
     settings = preset.generation
-    return Ability.REFILLED_SLOTS in method.abilities and settings.num_beams == 1 and settings.on_loop != "retry"
+    able = Ability.REFILLED_SLOTS in method.abilities and movable_rows(find_backbone(model).mixers)
+    return able and settings.num_beams == 1 and settings.on_loop != "retry"

@@ -234,7 +234,7 @@ class Server:
             top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
             words=chat.sira.words,
             verify=chat.sira.look(),
-            slots=refills(method, preset),
+            slots=refills(method, preset, self._lvlm.model),
             tell=tell,
             trace=[] if trace else None,
         )

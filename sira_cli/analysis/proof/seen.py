@@ -120,7 +120,7 @@ def structure_of(model: Any, preset: Preset, tested: bool) -> tuple[str, list[st
 def can(ability: Ability, model: Any, preset: Preset) -> bool:
     """Return whether SIRA has an ability, one of those that it declares, on a model of this structure."""
     if ability == Ability.REFILLED_SLOTS:
-        return refills(find("sira"), preset)
+        return refills(find("sira"), preset, model)
     if ability != Ability.COMPILED_STEPS:
         return True
     try:
