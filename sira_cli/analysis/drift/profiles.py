@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from sira_cli._version import __version__
 from sira_cli.analysis.drift.measure import REFERENCES, Divergence
+from sira_cli.analysis.provenance import Provenance
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.perturb import Perturbations
 
@@ -66,7 +65,7 @@ class FailedFile:
 
 
 @dataclass(frozen=True)
-class DriftReport:
+class DriftReport(Provenance):
     """What was measured, and the settings that decided it.
 
     Attributes:
@@ -76,11 +75,6 @@ class DriftReport:
         references: a profile for each of `REFERENCES`.
     """
 
-    preset: str
-    model: str
-    revision: str
-    quantization: str | None
-    dtype: str
     prompt: str
     k: int
     layers: int
@@ -102,11 +96,7 @@ class DriftReport:
         """Make the report of what `measure_drift` returned for at least one picture."""
         boundary = lvlm.layers - lvlm.k
         return cls(
-            preset=lvlm.preset.name,
-            model=lvlm.preset.model,
-            revision=lvlm.revision,
-            quantization=lvlm.quantization,
-            dtype=lvlm.dtype,
+            **cls.fields_of(lvlm),
             prompt=prompt,
             k=lvlm.k,
             layers=lvlm.layers,
@@ -119,5 +109,4 @@ class DriftReport:
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.drift/1`."""
-        record = {"schema": "sira.drift/1", **asdict(self), "sira_version": __version__}
-        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+        return self.as_json("sira.drift/1")

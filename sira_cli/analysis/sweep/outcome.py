@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from sira_cli._version import __version__
+from sira_cli.analysis.provenance import Provenance
 from sira_cli.analysis.sweep import best
 from sira_cli.analysis.sweep.cells import GREEDY, Cell, Grid
 from sira_cli.analysis.sweep.grid import FailedPicture, answer_unit, caption_unit
@@ -41,7 +40,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class SweepReport:
+class SweepReport(Provenance):
     """What was measured, and the settings that decided it.
 
     Attributes:
@@ -55,11 +54,6 @@ class SweepReport:
         rows: greedy's first, then by K and alpha.
     """
 
-    preset: str
-    model: str
-    revision: str
-    quantization: str | None
-    dtype: str
     layers: int
     splits: tuple[str, ...]
     questions: int
@@ -117,11 +111,7 @@ class SweepReport:
         figures = {cell: row.figures for cell, row in zip(cells, rows, strict=True)}
         chosen = best.by_captions(figures) if captions else best.by_score(figures, f"mean {score}")
         return cls(
-            preset=lvlm.preset.name,
-            model=lvlm.preset.model,
-            revision=lvlm.revision,
-            quantization=lvlm.quantization,
-            dtype=lvlm.dtype,
+            **cls.fields_of(lvlm),
             layers=lvlm.layers,
             splits=questions.splits,
             questions=len(answered),
@@ -168,8 +158,7 @@ class SweepReport:
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.sweep/1`."""
-        record = {"schema": "sira.sweep/1", **asdict(self), "best": self.best._asdict(), "sira_version": __version__}
-        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+        return self.as_json("sira.sweep/1", best=self.best._asdict())
 
 
 def _figures(values: dict[str, Any]) -> dict[str, Figure]:

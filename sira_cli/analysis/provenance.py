@@ -1,0 +1,42 @@
+"""Which model a report is of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sira_cli._version import __version__
+from sira_cli.models.lvlm import Lvlm
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The model that was measured, as it was loaded. Reports of one model are subclasses."""
+
+    preset: str
+    model: str
+    revision: str
+    quantization: str | None
+    dtype: str
+
+    @staticmethod
+    def fields_of(lvlm: Lvlm) -> dict[str, Any]:
+        """Return the fields of a loaded model."""
+        return {
+            "preset": lvlm.preset.name,
+            "model": lvlm.preset.model,
+            "revision": lvlm.revision,
+            "quantization": lvlm.quantization,
+            "dtype": lvlm.dtype,
+        }
+
+    def as_json(self, schema: str, **changed: Any) -> str:
+        """Return the report as one JSON object, between its schema and sira's version.
+
+        Args:
+            schema: such as `sira.sweep/1`.
+            **changed: fields that JSON holds in another form.
+        """
+        record = {"schema": schema, **asdict(self), **changed, "sira_version": __version__}
+        return json.dumps(record, ensure_ascii=False, allow_nan=False)
