@@ -24,10 +24,10 @@ from sira_cli.demo.questions import caption_counts, held_out
 from sira_cli.demo.scene_report import CAPTION_FIGURES, SceneReport, markdown
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, render
 from sira_cli.eval.stats.tally import Tally
+from sira_cli.models.look.verify import Verify
+from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import hash_of
-from sira_cli.models.verify import Verify
-from sira_cli.models.verifying import VerifiedAnswers
 from tools.chosen import FOLDER
 from tools.cost import TIMED
 

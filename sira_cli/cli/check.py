@@ -31,7 +31,7 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.check.captions import Captions
-    from sira_cli.models.verify import Verify
+    from sira_cli.models.look.verify import Verify
 
 EXAMPLES = """
 sira check photos/
@@ -105,7 +105,7 @@ class LookOptions:
         if self.rounds is not None and self.fix != "rewrite":
             raise SettingsError("--rounds is for --fix rewrite")
         from sira_cli.language.noun_phrases import find_words
-        from sira_cli.models.verify import ROUNDS, Verify
+        from sira_cli.models.look.verify import ROUNDS, Verify
 
         words = None if self.objects is None else find_words(self.objects)
         mode = "rewrite" if self.fix == "rewrite" else "flag"

@@ -11,8 +11,8 @@ import typer
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
+    from sira_cli.models.look.verify import Verify
     from sira_cli.models.records import Answer, Result
-    from sira_cli.models.verify import Verify
 
 UNSUPPORTED = "bold red"
 
@@ -70,7 +70,7 @@ class VerifyOptions:
         if self.rounds is not None and self.verify != "rewrite":
             raise SettingsError("--rounds is about texts that are decoded again: give --verify rewrite")
         from sira_cli.language.noun_phrases import find_words
-        from sira_cli.models.verify import ROUNDS, Verify
+        from sira_cli.models.look.verify import ROUNDS, Verify
 
         words = None if self.objects is None else find_words(self.objects)
         return Verify(self.min_support, words, self.verify, self.rounds or ROUNDS)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.models.look.second_look import SecondLook
+from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.second_look import SecondLook
-from sira_cli.models.verify import Verify
 
 BATCH = 25
 

@@ -15,12 +15,12 @@ from sira_cli.methods.base import Method
 from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.keys import Keys
+from sira_cli.models.look.second_look import Check, SecondLook
+from sira_cli.models.look.verify import Verify
+from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
-from sira_cli.models.second_look import Check, SecondLook
-from sira_cli.models.verify import Verify
-from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture

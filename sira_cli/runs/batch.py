@@ -21,11 +21,11 @@ from typing import Any, ClassVar
 import torch
 
 from sira_cli.errors import PictureError, SiraError
+from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.peak import peak_of_process
 from sira_cli.models.processors import pixel_library
 from sira_cli.models.records import Result
-from sira_cli.models.verify import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.samples import BOUND
 from sira_cli.runs.ahead import ahead, as_they_come

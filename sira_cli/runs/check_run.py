@@ -11,14 +11,14 @@ from PIL import Image
 
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
+from sira_cli.models.look.rewriting import Rewriter
+from sira_cli.models.look.second_look import SecondLook
+from sira_cli.models.look.sentences import without_sentences
+from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import check_pictures
 from sira_cli.models.records import Answer, Result
-from sira_cli.models.rewriting import Rewriter
-from sira_cli.models.second_look import SecondLook
-from sira_cli.models.sentences import without_sentences
-from sira_cli.models.verify import Verify
 from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch import BatchRun

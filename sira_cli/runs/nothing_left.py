@@ -26,7 +26,7 @@ from sira_cli.runs.prompts import filled
 from sira_cli.runs.targets import Targets
 
 if TYPE_CHECKING:
-    from sira_cli.models.verify import Verify
+    from sira_cli.models.look.verify import Verify
 
 READERS = 4
 

@@ -17,11 +17,11 @@ from PIL import Image
 from sira_cli.errors import PictureError, PictureSettingsError, SettingsError, SiraError
 from sira_cli.models.choices import choose
 from sira_cli.models.encoded import EncodedPictures
+from sira_cli.models.look.verify import Verify
+from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
-from sira_cli.models.verify import Verify
-from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.room import ROOM

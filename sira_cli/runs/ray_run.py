@@ -26,9 +26,9 @@ from typing import Any
 
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.models.loading import load
+from sira_cli.models.look.verify import Verify
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Result
-from sira_cli.models.verify import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch import WINDOW
 from sira_cli.runs.batch_size import AUTO, BatchSize

@@ -14,9 +14,9 @@ from sira_cli.analysis.trace.targets import Line
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
+from sira_cli.models.look.second_look import Verify
 from sira_cli.models.preset import Preset, Prompts
 from sira_cli.models.records import Answer, hash_of
-from sira_cli.models.second_look import Verify
 from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import ChatRequest, RequestError

@@ -14,13 +14,13 @@ from sira_cli.core.fork import Step
 from sira_cli.errors import SiraError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
+from sira_cli.models.look.second_look import SecondLook
+from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer
 from sira_cli.models.sampling import derived_seed
-from sira_cli.models.second_look import SecondLook
 from sira_cli.models.starts import Start
-from sira_cli.models.verifying import VerifiedAnswers
 from sira_cli.serve.jobs import Done, Job, Logprob, Reply, Row
 from sira_cli.serve.limits import too_long
 from sira_cli.serve.report import traced

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from sira_cli.errors import SiraError
 from sira_cli.methods.prompts import Turn
-from sira_cli.models.verify import MOST_ROUNDS, ROUNDS, Verify
+from sira_cli.models.look.verify import MOST_ROUNDS, ROUNDS, Verify
 from sira_cli.serve.messages import Message
 
 MOST_STOPS = 4  # OpenAI's limits

@@ -15,8 +15,8 @@ from sira_cli import load
 from sira_cli.core.forcing import followed
 from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.core.reference import counterfactual
-from sira_cli.models.forbidding import Given
-from sira_cli.models.second_look import SecondLook
+from sira_cli.models.look.forbidding import Given
+from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.starts import Start, Trail
 from tests.support.checkpoints import write_llava, write_qwen
 from tests.support.checkpoints_other import WRITERS

@@ -15,8 +15,9 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
 from sira_cli.language.things import WordList
-from sira_cli.models import presets, second_look
-from sira_cli.models.second_look import SecondLook
+from sira_cli.models import presets
+from sira_cli.models.look import second_look
+from sira_cli.models.look.second_look import SecondLook
 from tests.support.checkpoints import write_llava
 from tests.support.checkpoints_other import WRITERS
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from sira_cli.models.sentences import sentence_spans, without_sentences
+from sira_cli.models.look.sentences import sentence_spans, without_sentences
 
 
 def without(text: str, *words: str) -> tuple[str, list[str]]:

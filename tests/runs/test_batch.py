@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from sira_cli import load
+from sira_cli.models.look.second_look import Verify
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.second_look import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import FilePicture
 from sira_cli.pictures.sources import located

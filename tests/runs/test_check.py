@@ -18,8 +18,8 @@ from sira_cli.analysis.check.run import check_captions
 from sira_cli.analysis.check.summary import Summary
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.models.rewriting import Rewriter
-from sira_cli.models.second_look import Verify
+from sira_cli.models.look.rewriting import Rewriter
+from sira_cli.models.look.second_look import Verify
 from sira_cli.runs.check_run import EMPTY, NOT_RECOGNISED, NOTHING_LEFT, TASK, TOO_LONG, plain, prompt_of
 from sira_cli.runs.events import Failed, Finished, Skipped
 from sira_cli.runs.ray_run import Captioner, Work

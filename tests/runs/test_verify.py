@@ -13,7 +13,7 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find
-from sira_cli.models.second_look import Verify
+from sira_cli.models.look.second_look import Verify
 from sira_cli.runs.run import run_pictures
 from tests.support.helpers import on_terminal
 

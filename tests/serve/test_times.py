@@ -9,8 +9,8 @@ import pytest
 
 from sira_cli.core.refill import RowBatch
 from sira_cli.models import refilling
+from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.second_look import SecondLook
 from sira_cli.serve import prepared
 from tests.serve.helpers import ask
 

@@ -12,7 +12,7 @@ from sira_cli.analysis.sweep.units import Units
 from sira_cli.demo.measure import load_method
 from sira_cli.demo.questions import hallucinated, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.models.second_look import Verify
+from sira_cli.models.look.second_look import Verify
 from tools.docs import BENCH
 from tools.verified import VerifiedReport, caption_seconds, measure_verified
 

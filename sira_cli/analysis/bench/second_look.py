@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from PIL import Image
 
 from sira_cli.analysis.bench.figures import LookCost, Spread
+from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.verify import Verify
 
 ASKING = ("flag", "rewrite")
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from sira_cli.analysis.check.captions import Captions
 from sira_cli.methods.base import Method
+from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
-from sira_cli.models.verify import Verify
 from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.check_run import TASK, CheckRun, method_of, plain, prompt_of
 from sira_cli.runs.events import Event

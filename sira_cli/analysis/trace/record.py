@@ -19,8 +19,8 @@ from sira_cli.core.forward_pass import VIEWS, Step
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
+from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.second_look import SecondLook
 from sira_cli.models.word_scores import WordScores
 
 Line = dict[str, Any]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sira_cli.errors import DataError
-from sira_cli.models.verify import Verify
+from sira_cli.models.look.verify import Verify
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.sources import recorded
 from sira_cli.runs.rows import read_rows, text_of

@@ -8,11 +8,11 @@ from typing import Any
 from PIL import Image
 
 from sira_cli.models.answering import AnsweringModel
+from sira_cli.models.look.rewriting import Rewriter
+from sira_cli.models.look.second_look import SecondLook
+from sira_cli.models.look.verify import Verify
 from sira_cli.models.records import Answer
-from sira_cli.models.rewriting import Rewriter
-from sira_cli.models.second_look import SecondLook
 from sira_cli.models.starts import Trail
-from sira_cli.models.verify import Verify
 
 
 class VerifiedAnswers:

@@ -13,7 +13,7 @@ from typing import Any
 
 from sira_cli.language.things import Words
 from sira_cli.models.answering import AnsweringModel
-from sira_cli.models.forbidding import Avoid, Bans, Forbidden, Given, Watch, reach
+from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, Given, Watch, reach
 from sira_cli.models.starts import Start, Trail
 
 TRIES = 16  # times that a text may begin to name something forbidden, before it is let go on

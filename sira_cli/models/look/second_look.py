@@ -22,10 +22,10 @@ from sira_cli.errors import UnsupportedModelError
 from sira_cli.language import things
 from sira_cli.language.things import Thing, Words
 from sira_cli.models.decoding import DecodingModel
+from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are known from here, too
+from sira_cli.models.look.verify import Verify as Verify
 from sira_cli.models.records import Answer
 from sira_cli.models.starts import Trail
-from sira_cli.models.verify import ROUNDS as ROUNDS  # both are known from here, too
-from sira_cli.models.verify import Verify as Verify
 
 YES = ("Yes", "yes", "YES")
 NO = ("No", "no", "NO", "Not", "not")
