@@ -14,6 +14,7 @@ from sira_cli.cli.console import note, set_verbosity, waiting
 from sira_cli.cli.options import Overwrite, Quiet, Verbose
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
+from sira_cli.cli.verifying import marked
 from sira_cli.errors import SettingsError, SiraError
 
 if TYPE_CHECKING:
@@ -138,12 +139,7 @@ def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
     from sira_cli.demo.questions import hallucinated
 
     rows = {"there": Text(f"{scene.place}: {', '.join(sorted(scene.objects))}")}
-    for name, text in texts.items():
-        marked, end = Text(), 0
-        for first, last in hallucinated(scene, text):
-            marked.append(text[end:first]).append(f"[{text[first:last]}]", style="bold red")
-            end = last
-        rows[name] = marked.append(text[end:])
+    rows |= {name: marked(text, hallucinated(scene, text)) for name, text in texts.items()}
     for name, row in rows.items():
         for number, line in enumerate(row.wrap(out, out.width - 10)):
             line.rstrip()

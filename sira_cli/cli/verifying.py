@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -11,6 +12,8 @@ import typer
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from sira_cli.models.look.verify import Verify
     from sira_cli.models.records import Answer, Result
 
@@ -88,13 +91,25 @@ def print_marked(result: Result) -> None:
         print(result.text, flush=True)
         return
     from rich.console import Console
+
+    spans = [span for claim in unsupported(result) for span in claim["spans"]]
+    Console(highlight=False).print(marked(result.text, spans))
+
+
+def marked(text: str, spans: Iterable[Sequence[int]]) -> Text:
+    """Return a text with some of its parts in brackets, and red.
+
+    Args:
+        text: any.
+        spans: start and end of each part.
+    """
     from rich.text import Text
 
-    marked, end = Text(), 0
-    for first, last in sorted(tuple(span) for claim in unsupported(result) for span in claim["spans"]):
-        marked.append(result.text[end:first]).append(f"[{result.text[first:last]}]", style=UNSUPPORTED)
+    shown, end = Text(), 0
+    for first, last in sorted(tuple(span) for span in spans):
+        shown.append(text[end:first]).append(f"[{text[first:last]}]", style=UNSUPPORTED)
         end = last
-    Console(highlight=False).print(marked.append(result.text[end:]))
+    return shown.append(text[end:])
 
 
 def verdict(result: Answer | Result) -> str:
