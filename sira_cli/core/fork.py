@@ -38,7 +38,7 @@ from sira_cli.core.late_features import features_of_late_layers
 from sira_cli.core.masks import cf_columns, cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.core.recurrent import two_states
 from sira_cli.core.rules import contrast, plausible
-from sira_cli.core.temperature import scaled_by_column, scales_queries
+from sira_cli.core.temperature import scaled_by_column
 from sira_cli.errors import AttachError, ImageTokenError, UnsupportedModelError, UntestedModelWarning
 
 _WARNED: WeakSet[nn.Module] = WeakSet()  # models of families that were not tested; Python's own `once` is per module
@@ -157,14 +157,9 @@ class Fork:
         yield from two_choices([mixer.module for mixer in self._mixers if mixer.indexed], self.running)
         yield from two_states([mixer.module for mixer in self._mixers if mixer.recurrent], self.running)
         yield from last_rows_only(self._behind_keys, self.last_rows)
-        yield from self.scaled_queries()
+        yield from scaled_by_column([mixer.module for mixer in self._mixers], self.columns)
         yield self.norm.register_forward_pre_hook(self.join)
         yield self.model.register_forward_hook(self.contrast_logits)
-
-    def scaled_queries(self) -> Iterator[Removable]:
-        """Let late layers that scale their queries by column know the columns of both streams."""
-        late = [mixer.module for mixer in self._mixers if scales_queries(mixer.module)]
-        yield from scaled_by_column(late, self.columns)
 
     def columns(self) -> Tensor:
         """Return the full stream's column of each row that a late layer holds, `[B or 1, rows]`."""

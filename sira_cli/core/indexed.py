@@ -101,7 +101,8 @@ class _BothStreams:
         now = self._running()
         cf, self._cf = self._cf, {}
         mask = kwargs["attention_mask"]
-        cf["attention_mask"] = now.once(mask, lambda: cf_mask(mask, now.streams, now.newest()))
+        seen = now.once(mask, lambda: cf_mask(mask, now.streams, now.newest()))
+        cf["attention_mask"] = seen.to(cf["hidden_states"].device)
         cache = cf["past_key_values"]
         if cache is not None:
             cf["past_key_values"] = copy.copy(cache)

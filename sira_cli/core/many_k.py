@@ -24,6 +24,7 @@ from sira_cli.core.families import ROW_ARGUMENTS
 from sira_cli.core.fork import Fork, attached
 from sira_cli.core.hooks import Removable
 from sira_cli.core.masks import cf_mask, has_rows, take_rows
+from sira_cli.core.temperature import scaled_by_column
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class _ForkPerK(Fork):
     def hooks(self) -> Iterator[Removable]:
         """Run the full stream as it is, and after each late layer the CF streams through the same layer."""
         yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
-        yield from self.scaled_queries()
+        yield from scaled_by_column([mixer.module for mixer in self._mixers], self.columns)
         for k, layer in zip(range(self.k, 0, -1), self.late_layers, strict=True):
             yield layer.register_forward_hook(partial(self._run_cf, k), with_kwargs=True)
         yield self.norm.register_forward_pre_hook(self.join)

@@ -26,19 +26,16 @@ class _Off:
         self._attention.attn_temperature_tuning = True
 
 
-def scales_queries(attention: Any) -> bool:
-    """Return whether an attention module scales its queries by their column."""
-    return bool(getattr(attention, "attn_temperature_tuning", False)) and not attention.use_rope
-
-
 def scaled_by_column(attentions: Sequence[Any], columns: Callable[[], Tensor]) -> Iterator[Removable]:
-    """Scale the queries of modules by columns that are given; yield what removes each change.
+    """Scale queries by columns that are given, where a module scales them; yield what removes each change.
 
     Args:
-        attentions: modules of which `scales_queries` is true.
+        attentions: token mixers of any kind.
         columns: returns the column of each row of the call under way, `[B or 1, rows]`.
     """
     for attention in attentions:
+        if not getattr(attention, "attn_temperature_tuning", False) or attention.use_rope:
+            continue
 
         def scale(projection: nn.Module, args: tuple[Any, ...], queries: Tensor, of: Any = attention) -> Tensor:
             steps = torch.floor((columns().to(queries.device).float() + 1.0) / of.floor_scale)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sira_cli.analysis.proof import compare_twin, prove
-from sira_cli.analysis.proof.shrunk import kept_layers
+from sira_cli.analysis.proof.shrunk import kept_layers, shrunk
 from sira_cli.analysis.proof.twin import build_twin
 from sira_cli.core import families, reference
 from sira_cli.core.config import SiraConfig
@@ -194,6 +194,21 @@ def test_layers_keep_their_kinds_and_their_order(tmp_path):
     assert early == [sliding, sliding, full, sliding, sliding]
     assert late == [full, sliding, sliding, full] or late == [full, sliding, sliding, full, *late[4:]]
     assert len(kept) < 12
+
+
+def test_layers_that_are_given_by_number():
+    """Llama 4: which layers have experts; with its default sizes the twin has some of each kind on both sides."""
+    config = census.without_weights("llama4").config
+    text = config.text_config
+    text.moe_layers = list(range(1, text.num_hidden_layers, 2))
+    kept = kept_layers(config, 24)
+    assert len(kept) < 20
+    kinds = [(text.layer_types[index], index in text.moe_layers) for index in range(text.num_hidden_layers)]
+    for side in (range(24), range(24, 48)):
+        assert {kinds[index] for index in kept if index in side} == {kinds[index] for index in side}
+    words = {token: token for token in range(300_000)}
+    small = shrunk(config, config.to_dict(), kept, words)["text_config"]
+    assert small["moe_layers"] == [new for new, index in enumerate(kept) if index % 2]
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,33 @@ def test_the_cache_of_an_indexer():
         with pytest.raises(AttachError, match="cannot be used outside"):
             case.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
         cache.reset()
+        assert cache.layers[5].cf.keys is None
     with pytest.raises(UnsupportedModelError, match=r"have an indexer: .* DynamicCache\(config=model.config\)"):
         generate_sira(case.model, case.inputs, past_key_values=DynamicCache())
+
+
+def with_half_a_picture(case: tiny.Tiny) -> dict[str, torch.Tensor]:
+    ids = tiny.prompt(8)
+    ids[0, 4], ids[0, 13] = 102, 103
+    types = {name: (ids == tiny.IMAGE).long() for name in case.inputs if name.endswith("token_type_ids")}
+    half = {"pixel_values": case.inputs["pixel_values"][:32], "image_grid_thw": torch.tensor([[1, 4, 8]])}
+    return tiny.with_mask(ids, **half, **types)
+
+
+@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize("kind", ["dots3_note", "kimi_k25", "ernie4_5_vl_moe"])
+def test_pictures_of_two_sizes_in_a_batch(kind: str, k: int):
+    """There the full stream has padding where the CF stream has none."""
+    case = case_of(kind)
+    singles = [case.inputs, with_half_a_picture(case)]
+    singles = [{name: single[name] for name in singles[0]} for single in singles]
+    tokens, steps = generate_sira(case.model, left_pad(singles), SiraConfig(k=k))
+    for row, single in enumerate(singles):
+        own, seen = generate_sira(case.model, single, SiraConfig(k=k))
+        assert tokens[row].tolist() == own[0].tolist()
+        for one, other in zip(steps, seen, strict=True):
+            torch.testing.assert_close(one.full[row], other.full[0], atol=1e-5, rtol=0)
+            torch.testing.assert_close(one.cf[row], other.cf[0], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["mistral4", "dots3_note"])
@@ -126,7 +151,8 @@ def test_beams_in_a_padded_batch(kind: str):
     for k in (1, 5):
         with attach(case.model, SiraConfig(k=k)):
             batch = generate(case.model, left_pad(singles), num_beams=3)
-            assert torch.equal(batch, torch.cat([generate(case.model, single, num_beams=3) for single in singles]))
+            expected = [generate(case.model, single, num_beams=3, use_cache=False) for single in singles]
+            assert torch.equal(batch, torch.cat(expected))
 
 
 @pytest.mark.parametrize("kind", ["llama4", "mistral4", "dots3_note"])

@@ -127,8 +127,8 @@ def place_of(model: Any) -> dict[str, torch.device]:
 
     Where the output matrix is that of the embeddings, both are on the first one, as accelerate puts them.
     """
-    decoder = model.get_decoder()
-    layers, norm = decoder.layers, find_backbone(model).norm
+    backbone = find_backbone(model)
+    layers, norm = backbone.decoder_layers, backbone.norm
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     places: dict[str, torch.device] = {}
 
