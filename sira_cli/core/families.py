@@ -218,18 +218,14 @@ def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:
 
 def _behind_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module, ...]:
     mlp = getattr(layer, "mlp", None)
+    if mlp is not None and any("expert" in name for name, _ in mlp.named_modules()):
+        mlp = None  # a model may have to say which experts each row was given to
     parts = (
         getattr(mixer.module, "q_proj", None) if few_queries else None,
         getattr(mixer.module, "o_proj", None) if mixer.plain else None,
-        mlp if _row_by_row(mlp) else None,
+        mlp,
     )
     return tuple(part for part in parts if part is not None)
-
-
-def _row_by_row(mlp: Any) -> bool:
-    """Return whether it is certain that an MLP takes rows alone, and has no experts: a model may have to name these."""
-    experts = any("expert" in name for name, _ in mlp.named_modules()) if mlp is not None else True
-    return not experts and len(arguments(type(mlp).forward)) == 2  # self and the rows
 
 
 def output_projections(model: Any) -> list[nn.Module]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sira_cli.core.masks import cf_mask, text_rows
+from sira_cli.core.masks import cf_mask, has_rows, text_rows
 from sira_cli.core.streams import Streams
 
 IMAGE = torch.tensor([[0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0, 1, 0]]).bool()
@@ -24,6 +24,21 @@ def prompt(image: Tensor, valid: Tensor) -> tuple[Streams, Tensor, Tensor]:
 def causal_and_padding(valid: Tensor) -> Tensor:
     size = valid.shape[1]
     return torch.ones(size, size, dtype=torch.bool).tril()[None, None] & valid[:, None, None, :]
+
+
+@pytest.mark.parametrize(
+    ("part", "has"),
+    [
+        (torch.zeros(4, 7, 8), True),
+        (torch.zeros(1, 7), True),  # one for the whole batch
+        (torch.zeros(3, 4, 7), False),  # a position on each of three axes
+        (torch.zeros(3, 7, 7), False),  # and of as many texts as they have tokens
+        (torch.zeros(7), False),
+        (None, False),
+    ],
+)
+def test_what_has_a_row_per_token(part: Tensor | None, has: bool):
+    assert has_rows(part, 4, 7) == has
 
 
 def test_text_rows_are_the_text_in_order_on_the_right():

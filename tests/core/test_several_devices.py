@@ -14,7 +14,7 @@ import pytest
 
 from sira_cli.methods import METHODS
 from tests.support import tiny
-from tests.support.several_devices_runs import EVERYTHING
+from tests.support.several_devices_runs import EVERYTHING, KINDS
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def test_devices_do_not_mix(runs):
     assert "expected all tensors to be on the same device" in runs["mixed"]
 
 
-@pytest.mark.parametrize("name", list(tiny.FAMILIES))
+@pytest.mark.parametrize("name", [*tiny.FAMILIES, *KINDS])
 def test_texts_are_those_of_one_device(name, runs):
     assert {what: difference for what, difference in runs[name].items() if difference} == {}
     assert [what.split(",")[0] for what in runs[name]][:3] == ["greedy", "sira", "sira"]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import text_stack
 from sira_cli.core.forcing import score
 from sira_cli.core.fork import attach
 from sira_cli.core.many_k import next_token
@@ -21,7 +22,7 @@ from sira_cli.core.prefix import ImagePrefix
 from sira_cli.core.refill import RowBatch
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method
-from tests.support import tiny
+from tests.support import census, tiny
 from tests.support.calibrations import calibrated_for
 from tests.support.decoding import branch_of, case_of, decoded
 from tests.support.helpers import generate, generate_sira
@@ -29,6 +30,7 @@ from tests.support.tiny import Tiny
 
 Found = list[torch.Tensor]
 EVERYTHING = ("LLaVA-1.5", "Qwen2.5-VL")
+KINDS = ("llama4", "mistral4", "granite4_vision", "ernie4_5_vl_moe", "dots3_note")  # of layers that no family has
 TOKENS = 3
 
 
@@ -101,14 +103,14 @@ def difference(one: Found, other: Found) -> str:
 def runs(name: str) -> dict[str, str]:
     from tests.support.devices import CARDS, several_devices, spread, to_first
 
-    case = case_of(name)
+    case = case_of(name) if name in tiny.FAMILIES else census.case_of(name)
     todo = list(checks(name, case))
     with torch.no_grad():
         expected = [check(case, lambda branch: branch) for _, check in todo]
     results = {}
     with several_devices():
         far = spread(case)
-        places = {weight.device for weight in far.model.get_decoder().layers.parameters()}
+        places = {weight.device for weight in text_stack(far.model).layers.parameters()}
         assert places == {*CARDS}, places
         for (what, check), one in zip(todo, expected, strict=True):
             try:
@@ -137,4 +139,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(tiny.FAMILIES))
+    main(sys.argv[1:] or [*tiny.FAMILIES, *KINDS])
