@@ -9,7 +9,7 @@ import torch
 from transformers import DynamicCache
 
 from sira_cli.core import reference
-from sira_cli.core.cache import cut_back
+from sira_cli.core.cache import cut_back, full_stream
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
@@ -116,8 +116,25 @@ def test_the_cache_of_an_indexer():
             case.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
         cache.reset()
         assert cache.layers[5].cf.keys is None
+    cache = DynamicCache(config=case.model.config)
     with pytest.raises(UnsupportedModelError, match=r"have an indexer: .* DynamicCache\(config=model.config\)"):
         generate_sira(case.model, case.inputs, past_key_values=DynamicCache())
+    generate(case.model, case.inputs, past_key_values=cache)
+    assert full_stream(cache, 0, 0, 20) is None  # without the indexer's keys it would be of no use
+
+
+def test_both_streams_of_an_indexer_follow_the_beams():
+    case = case_of("dots3_note")
+    cache = DynamicCache(config=case.model.config)
+    singles = [case.inputs, census.longer(case, 4)]
+    generate_sira(case.model, left_pad(singles), SiraConfig(k=1), past_key_values=cache)
+    layer = cache.layers[5]
+    parts = [(layer, "keys"), (layer.cf, "keys"), (layer.cf, "values"), (layer.cf, "indexer_keys")]
+    before = [getattr(*part) for part in parts]
+    layer.reorder_cache(torch.tensor([1, 0]))
+    for part, old in zip(parts, before, strict=True):
+        assert torch.equal(getattr(*part), old.flip(0))
+        assert not torch.equal(getattr(*part), old)
 
 
 def with_half_a_picture(case: tiny.Tiny) -> dict[str, torch.Tensor]:
