@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from PIL import Image
 from skimage import data
 
-from sira_cli import load
+from sira_cli import load, methods
 from sira_cli.core.prefix import ImagePrefix
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
@@ -18,7 +19,9 @@ from sira_cli.language.things import WordList
 from sira_cli.models import presets
 from sira_cli.models.look import second_look
 from sira_cli.models.look.second_look import SecondLook
-from tests.support.checkpoints import write_llava
+from tests.support import checkpoints, checkpoints_other
+from tests.support.checkpoints import write_llava, write_qwen
+from tests.support.checkpoints_gemma4 import write_gemma4
 from tests.support.checkpoints_other import WRITERS
 
 # PaliGemma's processor hands torch tensors to numpy's array().
@@ -27,10 +30,14 @@ QUESTIONS = ["Is there a cat on the table?", "Is there snow in the image?", "Is 
 CHELSEA = Image.fromarray(data.chelsea())
 
 
-@pytest.fixture(params=["LLaVA-1.5", *WRITERS], scope="module")
+RECENT = {"Qwen3.5": partial(write_qwen, version="3.5"), "Gemma 4 E": write_gemma4}
+ALL = {"LLaVA-1.5": write_llava, **WRITERS, **RECENT}
+
+
+@pytest.fixture(params=list(ALL), scope="module")
 def greedy(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints") / "checkpoint"
-    (write_llava if request.param == "LLaVA-1.5" else WRITERS[request.param])(folder)
+    ALL[request.param](folder)
     return load(folder, method="greedy", dtype="float32", max_new_tokens=1)
 
 
@@ -61,6 +68,33 @@ def test_answers_are_those_of_ask_in_every_family(greedy, monkeypatch):
             torch.testing.assert_close(found[row], asked(greedy, image, question), atol=1e-4, rtol=1e-4)
         assert not torch.allclose(found[0], found[1], atol=1e-3)
     assert len(passes) == (0 if greedy.model.config.model_type == "paligemma" else 2)
+
+
+@pytest.mark.parametrize("family", list(RECENT))
+def test_states_and_shared_keys_say_yes_and_no(family, tmp_path, monkeypatch):
+    """Checked by itself, and behind a caption, whose cache has the picture's rows or no longer has them."""
+    for module in (checkpoints, checkpoints_other):
+        monkeypatch.setattr(module, "WORDS", f"{module.WORDS} Yes No yes no\n")
+    monkeypatch.setattr(checkpoints_other, "_learned", checkpoints_other._learned.__wrapped__)  # not from other tests
+    lvlm = load(RECENT[family](tmp_path / "checkpoint"), dtype="float32", max_new_tokens=4)
+    alone = lvlm.check(CHELSEA, "A dog and a cat.").objects
+    assert [claim.thing for claim in alone] == ["dog", "cat"]
+    greedy = lvlm.under(methods.find("greedy"), lvlm.preset.with_settings(max_new_tokens=1))
+    for claim in alone:
+        logits = asked(greedy, CHELSEA, f"Is there a {claim.thing} in the image?")
+        words = [word.replace("\u0120", "").replace("▁", "") for word in _words(lvlm, len(logits))]
+        yes, no = (
+            sum(p for word, p in zip(words, logits.softmax(0).tolist(), strict=True) if word.lower() == said)
+            for said in ("yes", "no")
+        )
+        assert claim.support == pytest.approx(yes / (yes + no), abs=1e-4)
+    named = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(prefix="A dog and a cat."))
+    found = {claim["thing"]: claim["support"] for claim in named.caption(CHELSEA, verify="flag").objects}
+    assert {claim.thing: pytest.approx(claim.support, abs=1e-4) for claim in alone}.items() <= found.items()
+
+
+def _words(lvlm, count: int) -> list[str]:
+    return [str(word) for word in lvlm.processor.tokenizer.convert_ids_to_tokens(range(count))]
 
 
 def test_the_picture_is_encoded_once(demo, monkeypatch):
