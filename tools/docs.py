@@ -15,7 +15,7 @@ from sira_cli.analysis.bench.throughput import ThroughputReport
 from sira_cli.analysis.proof.seen import can
 from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.cli import bench
-from sira_cli.cli.presets import shown_k
+from sira_cli.cli.presets import shown_k, shown_sizes
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.cli.throughput import print_throughput
 from sira_cli.core.census import EXACT, REFUSED, STANDS_IN, UNSETTLED
@@ -123,10 +123,12 @@ def settings_table() -> str:
 
 def presets_table() -> str:
     """Return the table of shipped presets."""
-    rows = ["| preset | model | K | |", "|---|---|---|---|"]
-    for path in sorted(presets.SHIPPED.glob("*.yaml")):
-        preset = presets.read(path)
-        rows.append(f"| `{preset.name}` | `{preset.model}` | {shown_k(preset)} | {preset.description} |")
+    rows = ["| preset | model | K | download | memory | |", "|---|---|---|---|---|---|"]
+    shipped = [presets.read(path) for path in sorted(presets.SHIPPED.glob("*.yaml"))]
+    for preset in sorted(shipped, key=lambda preset: preset.family.lower()):
+        download, memory = shown_sizes(preset)
+        cells = (f"`{preset.name}`", f"`{preset.model}`", shown_k(preset), download, memory, preset.description)
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

@@ -47,7 +47,7 @@ def list_presets() -> None:
     for family in sorted(families, key=lambda family: (family == OTHERS, family.lower())):
         table.add_row(escape(family), style="bold")
         for name, preset in families[family].items():
-            row = ["  " + name, shown_k(preset), *_sizes(preset), preset.model, preset.description]
+            row = ["  " + name, shown_k(preset), *shown_sizes(preset), preset.model, preset.description]
             table.add_row(*map(escape, row))
     del table.columns[6 if out.width >= WIDEST else 5 if out.width >= WIDE else 4 :]
     for column in table.columns:
@@ -62,7 +62,7 @@ def shown_k(preset: Preset) -> str:
     return str(preset.sira.k or ("L/2" if fraction == 0.5 else f"{fraction:g} L"))
 
 
-def _sizes(preset: Preset) -> tuple[str, str]:
+def shown_sizes(preset: Preset) -> tuple[str, str]:
     """Return the download and the memory needed; few models are loaded in fewer bits than they are stored in."""
     from sira_cli.models.presets import BUNDLED
 

@@ -33,7 +33,7 @@ from sira_cli.core.forward_pass import OnStep, Pass
 from sira_cli.core.forward_pass import Step as Step  # known from here, too
 from sira_cli.core.hooks import Removable, attached_hooks
 from sira_cli.core.indexed import two_choices
-from sira_cli.core.last_rows import LastRows, last_rows_only
+from sira_cli.core.last_rows import LastRows, last_row_inputs, last_rows_only
 from sira_cli.core.late_features import features_of_late_layers
 from sira_cli.core.masks import cf_columns, cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.core.recurrent import two_states
@@ -242,27 +242,16 @@ class Fork:
         return self.choose_cf_rows(self.image, valid)
 
     def drop_rows(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before each layer that shares keys: of a prompt only the last row of each stream goes on, and nothing else.
-
-        The layers from here on write no keys, so that no later row reads anything of the others. Without a cache they
-        stay: nothing else holds the CF stream's keys then.
-        """
+        """Before each layer that shares keys: of a prompt only the last row of each stream goes on."""
         now = self.running()
         if now.cf_rows is not None and kwargs.get("past_key_values") is not None and not now.recorded:
-            hidden, forked = args[0], now.cache is not None
-            if forked:
-                hidden = LastRows(now.q, now.cf_rows.shape[1], 1).take(hidden)  # [B, 2, d]
-            else:
+            if now.cache is None:  # the fork comes later
                 self.open(now, kwargs)
-                hidden = hidden[:, -1:]  # [B, 1, d]
+                args = (args[0][:, -1:], *args[1:])  # [B, 1, d]
+            else:
+                args = (LastRows(now.q, now.cf_rows.shape[1], 1).take(args[0]), *args[1:])  # [B, 2, d]
             now.keep_last()
-            args = (hidden, *args[1:])
-        if now.whole is None:
-            return None
-        mask = kwargs["attention_mask"]  # [B or 1, H, q, kv]
-        rows = {name: now.last(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs}
-        rows["attention_mask"] = mask if mask is None else now.once(mask, lambda: mask[:, :, -1:])
-        return (args[0], *map(now.last, args[1:])), {**kwargs, **rows}
+        return None if now.whole is None else last_row_inputs(now, args, kwargs)
 
     def open(self, now: Pass, kwargs: dict[str, Any]) -> None:
         """Prepare the cache for both streams of a prompt, or count the rows of a step."""

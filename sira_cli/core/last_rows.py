@@ -2,6 +2,9 @@
 
 k_proj, v_proj                   all rows of both streams: the cache needs them
 q_proj, attention, o_proj, MLP   the last rows of each stream; the others become zeros, which nothing reads
+
+Layers that share the keys of earlier ones write none, so there only the last row of each stream runs at all, as Gemma 4
+has it without a fork. Without a cache all rows stay: nothing else holds the CF stream's keys then.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sira_cli.core.families import ROW_ARGUMENTS
+from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
 
 
@@ -40,6 +45,14 @@ class LastRows:
         rows[:, self.q - self.count : self.q] = taken[:, : self.count]
         rows[:, -self.count :] = taken[:, self.count :]
         return rows
+
+
+def last_row_inputs(now: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Return a decoder layer's arguments with the last row of what has one per row of a prompt, but hidden states."""
+    mask = kwargs["attention_mask"]  # [B or 1, H, q, kv]
+    rows = {name: now.last(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs}
+    rows["attention_mask"] = mask if mask is None else now.once(mask, lambda: mask[:, :, -1:])
+    return (args[0], *map(now.last, args[1:])), {**kwargs, **rows}
 
 
 def last_rows_only(modules: Sequence[nn.Module], last: Callable[[], LastRows | None]) -> Iterator[Removable]:
