@@ -140,7 +140,7 @@ class LateLayer(RoomyLayer):
 class LateSharedLayer(DummyLayer):
     """A late layer that reads another one's keys and values, and has none of its own. `own` as for `LateLayer`."""
 
-    def __init__(self, own: DynamicLayer | DummyLayer, streams: Streams) -> None:
+    def __init__(self, own: DynamicLayer | DummyLayer, streams: AnyStreams) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
         self.own, self.streams = own, streams
 
@@ -219,6 +219,7 @@ def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
             late.cf = _cut(RoomyLayer(), layer.cf, texts, now.cf_rows)
             layers.append(_cut(late, layer, texts, columns))
         elif type(layer) is LateSharedLayer:
+            assert isinstance(layer.streams, Streams)
             now = streams.setdefault(id(layer.streams), layer.streams.cut_back(texts, columns))
             layers.append(LateSharedLayer(layer.own, now))
         elif type(layer) is DummyLayer:

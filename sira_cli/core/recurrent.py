@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin, Line
 
 from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
-from sira_cli.core.streams import Streams
+from sira_cli.core.streams import AnyStreams
 from sira_cli.errors import AttachError, UnsupportedModelError
 
 
@@ -34,7 +34,7 @@ class LateStateLayer(LinearAttentionCacheLayerMixin):
         states: along the batch those of the full stream, then those of the CF stream; in a prompt the full stream's.
     """
 
-    def __init__(self, own: LinearAttentionLayer, streams: Streams) -> None:
+    def __init__(self, own: LinearAttentionLayer, streams: AnyStreams) -> None:
         super().__init__(number_of_states=own.number_of_states)
         self.own, self.streams = own, streams
         self.states = LinearAttentionLayer(number_of_states=own.number_of_states)

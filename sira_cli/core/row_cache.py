@@ -43,10 +43,10 @@ class RowCache(Cache):
             fixed: as for `RowStream`.
         """
         prompt_layers: list[Any] = prompt.layers
-        late = _first_late(prompt)
+        first = _first_late(prompt)
         self.full = RowStream(next(layer.keys.device for layer in prompt_layers if _has_columns(layer)), fixed)
-        self.cf = None if late is None else RowStream(late.streams.rows.device, fixed)
-        streams = None if self.cf is None else RowStreams(self.full, self.cf)
+        self.cf = None if first is None else RowStream(first.streams.rows.device, fixed)
+        streams: Any = None if self.cf is None else RowStreams(self.full, self.cf)
         self._rows: dict[int, RowLayer] = {}
         self._states: dict[int, RowStates] = {}
         layers: list[Any] = []
@@ -55,11 +55,11 @@ class RowCache(Cache):
                 self._states[index] = RowStates(layer, streams)
                 layers.append(self._states[index].layer)
             elif not _has_columns(layer):
-                is_late = streams is not None and isinstance(layer, LateSharedLayer)
-                layers.append(LateSharedLayer(layer.own, streams) if is_late else layer)  # type: ignore[arg-type]
+                late = streams is not None and isinstance(layer, LateSharedLayer)
+                layers.append(LateSharedLayer(layer.own, streams) if late else layer)
             else:
-                is_late = streams is not None and isinstance(layer, LateLayer)
-                self._rows[index] = LateRowLayer(streams, layer) if is_late else RowLayer(self.full, layer)  # type: ignore[arg-type]
+                late = streams is not None and isinstance(layer, LateLayer)
+                self._rows[index] = LateRowLayer(streams, layer) if late else RowLayer(self.full, layer)
                 layers.append(self._rows[index])
         super().__init__(layers=layers)
 

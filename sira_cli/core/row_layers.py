@@ -131,10 +131,11 @@ class RowStates:
             prompt: the layer of a prompt that will join.
             streams: which rows both streams have, where `prompt` is one of the late layers.
         """
-        late = isinstance(prompt, LateStateLayer)
-        self.layer: Any = LateStateLayer(prompt.own, streams) if late else prompt  # type: ignore[union-attr,arg-type]
-        self._streams = 2 if late else 1
+        self.layer: Any = prompt
+        self._streams = 1
         self._empty = True
+        if isinstance(prompt, LateStateLayer) and streams is not None:
+            self.layer, self._streams = LateStateLayer(prompt.own, streams), 2
 
     def join(self, prompt: LinearAttentionLayer | LateStateLayer) -> None:
         """Append the states of a prompt's rows, `[B, ...]` and `[G, ...]` of each stream."""
