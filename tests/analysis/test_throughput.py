@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from functools import partial
 from statistics import mean, stdev
 
 import pytest
@@ -13,6 +14,8 @@ from sira_cli.analysis.bench import throughput as module
 from sira_cli.analysis.bench.throughput import CONTESTANTS, ThroughputReport, drawn_lengths, own_lengths, throughput
 from sira_cli.demo.questions import validation_pictures
 from sira_cli.errors import SiraError
+from tests.support.checkpoints import write_qwen
+from tests.support.checkpoints_gemma4 import write_gemma4
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +102,18 @@ def test_the_bundled_model_decodes_drawn_lengths_if_asked(sira):
     assert code == 0
     record = json.loads(out)
     assert (record["drawn"], record["lengths"]) == (True, drawn_lengths(3, 12))
+
+
+@pytest.mark.parametrize("write", [partial(write_qwen, version="3.5"), write_gemma4], ids=["states", "shared keys"])
+def test_models_without_columns_in_every_layer(sira, write, tmp_path):
+    given = ["-m", write(tmp_path / "model"), "--runs", 1, "--pictures", 4, "-b", 2, "--max-new-tokens", 9, "--json"]
+    code, out, _ = sira("bench", "--throughput", *given, "--dtype", "float32")
+    report = ThroughputReport.from_json(out)
+    assert code == 0
+    assert [row.name for row in report.rows] == [str(each) for each in CONTESTANTS]
+    code, _, err = sira("bench", "--throughput", *given, "--compile")
+    assert code == 2
+    assert "cannot be used with" in err
 
 
 def test_lengths_are_for_throughput(sira):
