@@ -360,6 +360,17 @@ def test_bench_says_why_opera_costs_less_than_in_the_paper(sira):
     assert PAPER["opera"] == {32: 5.3, 64: 5.8, 128: 5.9}
 
 
+def test_processor_time_is_that_of_the_process(qwen: Lvlm, monkeypatch: pytest.MonkeyPatch):
+    ticks = iter(range(1000))
+    monkeypatch.setattr("time.process_time", lambda: float(next(ticks)))
+    settings = {"lengths": [3], "batches": [1], "runs": 1, "image_tokens": 20}
+    report = bench(qwen, [], **settings, processor_time=True)
+    (row,) = report.rows  # one tick when the encoder is done, one per token
+    assert (row.prefill.seconds.median, row.step.seconds.median, row.requests[3].seconds.median) == (1.0, 1.0, 4.0)
+    assert BenchReport.from_json(report.to_json()) == report
+    assert "processor_time" not in bench(qwen, [], **settings).to_json()
+
+
 def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shape = small("qwen2.5-vl-3b")
     monkeypatch.setattr(package, "SHAPES", tmp_path)
@@ -419,6 +430,7 @@ def test_a_state_of_one_stream_is_noticed():
     [
         (["--shape", "gpt"], "no shape named 'gpt'; there are gemma4-26b-a4b"),
         (["--shape", "qwen2.5-vl-3b", "-p", "demo"], "--shape brings its own model"),
+        (["--throughput", "--processor-time"], "leave out --processor-time"),
         (["-p", "demo", "--layers", "4"], "--layers is for --shape"),
         (["--shape", "qwen2.5-vl-3b", "--offline"], "only --device and --dtype go with it"),
         (["--shape", "qwen2.5-vl-3b", "--k", "36"], "k = 36 is out of range: this model has L = 36"),

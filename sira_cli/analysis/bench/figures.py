@@ -175,6 +175,7 @@ class BenchReport:
         rows: by batch size; greedy's come first.
         stand_ins: methods whose calibration had random values.
         looks: what a second look costs; none: it was not measured.
+        processor_time: whether times are those that processors spent on the process, not those of a clock.
     """
 
     model: str
@@ -193,11 +194,12 @@ class BenchReport:
     rows: tuple[Row, ...]
     stand_ins: tuple[str, ...] = ()
     looks: tuple[LookCost, ...] = ()
+    processor_time: bool = False
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
         record = asdict(self)
-        for name in ("stand_ins", "looks"):
+        for name in ("stand_ins", "looks", "processor_time"):
             if not record[name]:
                 del record[name]
         return json.dumps({"schema": "sira.bench/1", **record, "sira_version": __version__}, allow_nan=False)

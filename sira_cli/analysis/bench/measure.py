@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +93,9 @@ def prompts(prompt: str, count: int) -> list[str]:
     return [prompt + f" {prompt}" * (number % 3) for number in range(count)]
 
 
-def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Timing:
+def measure(
+    lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None, *, clock: Callable[[], float] = time.perf_counter
+) -> Timing:
     """Time one request of `tokens` new tokens for each of B prompts.
 
     Args:
@@ -101,6 +103,7 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
         inputs: from its `prepare`, on the model's device and in its precision.
         tokens: at least 1; nothing ends a text before.
         room: new tokens that a static cache has room for, if more: another room would need another graph.
+        clock: returns seconds.
 
     Raises:
         SiraError: what ran is not what should be measured: another number of tokens, or caches of other lengths.
@@ -113,7 +116,7 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
     before = restart_peak(devices)
     own_cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     decodings: list[Any] = []
-    with _Clock(model).running() as clock:
+    with _Clock(model, clock).running() as seen:
         output = lvlm.decode(
             inputs,
             tokens,
@@ -121,13 +124,13 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
             on_attach=decodings.append,
             past_key_values=own_cache,
             generation_config=generation,
-            streamer=clock,
+            streamer=seen,
         )
     decoding = decodings[0] if decodings else None
     cache = own_cache if lvlm.compiled is None else lvlm.compiled.cache
     made = output.shape[1] - inputs["input_ids"].shape[1]
-    if made != tokens or len(clock.tokens) != tokens:
-        raise SiraError(f"method {lvlm.method} made {made} tokens ({len(clock.tokens)} seen), expected {tokens}")
+    if made != tokens or len(seen.tokens) != tokens:
+        raise SiraError(f"method {lvlm.method} made {made} tokens ({len(seen.tokens)} seen), expected {tokens}")
     caches: list[Any] = [cache, decoding.cache] if isinstance(decoding, SecondPass) else [cache]
     check_caches(lvlm, inputs, decoding, caches, tokens)
     cached = sum(map(cache_bytes, caches))
@@ -135,7 +138,7 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None) -> Ti
     if peak is not None and before is not None:  # without the caches that other decoders keep
         kept = cached if lvlm.compiled is not None else 0
         peak += kept + sum(weight.nbytes for weight in model.parameters()) - before
-    return Timing(clock.encoder, tuple(clock.tokens), cached, peak)
+    return Timing(seen.encoder, tuple(seen.tokens), cached, peak)
 
 
 def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], tokens: int) -> None:
@@ -196,8 +199,8 @@ def device_name(device: torch.device) -> str:
 class _Clock(BaseStreamer):
     """Time stamps, in seconds since the start."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, clock: Callable[[], float]) -> None:
+        self._model, self._now = model, clock
         self._prompt = True
         self.encoder = 0.0
         self.tokens: list[float] = []
@@ -210,7 +213,7 @@ class _Clock(BaseStreamer):
             raise SiraError(f"the image encoder of {type(self._model).__name__} cannot be told from the rest")
         handle = encoder.register_forward_hook(self._encoded)
         _wait(self._model.device)
-        self._start = time.perf_counter()
+        self._start = self._now()
         try:
             yield self
         finally:
@@ -223,7 +226,7 @@ class _Clock(BaseStreamer):
         those after which the search would have ended there.
         """
         if not self._prompt:
-            self.tokens.append(time.perf_counter() - self._start)
+            self.tokens.append(self._now() - self._start)
         self._prompt = False
 
     def end(self) -> None:
@@ -232,7 +235,7 @@ class _Clock(BaseStreamer):
     def _encoded(self, *_: Any) -> None:
         if not self.encoder:
             _wait(self._model.device)
-            self.encoder = time.perf_counter() - self._start
+            self.encoder = self._now() - self._start
 
 
 def _rows(layer: Any) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ def bench(
     runs: int,
     image_tokens: int,
     compile: bool = False,  # noqa: A002 (as in `load`)
+    processor_time: bool = False,
     looked_at: Sequence[Image.Image] = (),
     on_request: Callable[[], None] = lambda: None,
     on_rows: Callable[[BenchReport], None] = lambda report: None,
@@ -46,6 +48,7 @@ def bench(
         runs: measured rounds.
         image_tokens: of the largest picture, where the model lets pictures have their own size.
         compile: measure SIRA and greedy with compiled steps, too.
+        processor_time: count the time that processors spend on this process, which other programs lengthen less.
         looked_at: pictures whose captions are looked at a second time; none: this is not measured.
         on_request: called after each request.
         on_rows: called after each batch size with what is measured so far.
@@ -55,6 +58,7 @@ def bench(
         SettingsError: steps cannot be compiled here.
     """
     compared = decoders(methods, compile)
+    clock = time.process_time if processor_time else time.perf_counter
     rows: list[Row] = []
     with with_stand_ins(dict.fromkeys(decoder.method for decoder in compared), lvlm) as stand_ins:
         for batch in batches:
@@ -78,7 +82,7 @@ def bench(
             for number in range(runs + 1):
                 for decoder, one in lvlms.items():
                     tokens = max(lengths) if number else min(WARM_UP, max(lengths))
-                    timing = measure(one, inputs[decoder], tokens, room=max(lengths))
+                    timing = measure(one, inputs[decoder], tokens, room=max(lengths), clock=clock)
                     if number:
                         seen[decoder].append(timing)
                     on_request()
@@ -86,7 +90,7 @@ def bench(
             pairs = [(decoder, GREEDY) for decoder in compared]
             pairs += [(one, Decoder("greedy", True)) for one in compared if one.compiled and one.method != "greedy"]
             rows += [Row.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
-            report = _report(lvlm, lengths, runs, rows, tuple(stand_ins))
+            report = _report(lvlm, lengths, runs, rows, tuple(stand_ins), processor_time)
             on_rows(report)
         if looked_at:
             able = {name: lvlm.under(stand_ins.get(name, find(name))) for name in _rewriting(methods)}
@@ -107,7 +111,12 @@ def _rewriting(methods: Sequence[str]) -> list[str]:
 
 
 def _report(
-    lvlm: Lvlm, lengths: Sequence[int], runs: int, rows: Sequence[Row], stand_ins: tuple[str, ...]
+    lvlm: Lvlm,
+    lengths: Sequence[int],
+    runs: int,
+    rows: Sequence[Row],
+    stand_ins: tuple[str, ...],
+    processor_time: bool,
 ) -> BenchReport:
     return BenchReport(
         model=lvlm.preset.name or lvlm.preset.model,
@@ -125,6 +134,7 @@ def _report(
         runs=runs,
         rows=tuple(rows),
         stand_ins=stand_ins,
+        processor_time=processor_time,
     )
 
 
