@@ -52,6 +52,11 @@ class Vocabulary:
             return bytes([int(byte[1], 16)])
         return str(piece).replace("▁", " ").encode()
 
+    def token(self, text: str) -> int | None:
+        """Return the token that stands for a text as it is, such as a marker; None if there is none."""
+        token: int | None = self._tokenizer.convert_tokens_to_ids(text)
+        return None if token == self._tokenizer.unk_token_id else token
+
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text that starts an answer."""
         with self.lock:
@@ -61,7 +66,7 @@ class Vocabulary:
     def encode_after(self, prompt: Sequence[int], text: str) -> list[int]:
         """Return the tokens of a text that follows a prompt; if the prompt ends in text, it starts with a space."""
         ids = self.encode(text)
-        last = b"\n" if self.is_special(prompt[-1]) else self.data(prompt[-1])
+        last = b"\n" if self.is_special(prompt[-1]) or prompt[-1] in self._added else self.data(prompt[-1])
         if ids and not last[-1:].isspace() and not self.data(ids[0])[:1].isspace():
             return self.encode(f" {text}")
         return ids
@@ -77,11 +82,18 @@ class Vocabulary:
             text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
-    def words(self, tokens: Sequence[int]) -> list[Word]:
-        """Return the words of the stripped text, each with the tokens that have a part in it."""
-        text = self.text(tokens)
+    def words(self, tokens: Sequence[int], cuts: Sequence[tuple[int, int]] = ()) -> list[Word]:
+        """Return the words of the stripped text, each with the tokens that have a part in it.
+
+        Args:
+            tokens: of the text.
+            cuts: start and end of what is taken out of it, in characters and in order.
+        """
+        text, spans = self.text(tokens), self.spans(tokens)
+        for start, end in reversed(cuts):
+            text = text[:start] + text[end:]
+            spans = [(_moved(first, start, end), _moved(last, start, end)) for first, last in spans]
         margin = len(text) - len(text.lstrip())
-        spans = self._spans(tokens)
         words = []
         for match in re.finditer(r"\S+", text):
             steps = [step for step, (start, end) in enumerate(spans) if start < match.end() and end > match.start()]
@@ -90,14 +102,34 @@ class Vocabulary:
                 words.append(Word(match[0], start, end, steps[0], steps[-1] + 1))
         return words
 
-    def _spans(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
+    def spans(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
         """Return where in the text each token is; a part of a character is where the whole one will be."""
         ends = [len(self.text(tokens[: count + 1]).rstrip("�")) for count in range(len(tokens))]
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends][:-1]
         for step in range(len(tokens) - 2, -1, -1):
             if ends[step] == starts[step] and not self.is_special(tokens[step]):
                 ends[step] = ends[step + 1]
         return list(zip(starts, ends, strict=True))
+
+
+class Detokenizer:
+    """The text of tokens that come one by one, at the same price for each, however many there are."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Begin with none."""
+        self._vocabulary = vocabulary
+        self._before: list[int] = []  # read already; the next token is read with them, as a space may depend on it
+        self._new: list[int] = []
+
+    def add(self, token: int) -> str:
+        """Return the text that a token adds; of a part of a character none, until the whole one is there."""
+        self._new.append(token)
+        read = self._vocabulary.text(self._before)
+        text = self._vocabulary.text([*self._before, *self._new])
+        if len(text) <= len(read) or text.endswith("�"):
+            return ""
+        self._before, self._new = self._new, []
+        return text[len(read) :]
 
 
 @dataclass(frozen=True)
@@ -120,3 +152,8 @@ class Word:
 def _characters() -> dict[str, int]:
     """Return the printable characters that stand for bytes in byte-level vocabularies."""
     return {character: byte for byte, character in bytes_to_unicode().items()}
+
+
+def _moved(place: int, start: int, end: int) -> int:
+    """Return where a place in a text is once a part of it is taken out."""
+    return place if place <= start else max(place, end) - (end - start)

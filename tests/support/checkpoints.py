@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import transformers as hf
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import checkpoint
@@ -40,6 +40,9 @@ THINKING = (
     "{% if add_generation_prompt %}{% if enable_thinking is defined and enable_thinking is false %}"
     "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}{% endif %}"
 )
+# The end of that of Qwen3-VL-Thinking, which has no switch.
+ALWAYS_THINKING = "{% if add_generation_prompt %}<think>\n{% endif %}"
+THOUGHTS = ["<think>", "</think>"]  # tokens of Qwen3, which are text to whoever skips special tokens
 PRE_TOKENIZER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -59,10 +62,16 @@ def write_llava(folder: Path) -> Path:
     return folder
 
 
-def write_qwen(folder: Path, version: str = "2.5") -> Path:
-    """Qwen2-VL ("2"), Qwen2.5-VL ("2.5"), Qwen3-VL ("3") or Qwen3.5 ("3.5"), whose template can switch thinking off."""
+def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "") -> Path:
+    """Qwen2-VL ("2"), Qwen2.5-VL ("2.5"), Qwen3-VL ("3") or Qwen3.5 ("3.5"), whose template can switch thinking off.
+
+    Args:
+        folder: to be made.
+        version: of the family.
+        thinking: the end of the template; by default that of the version.
+    """
     folder.mkdir(parents=True)
-    ids = _write_qwen_tokenizer(folder)
+    ids = _write_qwen_tokenizer(folder, THOUGHTS if version.startswith("3") else [])
     family = {"2": "Qwen2VL", "2.5": "Qwen2_5_VL", "3": "Qwen3VL", "3.5": "Qwen3_5"}[version]
     patch = 16 if version.startswith("3") else 14
     text: dict[str, Any] = {
@@ -135,13 +144,13 @@ def write_qwen(folder: Path, version: str = "2.5") -> Path:
         },
     )
     if version == "3.5":
-        (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE + THINKING, encoding="utf-8")
+        (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE + (thinking or THINKING), encoding="utf-8")
     else:
-        _write(folder / "chat_template.json", {"chat_template": CHAT_TEMPLATE})
+        _write(folder / "chat_template.json", {"chat_template": CHAT_TEMPLATE + thinking})
     return folder
 
 
-def _write_qwen_tokenizer(folder: Path) -> dict[str, int]:
+def _write_qwen_tokenizer(folder: Path, thoughts: list[str]) -> dict[str, int]:
     """tokenizer.json, vocab.json, merges.txt, tokenizer_config.json; returns the vocabulary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
@@ -155,6 +164,7 @@ def _write_qwen_tokenizer(folder: Path) -> dict[str, int]:
     tokenizer.train_from_iterator([f" {word}" for word in WORDS.split()], trainer)
     tokenizer.model.save(str(folder))  # vocab.json, merges.txt
     tokenizer.add_special_tokens(SPECIALS)
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in thoughts])
     tokenizer.save(str(folder / "tokenizer.json"))
     ids = tokenizer.get_vocab()
     _write(
@@ -169,9 +179,9 @@ def _write_qwen_tokenizer(folder: Path) -> dict[str, int]:
                     "normalized": False,
                     "rstrip": False,
                     "single_word": False,
-                    "special": True,
+                    "special": token in SPECIALS,
                 }
-                for token in SPECIALS
+                for token in [*SPECIALS, *thoughts]
             },
             "additional_special_tokens": SPECIALS[1:],
             "bos_token": None,
