@@ -57,6 +57,10 @@ class PictureMemoryError(PictureError):
     """Memory does not suffice to decode a picture, even alone."""
 
 
+class UnfinishedReasoningError(PictureError):
+    """The text about a picture ended inside the model's reasoning, so that there is no answer."""
+
+
 class PictureSettingsError(SettingsError, PictureError):
     """A setting does not fit one picture; the other pictures of a run go on."""
 

@@ -96,7 +96,7 @@ def scored_captions(lvlm: Lvlm, batch: Sequence[Scene]) -> list[tuple[str, list[
         batch: what is captioned.
     """
     inputs = lvlm.prepare([render(scene)[0] for scene in batch], [lvlm.preset.prompts.caption] * len(batch))
-    contrast, full = WordScores(lvlm.vocabulary, lvlm.sira.alpha), WordScores(lvlm.vocabulary, 0.0)
+    contrast, full = WordScores(lvlm.parser, lvlm.sira.alpha), WordScores(lvlm.parser, 0.0)
 
     def add(tokens: list[int], step: Step) -> None:
         contrast.add(tokens, step)

@@ -200,6 +200,13 @@ class DecodingOptions:
         OnLoop | None,
         typer.Option(help="End a text that repeats itself, and keep it, trim it or decode it again (default: off)."),
     ] = None
+    think: Annotated[
+        bool | None,
+        typer.Option(
+            "--think/--no-think",
+            help="Let the model reason before it answers, apart from the text (default: the preset's, off).",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

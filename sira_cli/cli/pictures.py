@@ -86,7 +86,8 @@ def run_pictures(
     jobs = []
     with ExitStack() as files:
         for name, (preset, method) in chosen.items():
-            check_request(method, preset.generation.num_beams, **asked, compiled=engine.compile)
+            generation = preset.generation
+            check_request(method, generation.num_beams, **asked, compiled=engine.compile, think=generation.think)
             wording = preset.prompts
             prompt = wording.caption if task == "caption" else wording.ask if said is None else wording.asking(said)
             settings = settings_of(task, prompt, preset, method, model.quantization)

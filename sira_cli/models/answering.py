@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sira_cli.core.forward_pass import Step
@@ -13,6 +13,26 @@ from sira_cli.models.loops import RETRIED, RETRY_NGRAM, find_loop, first_copy
 from sira_cli.models.records import Answer, FinishReason
 from sira_cli.models.starts import Trail
 from sira_cli.models.word_scores import WordScores
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A text that has ended.
+
+    Attributes:
+        tokens: its own, without what pads it in a batch.
+        finish_reason: why it ended.
+        text, reasoning: what it says, and what the model thought before.
+        reasoning_tokens: number of tokens of the thoughts.
+        error: why it is no answer; empty: it is one.
+    """
+
+    tokens: list[int]
+    finish_reason: FinishReason
+    text: str
+    reasoning: str
+    reasoning_tokens: int
+    error: str
 
 
 class AnsweringModel(DecodingModel):
@@ -66,7 +86,7 @@ class AnsweringModel(DecodingModel):
     ) -> list[Answer]:
         """Decode each row of inputs on the model's device; `answer` without a second try."""
         image_tokens, prompt_tokens = self.lengths(inputs)
-        scores = WordScores(self.vocabulary, self.sira.alpha) if words else None
+        scores = WordScores(self.parser, self.sira.alpha) if words else None
         watchers = [watcher for watcher in (scores.add if scores else None, on_tokens) if watcher is not None]
 
         def watch(new: list[int], step: Step) -> None:
@@ -100,28 +120,42 @@ class AnsweringModel(DecodingModel):
             row: the tokens.
             image_tokens, prompt_tokens: how many its prompt has.
         """
-        row, finish_reason, text = self.ended(row)
+        ended = self.ended(row)
         return Answer(
-            text=text,
-            finish_reason=finish_reason,
+            text=ended.text,
+            finish_reason=ended.finish_reason,
             image_tokens=image_tokens,
             prompt_tokens=prompt_tokens,
-            output_tokens=len(row),
-            tokens=tuple(row),
+            output_tokens=len(ended.tokens),
+            error=ended.error,
+            reasoning=ended.reasoning if ended.reasoning or self.parser.expects else None,
+            reasoning_tokens=ended.reasoning_tokens,
+            tokens=tuple(ended.tokens),
         )
 
-    def finish_reason(self, row: list[int]) -> FinishReason:
-        """Return why a text ended; `row` holds its new tokens, perhaps padded."""
-        return self.ended(row)[1]
+    def ended(self, row: list[int], *, at_once: bool = False) -> Ended:
+        """Return a text by its new tokens.
 
-    def ended(self, row: list[int]) -> tuple[list[int], FinishReason, str]:
-        """Return the tokens of a text without what pads it in a batch, why it ended, and the text."""
+        Args:
+            row: the tokens, perhaps padded.
+            at_once: whether its prompt was prepared so (`prepare`).
+        """
         row = self.ends.until_end(row)
+        reason: FinishReason = self.ends.finish_reason(row)
         on_loop = self.preset.generation.on_loop
         loop = find_loop(row) if on_loop else None
-        if loop is None:
-            return row, self.ends.finish_reason(row), self.vocabulary.text(row).strip()
-        text = self.vocabulary.text(row[: loop.end]).strip()
-        if on_loop == "trim":
-            text = first_copy(text, self.vocabulary.text(row[: loop.first]).strip())
-        return row[: loop.end], "loop", text
+        if loop is not None:
+            row, reason = row[: loop.end], "loop"
+        parsed = self.parser.parse(row, at_once=at_once)
+        text = parsed.text
+        if loop is not None and on_loop == "trim":
+            text = first_copy(text, self.parser.parse(row[: loop.first], at_once=at_once).text)
+        unfinished = parsed.inside or (reason != "stop" and parsed.reasoning and not text)
+        error = self._unfinished(len(row), reason) if unfinished else ""
+        return Ended(row, reason, "" if error else text, parsed.reasoning, parsed.reasoning_tokens, error)
+
+    def _unfinished(self, tokens: int, reason: FinishReason) -> str:
+        """Return what to tell of a text whose thoughts have not come to their end."""
+        ways = ["use `max_new_tokens=`"] if reason == "length" else []
+        ways += ["switch thinking off"] if self.preset.generation.think else []
+        return f"ended inside its reasoning after {tokens} tokens" + f"; {' or '.join(ways)}" * bool(ways)

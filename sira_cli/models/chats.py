@@ -10,40 +10,104 @@ from jinja2 import Environment, TemplateError, meta
 
 from sira_cli.errors import SettingsError
 from sira_cli.methods.prompts import Prompt, Turn, turns_of
+from sira_cli.models.reasoning import ReasoningParser, left_open
+from sira_cli.models.vocabulary import Vocabulary
 
 Chat = list[dict[str, Any]]
 _SYNTAX = Environment(extensions=["jinja2.ext.loopcontrols"])
-THINKING = ("enable_thinking", "thinking")  # variables by which templates ask for reasoning before an answer
+SWITCHES = ("enable_thinking", "thinking")  # variables by which templates ask for reasoning before an answer
+_PROBE = "?!?"  # what the user says where only what the template adds matters
 
 
-def no_thinking(template: str) -> dict[str, bool]:
-    """Return the variables that switch off reasoning in a chat template that has such a switch: captions have none."""
+def template_of(processor: Any) -> str | None:
+    """Return the chat template of a checkpoint's processor; None if it has none."""
+    template: str | None = processor.chat_template or processor.tokenizer.chat_template
+    return template
+
+
+def thinking(template: str, think: bool) -> dict[str, bool]:
+    """Return the variables that switch reasoning on or off, in a chat template that has such a switch."""
     try:
         names = meta.find_undeclared_variables(_SYNTAX.parse(template))
     except TemplateError:  # has tags of its own
         return {}
-    return {name: False for name in THINKING if name in names}
+    return {name: think for name in SWITCHES if name in names}
+
+
+def parser_of(processor: Any, vocabulary: Vocabulary, *, system: str, think: bool) -> ReasoningParser:
+    """Return what tells a model's reasoning from its answers.
+
+    Args:
+        processor, vocabulary: the checkpoint's.
+        system: the system's message; empty: none.
+        think: whether the model is asked to reason.
+
+    Raises:
+        SettingsError: it is, and the chat template has no way to do so.
+    """
+    if think:
+        check_thinking(processor, system)
+    template = template_of(processor)
+    if template is None:
+        return ReasoningParser(vocabulary)
+    return ReasoningParser(vocabulary, template, Chats(processor, template, system, think=think).tail(), think=think)
+
+
+def check_thinking(processor: Any, system: str) -> None:
+    """Check that a checkpoint's model can be asked to reason, or reasons always.
+
+    Raises:
+        SettingsError: its chat template has no way to do so.
+    """
+    template = template_of(processor)
+    if template is None or not (
+        thinking(template, True) or left_open(Chats(processor, template, system, think=True).tail())
+    ):
+        raise SettingsError(
+            f"`think=`: the model's chat template has no switch for reasoning, such as {SWITCHES[0]}: leave it out, or "
+            "take a model that has one. Reasoning that a model writes by itself is told apart without it"
+        )
 
 
 class Chats:
     """How a chat template wants its messages.
 
     Attributes:
+        template: as it is rendered.
+        switches: the variables that switch reasoning on or off, with their values.
         plain: whether it takes a message's content as text (JoyCaption), not as a list of parts. Such a template itself
             places the image token, and pictures come beside the chat.
     """
 
-    def __init__(self, processor: Any, template: str, system: str) -> None:
+    def __init__(
+        self, processor: Any, template: str, system: str, *, think: bool = False, at_once: bool = False
+    ) -> None:
         """Try the template.
 
         Args:
             processor: the checkpoint's.
             template: its chat template.
             system: the system's message; empty: none.
+            think: ask for reasoning, where the template has a switch.
+            at_once: have prompts end with an empty thought where the template opens one all the same.
         """
-        self._processor, self._template, self._system = processor, template, system
+        self._processor, self._system = processor, system
+        self.template, self.switches = template, thinking(template, think)
         self.plain = self._wants_plain_text()
         self._takes_system = not system or self._takes_system_message()
+        if at_once:
+            tail = self.tail()
+            if (markers := left_open(tail)) is not None:
+                broken = tail.endswith(f"{markers.opening}\n")
+                closing = f"\n{markers.closing}\n\n" if broken else markers.closing  # as templates with a switch do
+                self.template = f"{template.removesuffix(chr(10))}{{{{ {closing!r} }}}}"
+
+    def tail(self) -> str:
+        """Return what the template writes behind a message of the user; nothing where it refuses a single one."""
+        try:
+            return self._rendered([self._message("user", _PROBE, "image")]).rpartition(_PROBE)[2]
+        except (TemplateError, TypeError):
+            return ""
 
     def chat(self, prompt: Prompt, images: Sequence[Any]) -> Chat:
         """Return the messages of a prompt, in the form in which the template renders them.
@@ -109,10 +173,10 @@ class Chats:
     def _rendered(self, chat: Chat) -> str:
         text: str = self._processor.apply_chat_template(
             chat,
-            chat_template=self._template,
+            chat_template=self.template,
             add_generation_prompt=True,
             tokenize=False,
-            **no_thinking(self._template),
+            **self.switches,
         )
         return text
 
@@ -128,8 +192,8 @@ class Chats:
 
         Such a template fails on a list, or writes it out as Python does, with quotes around the text.
         """
-        chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?!?"}]}]
+        chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": _PROBE}]}]
         try:
-            return "'?!?'" in self._rendered(chat)
+            return f"'{_PROBE}'" in self._rendered(chat)
         except (TemplateError, TypeError):
             return True

@@ -21,6 +21,7 @@ from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models.calibrations import calibrated
+from sira_cli.models.chats import parser_of
 from sira_cli.models.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.image_size import pad_to_square
@@ -52,6 +53,7 @@ class DecodingModel:
         sira: the settings of the fork, with the model's image tokens.
         find_image: `[B, S]` input ids -> bool, P_img.
         vocabulary: the tokenizer, token by token.
+        parser: what tells reasoning from answers.
         ends: the tokens that end a text.
         compiled: what compiles the decoding steps; None: they are not compiled.
     """
@@ -86,6 +88,7 @@ class DecodingModel:
         self.compiled = compiled
         self.check_prompt(preset.prompts.system)
         self.vocabulary = Vocabulary(processor.tokenizer)
+        self.parser = parser_of(processor, self.vocabulary, system=preset.prompts.system, think=preset.generation.think)
         self.ends = EndTokens.of(model, processor.tokenizer)
         # Algorithm 1 picks from z_cd alone. So nothing else that a checkpoint's generation_config.json may hold takes
         # part (Qwen2.5-VL has a repetition penalty).
@@ -171,23 +174,35 @@ class DecodingModel:
                 raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
 
     def chat_inputs(
-        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = ""
+        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = "", at_once: bool = False
     ) -> Mapping[str, torch.Tensor]:
         """Return B pictures and prompts in the checkpoint's chat format; see `processors.chat_inputs`.
 
         Args:
             images, prompts: as for `prepare`.
             system: the system's message; empty: the preset's.
+            at_once: ask for an answer behind an empty thought, whatever the preset says of reasoning.
         """
         if self.preset.image.pad_to_square:
             images = [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
         inputs: Mapping[str, torch.Tensor] = chat_inputs(
-            self.processor, self.model.config.model_type, images, prompts, system=system or self.preset.prompts.system
+            self.processor,
+            self.model.config.model_type,
+            images,
+            prompts,
+            system=system or self.preset.prompts.system,
+            think=self.preset.generation.think,
+            at_once=at_once,
         )
         return inputs
 
     def prepare(
-        self, images: Sequence[Shown], prompts: Sequence[Prompt], image_hashes: Sequence[str] | None = None
+        self,
+        images: Sequence[Shown],
+        prompts: Sequence[Prompt],
+        image_hashes: Sequence[str] | None = None,
+        *,
+        at_once: bool = False,
     ) -> Any:
         """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU. Safe in another thread.
 
@@ -196,13 +211,14 @@ class DecodingModel:
         Args:
             images, prompts: B of each; with a conversation, as many pictures as it has turns with one.
             image_hashes: what tells each prompt's pictures apart, for methods that draw noise; None: their samples.
+            at_once: as for `chat_inputs`.
         """
         if image_hashes is None and self.decoder.uses_seed:
             samples = [b"".join(image.tobytes() for image in pictures_of(shown)) for shown in images]
             image_hashes = [hashlib.sha256(each).hexdigest() for each in samples]
         seeds = self.picture_seeds(image_hashes or [""] * len(images))
         with self.vocabulary.lock:
-            inputs: Any = self.chat_inputs(images, prompts)
+            inputs: Any = self.chat_inputs(images, prompts, at_once=at_once)
             for name, value in self.decoder.branch_inputs(self, images, prompts, inputs, seeds).items():
                 inputs[BRANCH + name] = value
         return inputs
@@ -261,7 +277,7 @@ class DecodingModel:
         elif on_new is not None:
             streamer = NewTokens(on_new)
         elif on_text is not None and settings.num_beams == 1 and not self.decoder.own_search:
-            streamer = TextPieces(self.processor.tokenizer, self.vocabulary.lock, on_text)
+            streamer = TextPieces(self.parser.begin(), on_text)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
         picking = self._picking(seeds, inputs["attention_mask"], start)
         cache = start.cache

@@ -15,6 +15,7 @@ from sira_cli.files import from_home
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
 from sira_cli.models.calibrations import calibrated
+from sira_cli.models.chats import check_thinking
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.hub import Download, find_checkpoint
 from sira_cli.models.inspection import check_structure
@@ -53,10 +54,10 @@ def load(
             with the same texts up to rounding. Needs a C++ compiler.
         on_download: called before anything is fetched, with what it is and how large.
         **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
-            top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, on_loop, dtype, attn_implementation,
-            max_pixels, min_pixels, max_tiles, longest_edge, pan_and_scan, pad_to_square, revision, prompt, system,
-            prefix, suffix, max_sentences, complete_sentences. A method's own settings (alpha and beta of most,
-            noise_step of vcd, ...) override its defaults.
+            top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, on_loop, think, dtype,
+            attn_implementation, max_pixels, min_pixels, max_tiles, longest_edge, pan_and_scan, pad_to_square, revision,
+            prompt, system, prefix, suffix, max_sentences, complete_sentences. A method's own settings (alpha and beta
+            of most, noise_step of vcd, ...) override its defaults.
 
     Raises:
         SettingsError: a preset or a setting is wrong.
@@ -101,6 +102,8 @@ def load(
     how = judge(checkpoint.folder)
     with reading(checkpoint.folder):
         processor = load_processor(checkpoint.folder, image=preset.image, trust_remote_code=trust_remote_code)
+        if preset.generation.think:
+            check_thinking(processor, preset.prompts.system)  # before the weights are read
         model = load_model(
             checkpoint.folder,
             trust_remote_code=trust_remote_code,

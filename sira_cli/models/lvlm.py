@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from sira_cli._version import __version__
-from sira_cli.errors import PictureError, SettingsError, SiraError
+from sira_cli.errors import PictureError, SettingsError, SiraError, UnfinishedReasoningError
 from sira_cli.language.things import Words
 from sira_cli.methods.base import Method
 from sira_cli.models.answering import AnsweringModel
@@ -61,10 +61,11 @@ class Lvlm(AnsweringModel):
 
         Raises:
             PictureError: the picture cannot be opened or processed.
+            UnfinishedReasoningError: the text ended inside the model's reasoning.
             SettingsError: `verify` is none, or does not go with the settings.
         """
         text, look = self.preset.prompts.caption if prompt is None else prompt, Verify.of(verify)
-        return self._run("caption", [as_picture(picture)], text, on_text, look)[0]
+        return self._single("caption", picture, text, on_text, look)
 
     def ask(self, picture: PictureSource, question: str, *, on_text: Callable[[str], None] | None = None) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
@@ -131,9 +132,24 @@ class Lvlm(AnsweringModel):
 
         Raises:
             PictureError: the picture cannot be opened or processed.
+            UnfinishedReasoningError: the text ended inside the model's reasoning.
             SettingsError: the prompt holds the model's placeholder for a picture.
         """
-        return self._run(task, [as_picture(source)], prompt, on_text)[0]
+        return self._single(task, source, prompt, on_text)
+
+    def _single(
+        self,
+        task: str,
+        source: PictureSource,
+        prompt: str,
+        on_text: Callable[[str], None] | None = None,
+        verify: Verify | None = None,
+    ) -> Result:
+        picture = as_picture(source)
+        (result,) = self._run(task, [picture], prompt, on_text, verify)
+        if result.error:
+            raise UnfinishedReasoningError(f"{picture.shown}: {result.error}")
+        return result
 
     def _tried(self, task: str, picture: Picture, prompt: str) -> Result:
         """Return the result of a picture that may fail."""
@@ -229,6 +245,7 @@ class Lvlm(AnsweringModel):
             text_settings=preset.text.given() or None,
             picture_settings=self._picture_settings(task, answer.image_tokens),
             warnings=[*warnings, *answer.warnings] or None,
+            reasoning=answer.reasoning,
             words=answer.words,
             choices=answer.choices,
             objects=answer.objects,

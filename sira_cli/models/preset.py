@@ -20,7 +20,7 @@ from sira_cli.models.texts import TextSettings
 from sira_cli.pictures.names import is_utf8
 
 # Names in `Preset.decisive` that are there only where they are set, so that keys and records name nothing that is off.
-_LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop")
+_LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop", "think")
 _LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan", "pad_to_square")
 ONLY_IF_SET = (
     "system",
@@ -93,6 +93,7 @@ class Generation(_Strict):
         repetition_penalty, no_repeat_ngram_size: as transformers has them, on the method's logits; 1 and 0 are off.
         on_loop: what becomes of a text that repeats itself. It ends, and is kept, or trimmed to the first copy, or is
             decoded again (`retry`); None: texts may loop.
+        think: ask the model to reason before it answers; for chat templates with a switch.
     """
 
     max_new_tokens: int = Field(default=512, ge=1)
@@ -103,6 +104,7 @@ class Generation(_Strict):
     repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     no_repeat_ngram_size: int = Field(default=0, ge=0)
     on_loop: Literal["keep", "trim", "retry"] | None = None
+    think: bool = False
 
     @field_validator("no_repeat_ngram_size")
     @classmethod

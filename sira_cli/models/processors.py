@@ -21,7 +21,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
 from sira_cli.methods.prompts import Conversation, Prompt, picture_count, pictures_of
-from sira_cli.models.chats import Chats, no_thinking
+from sira_cli.models.chats import Chats, template_of
 from sira_cli.models.completing import complete_processor, read_settings, todays_names
 from sira_cli.models.image_size import limit_size
 from sira_cli.models.picture_sizes import check_picture_size
@@ -65,7 +65,14 @@ def load_processor(folder: Path, *, image: ImageSettings | None = None, trust_re
 
 
 def chat_inputs(
-    processor: Any, model_type: str, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = ""
+    processor: Any,
+    model_type: str,
+    images: Sequence[Shown],
+    prompts: Sequence[Prompt],
+    *,
+    system: str = "",
+    think: bool = False,
+    at_once: bool = False,
 ) -> Any:
     """Turn prompts, each with its pictures, into the model's inputs, in the checkpoint's chat format.
 
@@ -73,6 +80,8 @@ def chat_inputs(
         processor, model_type: the checkpoint's.
         images, prompts: B of each; with a conversation, as many pictures as it has turns with one.
         system: the system's message instead of the template's own; in front of the prompts where there is none.
+        think: ask for reasoning before the answer, where the chat format has a switch.
+        at_once: ask for an answer behind an empty thought, where the chat format has thoughts.
 
     Returns:
         A mapping of tensors for B rows, left-padded: `input_ids`, `attention_mask`, `pixel_values`, ...
@@ -83,7 +92,7 @@ def chat_inputs(
         ValueError: the image processor would make a giant of a picture, or refuses it.
     """
     check_pictures(processor, images)
-    template = processor.chat_template or processor.tokenizer.chat_template
+    template = template_of(processor)
     if template is None:
         if model_type not in PROMPTS_WITHOUT_TEMPLATE:
             raise UnsupportedModelError(
@@ -95,17 +104,17 @@ def chat_inputs(
         said = [f"{system} {prompt}" if system else prompt for prompt in prompts]
         texts = [PROMPTS_WITHOUT_TEMPLATE[model_type].format(prompt=prompt) for prompt in said]
         return processor(images=[[image] for image in images], text=texts, padding=True, return_tensors="pt")
-    chats = Chats(processor, template, system)
+    chats = Chats(processor, template, system, think=think and not at_once, at_once=at_once)
     beside = {"images": [pictures_of(shown) for shown in images]} if chats.plain else {}
     return processor.apply_chat_template(
         [chats.chat(prompt, pictures_of(shown)) for prompt, shown in zip(prompts, images, strict=True)],
-        chat_template=template,
+        chat_template=chats.template,
         add_generation_prompt=True,
         tokenize=True,
         return_dict=True,
         return_tensors="pt",
         processor_kwargs={"padding": True, **beside},
-        **no_thinking(template),
+        **chats.switches,
     )
 
 
@@ -126,7 +135,7 @@ def check_chat(processor: Any, conversation: Conversation, system: str) -> None:
     Raises:
         SettingsError: it has not.
     """
-    template = processor.chat_template or processor.tokenizer.chat_template
+    template = template_of(processor)
     if template is None:
         raise SettingsError(
             "the checkpoint has no chat template, so that there is no format for several turns: send one message of "

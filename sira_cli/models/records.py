@@ -24,6 +24,8 @@ class Answer:
         words, choices, objects, verify: only if they were asked for.
         warnings: why to look at the text again.
         draft, removed: the first text, and the things that were taken out of it, where it was rewritten.
+        reasoning: what the model thought before, apart from the text; None: it is not known to think.
+        reasoning_tokens: so many of `output_tokens`.
         tokens: as they were decoded, with the end token.
     """
 
@@ -40,6 +42,8 @@ class Answer:
     verify: dict[str, Any] | None = None
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
+    reasoning: str | None = None
+    reasoning_tokens: int = 0
     tokens: tuple[int, ...] = ()
 
 
@@ -64,11 +68,13 @@ class Result:
         duration_ms: wall time of this picture in milliseconds, preprocessing included.
         method_settings: settings of the method that have no key of their own; None, and not in the record, if there
             are none.
-        system, repetition_penalty, no_repeat_ngram_size, on_loop: None, and not in the record, where they are off.
+        system, repetition_penalty, no_repeat_ngram_size, on_loop, think: None, and not in the record, where they are
+            off.
         text_settings: what was done to the text; None, and not in the record, if nothing was.
         picture_settings: settings of the method that were others for this picture than in `method_settings`; None, and
             not in the record, if there are none.
         warnings: why to look at the picture and its text again; None, and not in the record, if there is no reason.
+        reasoning: what the model thought before it answered; None, and not in the record, if it did not.
         words, choices: None, and not in the record, unless they were asked for (`Lvlm.answer`, `choose`).
         support: of a check, that of the least supported thing; 1 where the text names none, 0 where it failed.
         fixed: of a check, the text without what the picture does not support.
@@ -112,9 +118,11 @@ class Result:
     repetition_penalty: float | None = field(default=None, metadata=OFF_IF_ABSENT)
     no_repeat_ngram_size: int | None = field(default=None, metadata=OFF_IF_ABSENT)
     on_loop: str | None = field(default=None, metadata=OFF_IF_ABSENT)
+    think: bool | None = field(default=None, metadata=OFF_IF_ABSENT)
     text_settings: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     picture_settings: dict[str, Any] | None = None
     warnings: list[str] | None = None
+    reasoning: str | None = None
     support: float | None = None  # before `objects`, whose entries have a field of the same name
     fixed: str | None = None
     dropped: list[str] | None = None

@@ -3,35 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
-from transformers import TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
-
-class TextPieces(TextStreamer):
-    """Hands decoded text on as soon as words are complete."""
-
-    def __init__(self, tokenizer: Any, lock: AbstractContextManager[Any], on_text: Callable[[str], None]) -> None:
-        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self._lock, self._on_text = lock, on_text
-
-    def put(self, value: torch.Tensor) -> None:
-        """Called by `generate` with the prompt, then with each token."""
-        with self._lock:
-            super().put(value)  # type: ignore[no-untyped-call] # not annotated upstream
-
-    def end(self) -> None:
-        """Called by `generate` at the end."""
-        with self._lock:
-            super().end()  # type: ignore[no-untyped-call]
-
-    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        """Called by `TextStreamer` with each finished piece."""
-        if text:
-            self._on_text(text)
+from sira_cli.models.reasoning import Parsing
 
 
 class NewTokens(BaseStreamer):
@@ -49,3 +25,27 @@ class NewTokens(BaseStreamer):
 
     def end(self) -> None:
         """Called by `generate` at the end."""
+
+
+class TextPieces(NewTokens):
+    """Hands on the text of B = 1 as far as it is certain, without its reasoning."""
+
+    def __init__(self, parsing: Parsing, on_text: Callable[[str], None]) -> None:
+        super().__init__(self._add)
+        self._parsing, self._on_text, self._text, self._retracted = parsing, on_text, "", 0
+
+    def end(self) -> None:
+        """Called by `generate` at the end."""
+        self._tell(final=True)
+
+    def _add(self, tokens: list[int]) -> None:
+        self._parsing.add(tokens[0])
+        self._tell(final=False)
+
+    def _tell(self, *, final: bool) -> None:
+        parsed = self._parsing.parsed(final=final)
+        if parsed.retracted > self._retracted:  # what was handed on cannot be taken back: the answer follows it
+            self._text, self._retracted = "", parsed.retracted
+        if len(parsed.text) > len(self._text):
+            self._on_text(parsed.text[len(self._text) :])
+            self._text = parsed.text

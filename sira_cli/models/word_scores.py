@@ -10,7 +10,7 @@ import torch
 
 from sira_cli.core.forward_pass import Step
 from sira_cli.core.rules import contrast
-from sira_cli.models.vocabulary import Vocabulary
+from sira_cli.models.reasoning import ReasoningParser
 
 
 class WordScores:
@@ -22,8 +22,8 @@ class WordScores:
     word rather than another; it is evidence, not proof, and a synonym costs probability as well.
     """
 
-    def __init__(self, vocabulary: Vocabulary, alpha: float) -> None:
-        self._vocabulary, self._alpha = vocabulary, alpha
+    def __init__(self, parser: ReasoningParser, alpha: float, *, at_once: bool = False) -> None:
+        self._parser, self._alpha, self._at_once = parser, alpha, at_once
         self._tokens: list[list[int]] = []  # a list of B for each step
         self._deltas: list[list[float]] = []
         self._logprobs: list[list[float]] = []
@@ -39,13 +39,13 @@ class WordScores:
         self._logprobs.append(logprob[:, 0].tolist())
 
     def words(self, row: int, length: int) -> list[dict[str, Any]]:
-        """Return the words of one text of so many tokens.
+        """Return the words of one text of so many tokens, without those of its reasoning.
 
         Returns:
             For each: `word`, `start` and `end` (characters of the stripped text), `steps` [first, last + 1], `delta`
             (of logits), `grounding` (0 to 1).
         """
-        found = self._vocabulary.words([tokens[row] for tokens in self._tokens[:length]])
+        found = self._parser.words([tokens[row] for tokens in self._tokens[:length]], at_once=self._at_once)
         return [
             {
                 "word": word.text,

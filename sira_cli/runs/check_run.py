@@ -41,8 +41,8 @@ def engine_of(task: str) -> type[BatchRun]:
 
 
 def plain(preset: Preset) -> Preset:
-    """Return a preset without settings that have no part in a second look: it is neither sampled nor changed."""
-    return preset.with_settings(temperature=0.0, num_beams=1).without_text()
+    """Return a preset without settings that have no part in a second look: nothing is sampled, thought or changed."""
+    return preset.with_settings(temperature=0.0, num_beams=1, think=False).without_text()
 
 
 def method_of(verify: Verify, usual: Method) -> Method:

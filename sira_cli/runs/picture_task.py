@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from PIL import Image
@@ -179,7 +180,10 @@ class PictureTask:
             return None
         items = [item for item, _ in pictures]
         return self.lvlm.prepare(
-            [image for _, image in pictures], [item.prompt for item in items], [item.sha256 for item in items]
+            [image for _, image in pictures],
+            [item.prompt for item in items],
+            [item.sha256 for item in items],
+            at_once=bool(self._choices),
         )
 
     def inputs_alone(self, item: Item) -> Any:
@@ -215,6 +219,8 @@ class PictureTask:
     def settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record."""
         item.data = b""
+        if answer.error and answer.tokens:  # what was decoded is no answer
+            answer = replace(answer, error=f"{item.picture.shown}: {answer.error}")
         item.result = self.lvlm.result(
             self.name, item.name, item.sha256, item.prompt, answer, milliseconds, item.warnings
         )
@@ -238,6 +244,7 @@ class PictureTask:
             choices=[] if self._choices else None,
             objects=None if self._looked is None else [],
             verify=self._looked,
+            reasoning="" if self.lvlm.parser.expects and not self._choices else None,
         )
 
 

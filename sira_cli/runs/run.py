@@ -167,6 +167,7 @@ def check_request(
     choices: Sequence[str] = (),
     compiled: bool = False,
     verify: Verify | None = None,
+    think: bool = False,
 ) -> None:
     """Check that a method can do what a run asks for, before the model is loaded.
 
@@ -177,6 +178,7 @@ def check_request(
         choices: pick one of these answers.
         compiled: whether decoding steps are compiled.
         verify: the second look.
+        think: whether the model is asked to reason.
 
     Raises:
         SettingsError: it cannot.
@@ -188,6 +190,8 @@ def check_request(
         if len(choices) < 2 or not all(choices):
             raise SettingsError(f"`choices=` {','.join(choices)!r}: expected two or more answers, such as Yes,No")
         check_text("`choices=`", ",".join(choices))
+        if think:
+            raise SettingsError("`choices=` are scored without any reasoning before them: leave out `think=`")
     check_beams(method, num_beams)
     if words and num_beams > 1:
         raise SettingsError("`words=` follows one text: leave out `num_beams=`")
@@ -251,6 +255,7 @@ def run_pictures(
         choices=choices,
         compiled=lvlm.compiled is not None,
         verify=look,
+        think=lvlm.preset.generation.think,
     )
     places = [paths] if isinstance(paths, str | Path) else paths
     if questions is None:

@@ -215,7 +215,7 @@ def last_outputs(lvlm: Lvlm, projections: Sequence[Any], batch: Sequence[Prompt]
     """Return what each projection gives at the last token of the answers, on the CPU, `[B, L, d]`."""
     asked = [lvlm.preset.prompts.asking(prompt.text) for prompt in batch]
     with lvlm.vocabulary.lock:
-        given: Any = lvlm.chat_inputs([prompt.image for prompt in batch], asked)
+        given: Any = lvlm.chat_inputs([prompt.image for prompt in batch], asked, at_once=True)
     inputs = lvlm.to_device(given)
     answers = [
         lvlm.vocabulary.encode_after(ids, prompt.label)

@@ -19,6 +19,7 @@ from sira_cli.errors import SettingsError, SiraError, UnsupportedModelError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.attaching import obeyed
 from sira_cli.methods.base import Ability
+from sira_cli.models.chats import check_thinking
 from sira_cli.models.decoding import refills
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.image_size import pad_to_square
@@ -68,6 +69,7 @@ def what_is_seen(
 
     Raises:
         UnsupportedModelError, ModelNotFoundError: the processor cannot be loaded.
+        SettingsError: the preset asks for reasoning, and the chat template has no way to do so.
         ImageTokenError: the prompt holds no image token.
         PictureError: the processor refuses the picture.
     """
@@ -77,9 +79,11 @@ def what_is_seen(
     tokenizer = processor.tokenizer
     finder = preset.image_tokens.with_ids(tokenizer).resolve(model.config)
     images = [pad_to_square(picture, processor.image_processor.image_mean)] if preset.image.pad_to_square else [picture]
-    system = preset.prompts.system
+    kind, system, think = model.config.model_type, preset.prompts.system, preset.generation.think
+    if think:
+        check_thinking(processor, system)
     try:
-        inputs = chat_inputs(processor, model.config.model_type, images, [preset.prompts.caption], system=system)
+        inputs = chat_inputs(processor, kind, images, [preset.prompts.caption], system=system, think=think)
     except SiraError:
         raise
     except Exception as error:

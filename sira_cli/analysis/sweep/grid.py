@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.core.many_k import next_token
 from sira_cli.core.rules import contrast, plausible
-from sira_cli.errors import PictureError, SiraError
+from sira_cli.errors import PictureError, SiraError, UnfinishedReasoningError
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.memory import PictureMemory
 from sira_cli.models.peak import peak_memory
@@ -92,7 +93,7 @@ def largest_question_batch(lvlm: Lvlm, questions: QuestionSet, grid: Grid) -> in
     if not opened:
         return 1
     largest = max(opened, key=lambda image: image.width * image.height)
-    inputs = lvlm.prepare([largest], [lvlm.preset.prompts.asking(questions.questions[0].text)])
+    inputs = lvlm.prepare([largest], [lvlm.preset.prompts.asking(questions.questions[0].text)], at_once=True)
 
     def measure() -> PictureMemory:
         with peak_memory(*devices_of(lvlm.model)) as peak:
@@ -133,7 +134,8 @@ def _first_words(
         return {}, []
     prompts = [lvlm.preset.prompts.asking(question.text) for _, question, _ in batch]
     try:
-        tokens = first_tokens(lvlm, grid, lvlm.prepare([image for _, _, image in batch], prompts)).tolist()
+        inputs = lvlm.prepare([image for _, _, image in batch], prompts, at_once=True)
+        tokens = first_tokens(lvlm, grid, inputs).tolist()
     except SiraError:
         raise
     except Exception as error:
@@ -167,7 +169,11 @@ def write_captions(lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units,
         for batch in batches(todo, batch_size):
             images = [questions.open(picture) for picture in batch]
             inputs = lvlm.prepare(images, [lvlm.preset.prompts.caption] * len(batch))
-            texts = [[answer.text for answer in decider.answer(inputs)] for decider in deciders]
+            answers = [decider.answer(inputs) for decider in deciders]
+            for answer in itertools.chain(*answers):
+                if answer.error:
+                    raise UnfinishedReasoningError(f"a caption {answer.error}")
+            texts = [[answer.text for answer in each] for each in answers]
             rows = zip(batch, zip(*texts, strict=True), strict=True)
             units.add({caption_unit(picture, k): row for picture, row in rows})
             yield Advanced(len(batch) * len(alphas))

@@ -58,7 +58,8 @@ class Tracer:
             if not ids:
                 raise SettingsError(f"`track=`: {word!r} has no tokens")
         self._tokens: list[int] = []
-        self._scores = WordScores(self._vocabulary, lvlm.sira.alpha)
+        self._forced = request.text is not None
+        self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, at_once=self._forced)
         self._logprobs: list[dict[str, float]] = []  # one per chosen token
         self._logits = None if options.full_logits is None else LogitsFile(options.full_logits)
         self._look = None if options.verify is None else SecondLook(lvlm, options.verify.words)
@@ -137,16 +138,21 @@ class Tracer:
         if self._logits is not None:
             self._logits.append(token, views.logits)
 
-    def end(self, finish_reason: str) -> Line:
+    def end(self) -> Line:
         """Write the last line, and return it."""
         if self._logits is not None:
             self._logits.close()
-        text = self._vocabulary.text(self._tokens).strip()
-        looked = self._looked(text)
+        parsed = self._lvlm.parser.parse(self._tokens, at_once=self._forced)
+        ended = self._lvlm.ended(self._tokens)
+        error = "" if self._forced else ended.error
+        reasoning = {"reasoning": parsed.reasoning} if parsed.reasoning else {}
+        looked = self._looked(parsed.text)
         line = _END | {
-            "status": "ok",
-            "text": text,
-            "finish_reason": finish_reason,
+            "status": "error" if error else "ok",
+            "error": f"{self._request.name}: {error}" if error else "",
+            "text": parsed.text,
+            **reasoning,
+            "finish_reason": "forced" if self._forced else ended.finish_reason,
             "output_tokens": len(self._tokens),
             "duration_ms": round(1000 * (time.perf_counter() - self._began), 1),
             "words": self._scores.words(0, len(self._tokens)),
@@ -188,11 +194,11 @@ def trace_generated(lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, w
     """
     lvlm.check_prompt(request.prompt)
     tracer = Tracer(lvlm, request, options, write)
-    inputs = _prepared(lvlm, [request])
+    inputs = _prepared(lvlm, [request], at_once=False)
     tracer.run(inputs["input_ids"], inputs["attention_mask"])
     seeds = lvlm.text_seeds([request.picture.sha256], [request.prompt])
-    output = lvlm.generate(inputs, on_tokens=lambda tokens, step: tracer.token(tokens[0], step), seeds=seeds)
-    return tracer.end(lvlm.finish_reason(output[0].tolist()))
+    lvlm.generate(inputs, on_tokens=lambda tokens, step: tracer.token(tokens[0], step), seeds=seeds)
+    return tracer.end()
 
 
 def trace_forced(
@@ -215,7 +221,7 @@ def trace_forced(
         if not (one.text or "").strip():
             raise SettingsError(f"{one.name}: the text to force is empty")
     tracers = [Tracer(lvlm, one, options, write) for one, write in zip(requests, writes, strict=True)]
-    inputs = _prepared(lvlm, requests)
+    inputs = _prepared(lvlm, requests, at_once=True)
     prompts = inputs["input_ids"].tolist()
     texts = [
         lvlm.vocabulary.encode_after(prompt, one.text or "") for prompt, one in zip(prompts, requests, strict=True)
@@ -229,14 +235,15 @@ def trace_forced(
             if position >= 0:
                 views = (view[row : row + 1] for view in (step.full, step.cf, step.contrast))
                 tracer.token(tokens[position], Step(*views))
-    return [tracer.end("forced") for tracer in tracers]
+    return [tracer.end() for tracer in tracers]
 
 
-def _prepared(lvlm: Lvlm, requests: Sequence[OpenedRequest]) -> Any:
+def _prepared(lvlm: Lvlm, requests: Sequence[OpenedRequest], *, at_once: bool) -> Any:
     inputs = lvlm.prepare(
         [one.picture.image for one in requests],
         [one.prompt for one in requests],
         [one.picture.sha256 for one in requests],
+        at_once=at_once,
     )
     return lvlm.to_device(inputs)
 

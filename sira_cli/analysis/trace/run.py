@@ -111,12 +111,12 @@ class TraceRun:
     def _generate(self, picture: Picture, opened: OpenedRequest) -> TraceEvent:
         try:
             with self._targets.opened(picture) as write:
-                trace_generated(self._lvlm, opened, self._options, write)
+                end = trace_generated(self._lvlm, opened, self._options, write)
         except SiraError:
             raise
         except Exception as error:  # outside of the block, so that no half trace takes its place in a tree
             return self._fail(picture, str(refused(picture.location, error)))
-        return Traced(picture)
+        return TraceFailed(picture, end["error"]) if end["error"] else Traced(picture)
 
     def _force(self, batch: list[tuple[Picture, OpenedRequest]]) -> Generator[TraceEvent, None, None]:
         """Force texts together; if that fails, one after the other."""

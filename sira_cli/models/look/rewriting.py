@@ -49,11 +49,13 @@ class _Draft:
         row: its place in the batch.
         at: the look at its picture.
         check: of the text as it would be written.
-        finished: returns the text as it is written, and where the decoded one begins in it.
-        plain: the text without what is done to it.
+        finished: returns the text as it is written, and where `plain` begins in it.
+        plain: the text without what is done to it, behind the model's reasoning.
+        begins: where in `plain` the reasoning has ended; None: it is in several parts, and the text stays as it is.
         tokens: of the decoded text.
         head: what the text begins with that was not decoded here; the first `told` characters of the decoded tokens
             say the same.
+        at_once: whether it is from anywhere, so that the model goes on without reasoning.
         doubted: what is to be taken out.
         kept: names of what could not be taken out.
     """
@@ -61,12 +63,14 @@ class _Draft:
     row: int
     at: PictureLook
     check: Check
-    finished: Callable[[str, FinishReason], tuple[str, int]]
+    finished: Callable[[str, FinishReason, int], tuple[str, int]]
     plain: str
+    begins: int | None = 0
     tokens: list[int] = field(default_factory=list)
     reason: FinishReason = "stop"
     head: str = ""
     told: int = 0
+    at_once: bool = False
     doubted: list[Claim] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
 
@@ -105,7 +109,7 @@ class Rewriter:
             prompt: under which decoding goes on; None: the preset's for captions.
         """
         at = PictureLook(self.look, image)
-        draft = _Draft(0, at, at.check(text), lambda plain, reason: (plain, 0), text, head=text)
+        draft = _Draft(0, at, at.check(text), lambda plain, reason, begins: (plain, 0), text, head=text, at_once=True)
         if self._first(draft) is not None:
             inputs = self._prepared(image, prompt)
             self._rewrite([draft], Decoded(self._lvlm, inputs, [0], words=self.look.words), inputs["input_ids"])
@@ -133,18 +137,11 @@ class Rewriter:
         """
         first = [self._lvlm.preset.text.finished(answer) for answer in answers]
         looks = self.look.at(images, inputs, trail)
-        drafts = [
-            _Draft(
-                row,
-                at,
-                at.check(begun.text),
-                self._finished,
-                self._plain(answer.tokens, answer.text),
-                list(answer.tokens),
-                answer.finish_reason,
-            )
-            for row, (at, answer, begun) in enumerate(zip(looks, answers, first, strict=True))
-        ]
+        drafts = []
+        for row, (at, answer, begun) in enumerate(zip(looks, answers, first, strict=True)):
+            plain, begins = self._plain(answer.tokens, answer.text, answer.reasoning)
+            check, tokens = at.check(begun.text), list(answer.tokens)
+            drafts.append(_Draft(row, at, check, self._finished, plain, begins, tokens, answer.finish_reason))
         decoded = Decoded(self._lvlm, inputs, seeds, words=self.look.words, task=task, trail=trail)
         self._rewrite(drafts, decoded, inputs["input_ids"])
         return [self._answer(draft, answer, settings) for draft, answer in zip(drafts, first, strict=True)]
@@ -166,22 +163,28 @@ class Rewriter:
     def _prepared(self, image: Image.Image, prompt: str | None) -> Any:
         prompt = self._lvlm.preset.prompts.caption if prompt is None else prompt
         self._lvlm.check_prompt(prompt)
-        return self._lvlm.to_device(self._lvlm.prepare([image], [prompt]))
+        return self._lvlm.to_device(self._lvlm.prepare([image], [prompt], at_once=True))
 
-    def _finished(self, plain: str, reason: FinishReason) -> tuple[str, int]:
-        """Return a decoded text as it is written, and where it begins in it."""
-        settings = self._lvlm.preset.text
-        written = settings.finished(Answer(plain.strip(), reason)).text
-        return written, len(settings.prefix) - (len(plain) - len(plain.lstrip()))
+    def _finished(self, plain: str, reason: FinishReason, begins: int) -> tuple[str, int]:
+        """Return a decoded text as it is written, and where all that was decoded begins in it."""
+        settings, text = self._lvlm.preset.text, plain[begins:]
+        written = settings.finished(Answer(text.strip(), reason)).text
+        return written, len(settings.prefix) - begins - (len(text) - len(text.lstrip()))
 
-    def _plain(self, tokens: Sequence[int], text: str) -> str:
-        """Return a decoded text with the white space before it; `text` is without, and may be trimmed."""
+    def _plain(self, tokens: Sequence[int], text: str, reasoning: str | None) -> tuple[str, int | None]:
+        """Return a decoded text with what stands before it, and where it begins; `text` is it alone, or trimmed."""
         whole = self._lvlm.vocabulary.text(tokens)
-        return whole[: len(whole) - len(whole.lstrip()) + len(text)]
+        before = len(whole) - len(whole.lstrip())
+        if not reasoning and whole.startswith(text, before):
+            return whole[: before + len(text)], 0
+        begins = whole.rfind(text)
+        return (whole[: begins + len(text)], begins) if begins >= 0 else (text, None)
 
     def _first(self, draft: _Draft) -> tuple[Claim, int] | None:
         """Return the first thing without support that can be taken out, and where it stands in the decoded text."""
-        _, offset = draft.finished(draft.plain, draft.reason)
+        if draft.begins is None:
+            return None
+        _, offset = draft.finished(draft.plain, draft.reason, draft.begins)
         found = [
             (start - offset, claim)
             for claim in draft.check.below(self._line)
@@ -209,9 +212,11 @@ class Rewriter:
                 limit += len(going[0][1].kept)
             texts = decoded.go_on([text for _, text in going], limit)
             for (draft, _), tokens in zip(going, texts, strict=True):
-                draft.tokens, draft.reason, text = self._lvlm.ended(tokens)
-                draft.plain = draft.head + self._plain(draft.tokens, text)[draft.told :]
-                draft.check = draft.at.check(draft.finished(draft.plain, draft.reason)[0])
+                ended = self._lvlm.ended(tokens, at_once=draft.at_once)
+                draft.tokens, draft.reason = ended.tokens, ended.finish_reason
+                plain, draft.begins = self._plain(ended.tokens, ended.text, ended.reasoning)
+                draft.plain = draft.head + plain[draft.told :]
+                draft.check = draft.at.check(draft.finished(draft.plain, draft.reason, draft.begins or 0)[0])
                 named = {claim.thing for claim in draft.check.objects}
                 draft.kept |= {claim.thing for claim in draft.doubted if claim.thing in named}
 

@@ -4,7 +4,8 @@
     "Is there a dog in the image?"                 a few rows each, all questions of a picture together
     support = P(yes) / (P(yes) + P(no))            over all spellings of yes and no, of the first token
 
-Who answers is the model as it is (the full stream at temperature 0), whatever decoder wrote the text.
+Who answers is the model as it is (the full stream at temperature 0), whatever decoder wrote the text, behind an empty
+thought if it can think.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class SecondLook:
         if prefix is not None and self._before(prefix.ids) == befores[0]:
             return prefix.last_logits(tails)
         with lvlm.vocabulary.lock:
-            inputs = lvlm.to_device(lvlm.chat_inputs([image], questions[:1]))
+            inputs = lvlm.to_device(lvlm.chat_inputs([image], questions[:1], at_once=True))
         length = self._prefix_length(inputs["input_ids"][0])
         if inputs["input_ids"][0, length:].tolist() != tails[0]:
             return self._whole(image, questions)
@@ -182,7 +183,7 @@ class SecondLook:
         lvlm = self._lvlm
         probe = Image.new("RGB", (_PROBE, _PROBE))
         with lvlm.vocabulary.lock:
-            inputs = lvlm.chat_inputs([probe] * len(questions), questions)
+            inputs = lvlm.chat_inputs([probe] * len(questions), questions, at_once=True)
         for question, row, seen in zip(questions, inputs["input_ids"], inputs["attention_mask"], strict=True):
             ids = row[seen.bool()]
             self._worded[question] = self._before(ids), ids[self._prefix_length(ids) :].tolist()
@@ -199,7 +200,7 @@ class SecondLook:
         for start in range(0, len(questions), BATCH):
             batch = questions[start : start + BATCH]
             with lvlm.vocabulary.lock:
-                inputs = lvlm.to_device(lvlm.chat_inputs([image] * len(batch), batch))
+                inputs = lvlm.to_device(lvlm.chat_inputs([image] * len(batch), batch, at_once=True))
             # generate makes the masks and positions of the prompts, as `sira ask` does
             output = lvlm.model.generate(
                 **inputs, max_new_tokens=1, do_sample=False, return_dict_in_generate=True, output_logits=True

@@ -1,0 +1,124 @@
+"""What is done with texts behind a thought: second look, rewriting, loops, traces; by the bundled model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from sira_cli import load
+from sira_cli.analysis.trace.record import trace_forced, trace_generated
+from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
+from sira_cli.language.things import shipped
+from sira_cli.models.free_support import ThingNumbers
+from sira_cli.models.rewriting import Rewriter
+from sira_cli.models.verify import Verify
+from sira_cli.models.verifying import VerifiedAnswers
+from sira_cli.pictures.sources import open_picture
+from tests.support.scripted import script, written
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
+THOUGHT = "There is a dog in the street, and a cup."
+TEXT = "There is a car on the left, and a boat behind it."
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load("demo", max_new_tokens=120)
+
+
+@pytest.fixture(scope="module")
+def image():
+    return Image.open(EXAMPLES[0]).convert("RGB")
+
+
+def prepared(lvlm, image):
+    return lvlm.prepare([image], [lvlm.preset.prompts.caption])
+
+
+@pytest.fixture
+def planned(demo, image, monkeypatch):
+    """The tokens that the model writes behind the caption prompt: a thought, which it opens by itself, and a text."""
+    tokens = [*written(demo.processor.tokenizer, f"<think>{THOUGHT}</think>\n\n{TEXT}"), demo.ends.ids[0]]
+    length = prepared(demo, image)["input_ids"].shape[1]
+    script(monkeypatch, lambda prompt: tokens if prompt == length else [])
+    return tokens
+
+
+def test_the_second_look_is_at_the_text_alone(demo, image, planned):
+    looked = VerifiedAnswers(demo, Verify(mode="flag"))
+    (answer,) = looked.answer([image], prepared(demo, image), seeds=[0], task="caption")
+    assert (answer.text, answer.reasoning) == (TEXT, THOUGHT)
+    assert [claim["thing"] for claim in answer.objects] == ["car", "boat"]
+    assert [TEXT[slice(*claim["spans"][0])] for claim in answer.objects] == ["car", "boat"]
+    expected = {claim.thing: claim.support for claim in demo.check(EXAMPLES[0], TEXT).objects}
+    assert {claim["thing"]: claim["support"] for claim in answer.objects} == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("prefix", ["", "Look, a dog: "])
+def test_rewriting_keeps_the_thought_and_goes_on_in_the_text(demo, image, planned, prefix):
+    lvlm = demo.under(demo.decoder, demo.preset.with_settings(prefix=prefix))
+    (answer,) = VerifiedAnswers(lvlm, Verify(1.0, mode="rewrite", rounds=1)).answer(
+        [image], prepared(lvlm, image), seeds=[0], task="caption"
+    )
+    assert (answer.draft, answer.reasoning) == (prefix + TEXT, THOUGHT)
+    assert answer.text.startswith(f"{prefix}There is a")
+    assert "car" not in answer.text
+    assert "think" not in answer.text
+    assert [each["thing"] for each in answer.removed] == ["car"]
+    kept = len(written(demo.processor.tokenizer, f"<think>{THOUGHT}</think>\n\n"))
+    assert answer.tokens[:kept] == tuple(planned[:kept])
+
+
+def test_a_text_from_anywhere_is_rewritten_as_before(demo, image):
+    """Its prompt has no thought, so what follows has none."""
+    new = Rewriter(demo, Verify(1.0, mode="rewrite", rounds=1)).rewrite(image, TEXT)
+    assert new.text.startswith("There is a")
+    assert "car" not in new.text
+
+
+def test_numbers_of_things_are_those_of_the_text(demo, image, planned):
+    numbers = ThingNumbers(demo.parser, 0.5)
+    (answer,) = demo.answer(prepared(demo, image), on_tokens=numbers.add)
+    found = numbers.of(0, answer.output_tokens, answer.text, shipped())
+    assert list(found) == ["car", "boat"]
+    place = TEXT.index("car") / len(TEXT)
+    assert found["car"][4] == pytest.approx(place)
+    step = len(written(demo.processor.tokenizer, f"<think>{THOUGHT}</think>\n\nThere is a"))
+    entropies = numbers._steps[step][0, :2].tolist()
+    assert list(found["car"][:2]) == pytest.approx(entropies)
+
+
+def test_a_thought_that_loops_is_an_error(demo, image, monkeypatch):
+    opened, piece = (written(demo.processor.tokenizer, text) for text in ("<think>", " There is a dog."))
+    script(monkeypatch, lambda prompt: [*opened, *piece * 20])
+    for on_loop in ("keep", "trim"):
+        lvlm = demo.under(demo.decoder, demo.preset.with_settings(on_loop=on_loop))
+        (answer,) = lvlm.answer(prepared(lvlm, image))
+        assert (answer.text, answer.finish_reason) == ("", "loop")
+        assert answer.error == f"ended inside its reasoning after {answer.output_tokens} tokens"
+
+
+def test_a_trace_has_the_tokens_of_the_thought_and_the_words_of_the_text(demo, planned):
+    lines = []
+    opened = open_picture(EXAMPLES[0])
+    request = OpenedRequest("caption", opened, "it", demo.preset.prompts.caption)
+    end = trace_generated(demo, request, TraceOptions(), lines.append)
+    tokens = [line for line in lines if line["type"] == "token"]
+    assert [line["token_id"] for line in tokens] == planned
+    assert (end["status"], end["text"], end["reasoning"]) == ("ok", TEXT, THOUGHT)
+    assert [word["word"] for word in end["words"]] == TEXT.split()
+    for word in end["words"]:
+        part = tokens[slice(*word["steps"])]
+        assert "".join(line["token"] for line in part).strip() == word["word"]
+        assert word["delta"] == pytest.approx(sum(line["delta"] for line in part))
+    short = demo.under(demo.decoder, demo.preset.with_settings(max_new_tokens=12))
+    end = trace_generated(short, request, TraceOptions(), lines.append)
+    assert (end["status"], end["text"], end["words"], end["finish_reason"]) == ("error", "", [], "length")
+    assert end["error"].startswith("it: ended inside its reasoning after 12 tokens")
+    assert json.dumps(lines, allow_nan=False)
+    forced = OpenedRequest("caption", opened, "it", demo.preset.prompts.caption, TEXT)
+    (end,) = trace_forced(demo, [forced], TraceOptions(), [lines.append])
+    assert (end["status"], end["text"]) == ("ok", TEXT)
