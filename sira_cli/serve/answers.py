@@ -7,7 +7,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -91,9 +91,12 @@ class Answering:
             piece = await self.next()
         logprobs += piece.rest.logprobs
         self._count(piece)
+        message = {"role": "assistant", "content": piece.answer.text, "refusal": None}
+        if piece.answer.reasoning is not None:
+            message["reasoning_content"] = piece.answer.reasoning
         choice = {
             "index": 0,
-            "message": {"role": "assistant", "content": piece.answer.text, "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(logprobs),
             "finish_reason": _finish_reason(piece),
         }
@@ -111,10 +114,11 @@ class Answering:
         try:
             yield self._event({"role": "assistant", "content": ""})
             while isinstance(piece, Piece):
-                yield self._event({"content": piece.text}, piece.logprobs)
+                for event in self._events(piece):
+                    yield event
                 piece = await self.next()
-            if piece.rest.text or piece.rest.logprobs:
-                yield self._event({"content": piece.rest.text}, piece.rest.logprobs)
+            for event in self._events(piece.rest):
+                yield event
             yield self._event({}, finish_reason=_finish_reason(piece), sira=piece.sira)
             if self._chat.stream_options is not None and self._chat.stream_options.include_usage:
                 yield _line({**self._common, "object": "chat.completion.chunk", "choices": [], "usage": _usage(piece)})
@@ -125,6 +129,12 @@ class Answering:
         finally:
             self._job.gone = True
         yield "data: [DONE]\n\n"
+
+    def _events(self, piece: Piece) -> Iterator[str]:
+        if piece.reasoning:
+            yield self._event({"reasoning_content": piece.reasoning})
+        if piece.text or piece.logprobs:
+            yield self._event({"content": piece.text}, piece.logprobs)
 
     def _event(
         self,
@@ -155,9 +165,14 @@ def _finish_reason(reply: Reply) -> str:
     return "length" if reply.answer.finish_reason == "length" else "stop"
 
 
-def _usage(reply: Reply) -> dict[str, int]:
+def _usage(reply: Reply) -> dict[str, Any]:
     prompt, new = reply.answer.prompt_tokens, reply.answer.output_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": new,
+        "total_tokens": prompt + new,
+        "completion_tokens_details": {"reasoning_tokens": reply.answer.reasoning_tokens},
+    }
 
 
 def _line(content: dict[str, Any]) -> str:

@@ -16,8 +16,8 @@ from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
 from sira_cli.models.look.second_look import Verify
 from sira_cli.models.preset import Preset, Prompts
+from sira_cli.models.reasoning import Parsed, ReasoningParser
 from sira_cli.models.records import Answer, hash_of
-from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import ChatRequest, RequestError
 
@@ -26,10 +26,11 @@ Logprob = dict[str, Any]  # token, logprob, bytes; top_logprobs
 
 @dataclass(frozen=True)
 class Piece:
-    """Text that is certain by now, and the log-probabilities of its tokens if they were asked for."""
+    """Text that is certain by now, the log-probabilities of its tokens if they were asked for, and reasoning."""
 
     text: str
     logprobs: list[Logprob]
+    reasoning: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Job:
     gone: bool = False
     alone: bool = False
     sent: int = 0  # characters of the text, by pieces
+    sent_reasoning: int = 0
     sent_logprobs: int = 0
     sent_bytes: int = 0  # of the tokens of these
     key: str = field(init=False)
@@ -149,6 +151,7 @@ def settings_of(request: ChatRequest, preset: Preset, method: str, most_tokens: 
         seed=request.seed,
         repetition_penalty=request.repetition_penalty,
         system=request.system() or None,
+        think=request.thinks(),
     ).with_values(**{name: value for name, value in given.items() if not chosen.owns(name)})
     return changed, chosen.with_values(**{name: value for name, value in given.items() if chosen.owns(name)})
 
@@ -172,8 +175,9 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
 class Row:
     """The text of one job, token by token."""
 
-    def __init__(self, job: Job, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
-        self.job, self._vocabulary, self._ends = job, vocabulary, ends
+    def __init__(self, job: Job, parser: ReasoningParser, ends: Sequence[int]) -> None:
+        self.job, self._vocabulary, self._ends = job, parser.vocabulary, ends
+        self._parsing, self._retracted = parser.begin(), 0
         self.tokens: list[int] = []
         self.logprobs: list[Logprob] = []
         self.stopped: int | None = None  # characters before the string that ended the text
@@ -190,16 +194,23 @@ class Row:
             return
         self.tokens.append(token)
         self._ended = token in self._ends
-        if logprob is not None and not self._ended and not self._vocabulary.is_special(token):
+        is_text = self._parsing.add(token) and not self._ended and not self._vocabulary.is_special(token)
+        if logprob is not None and is_text:
             self.logprobs.append(logprob)
-        if self.job.stops:
-            found = [place for stop in self.job.stops if (place := self.text().find(stop)) >= 0]
+        if self.job.stops and is_text:
+            text = self._parsing.parsed().text
+            found = [place for stop in self.job.stops if (place := text.find(stop)) >= 0]
             self.stopped = min(found, default=None)
 
     def text(self) -> str:
         """Return the text so far, without spaces before and behind, cut where it was stopped."""
-        text = self._vocabulary.text(self.tokens).strip()
+        return self._until_stop(self._parsed().text)
+
+    def _until_stop(self, text: str) -> str:
         return text[: self.stopped].strip() if self.stopped is not None else text
+
+    def _parsed(self) -> Parsed:
+        return self._parsing.parsed(final=self._ended)
 
     def cut(self, answer: Answer) -> Answer:
         """Return an answer whose text ends where a string ended it, if one did."""
@@ -210,26 +221,30 @@ class Row:
         return replace(answer, text=text, finish_reason="stop", output_tokens=len(self.tokens), words=words)
 
     def tell(self) -> None:
-        """Send what is certain of the text."""
-        text = self.text()
-        certain = len(text.rstrip("�"))  # a part of a character
+        """Send what is certain of the text and its reasoning."""
+        parsed, job = self._parsed(), self.job
+        if parsed.retracted > self._retracted:  # what was sent cannot be taken back: the answer follows it
+            self._retracted, job.sent, job.sent_reasoning = parsed.retracted, 0, len(parsed.reasoning)
+            job.sent_logprobs, job.sent_bytes = len(self.logprobs), 0
+        text = self._until_stop(parsed.text)
+        certain = len(text)
         longest = max((len(stop) for stop in self.job.stops), default=1) - 1
         if not self.done and longest:
             # It may be the beginning of a stop; and before a stop, white space is no part of the text.
             certain = len(text[: max(0, min(certain, len(text) - longest))].rstrip())
-        if certain > self.job.sent:
-            self.job.tell(self.piece(text[:certain]))
+        if certain > job.sent or len(parsed.reasoning) > job.sent_reasoning:
+            job.tell(self.piece(text[: max(certain, job.sent)], parsed.reasoning))
 
-    def piece(self, text: str, *, last: bool = False) -> Piece:
+    def piece(self, text: str, reasoning: str, *, last: bool = False) -> Piece:
         """Return what of the text, and of its log-probabilities, has not been sent; it counts as sent.
 
         Args:
-            text: from its beginning.
+            text, reasoning: from their beginnings.
             last: whether it is the whole text.
         """
         job = self.job
-        piece = Piece(text[job.sent :], self._new_logprobs(text, last))
-        job.sent = max(job.sent, len(text))
+        piece = Piece(text[job.sent :], self._new_logprobs(text, last), reasoning[job.sent_reasoning :])
+        job.sent, job.sent_reasoning = max(job.sent, len(text)), max(job.sent_reasoning, len(reasoning))
         return piece
 
     def _new_logprobs(self, text: str, last: bool) -> list[Logprob]:
@@ -237,7 +252,10 @@ class Row:
 
         White space before it, and what follows a string that ended it, is left out.
         """
-        job, found = self.job, []
+        job = self.job
+        if self._parsed().cuts:  # tokens of a thought are among them, and not told apart by any marker's id
+            return []
+        found = []
         if last and not self.text().startswith(
             text
         ):  # the preset changed it: these are the tokens as they were decoded

@@ -113,11 +113,11 @@ class Prepared:
         answers = rewriting.answer([job.pictures.image for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
         each = (time.perf_counter() - started) / len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
-            self._tell(Row(job, self.lvlm.vocabulary, self.lvlm.ends.ids), answer, each)
+            self._tell(Row(job, self.lvlm.parser, self.lvlm.ends.ids), answer, each)
 
     def _answer(self, jobs: Sequence[Job]) -> None:
         lvlm, first = self.lvlm, jobs[0]
-        rows = [Row(job, lvlm.vocabulary, lvlm.ends.ids) for job in jobs]
+        rows = [Row(job, lvlm.parser, lvlm.ends.ids) for job in jobs]
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
         started = time.perf_counter()
         answers = lvlm.answer(inputs, seeds=seeds, words=first.words, task=first.task, **self._watching(rows))
@@ -168,7 +168,8 @@ class Prepared:
         job = row.job
         record = self.lvlm.result(job.task, "", job.pictures.sha256, str(job.prompt), answer).to_record()
         shown = {name: record[name] for name in SHOWN if name in record}
-        job.tell(Reply(answer, shown | {"decoding_seconds": round(seconds, 3)}, row.piece(answer.text, last=True)))
+        piece = row.piece(answer.text, answer.reasoning or "", last=True)
+        job.tell(Reply(answer, shown | {"decoding_seconds": round(seconds, 3)}, piece))
 
 
 @contextmanager

@@ -81,6 +81,7 @@ class SiraOptions(Options):
     method: str | None = None
     task: Literal["caption", "ask"] = "caption"
     words: bool = False
+    think: bool | None = None
     verify: Literal["flag", "rewrite"] | None = None
     min_support: float | None = Field(default=None, ge=0, le=1)
     rounds: int | None = Field(default=None, ge=1, le=MOST_ROUNDS)
@@ -117,6 +118,13 @@ class StreamOptions(Options):
     include_usage: bool = False
 
 
+class TemplateOptions(Options):
+    """What other servers hand to the chat template: whether the model is to reason before it answers."""
+
+    enable_thinking: bool | None = None
+    thinking: bool | None = None
+
+
 class ChatRequest(Options):
     """A request. What is not here and would change the text is refused in `check`; the rest is ignored."""
 
@@ -136,6 +144,7 @@ class ChatRequest(Options):
     stream_options: StreamOptions | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP_LOGPROBS)
+    chat_template_kwargs: TemplateOptions = TemplateOptions()
     sira: SiraOptions = SiraOptions()
 
     @classmethod
@@ -181,6 +190,12 @@ class ChatRequest(Options):
                 raise RequestError(f"{name}: not supported with a temperature; leave it out", param=name)
         if (more.get("response_format") or {"type": "text"}) != {"type": "text"}:
             raise RequestError("response_format: only text is supported; leave it out", param="response_format")
+
+    def thinks(self) -> bool | None:
+        """Return whether the model is to reason; None: as the server has it."""
+        asked = self.chat_template_kwargs
+        given = (self.sira.think, asked.enable_thinking, asked.thinking)
+        return next((each for each in given if each is not None), None)
 
     def stops(self) -> list[str]:
         """Return the strings that end the text."""

@@ -111,6 +111,7 @@ class ResponseRequest(Options):
         logprobs = [] if choice["logprobs"] is None else choice["logprobs"]["content"]
         text = {"type": "output_text", "text": choice["message"]["content"], "annotations": [], "logprobs": logprobs}
         more = self.__pydantic_extra__ or {}
+        message = {"type": "message", "id": f"msg_{number}", "status": status, "role": "assistant", "content": [text]}
         return {
             "id": f"resp_{number}",
             "object": "response",
@@ -121,9 +122,7 @@ class ResponseRequest(Options):
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "model": answer["model"],
-            "output": [
-                {"type": "message", "id": f"msg_{number}", "status": status, "role": "assistant", "content": [text]}
-            ],
+            "output": [*_thoughts(number, choice["message"].get("reasoning_content"), status), message],
             "parallel_tool_calls": False,
             "tool_choice": "none",
             "tools": [],
@@ -134,8 +133,16 @@ class ResponseRequest(Options):
                 "input_tokens": usage["prompt_tokens"],
                 "input_tokens_details": {"cached_tokens": 0},
                 "output_tokens": usage["completion_tokens"],
-                "output_tokens_details": {"reasoning_tokens": 0},
+                "output_tokens_details": usage["completion_tokens_details"],
                 "total_tokens": usage["total_tokens"],
             },
             "sira": answer["sira"],
         }
+
+
+def _thoughts(number: str, reasoning: str | None, status: str) -> list[dict[str, Any]]:
+    """Return the item of what a model thought before it answered; none if it did not."""
+    if not reasoning:
+        return []
+    content = [{"type": "reasoning_text", "text": reasoning}]
+    return [{"type": "reasoning", "id": f"rs_{number}", "summary": [], "content": content, "status": status}]

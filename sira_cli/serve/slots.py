@@ -38,7 +38,7 @@ class Slots:
             inputs: from `Prepared.inputs`.
         """
         lvlm = self._prepared.lvlm
-        rows = [Row(job, lvlm.vocabulary, lvlm.ends.ids) for job in jobs]
+        rows = [Row(job, lvlm.parser, lvlm.ends.ids) for job in jobs]
         self._rows += rows
         lengths = [job.preset.generation.max_new_tokens for job in jobs]
         self._slots.add(rows, inputs, self._prepared.seeds(jobs), lengths)

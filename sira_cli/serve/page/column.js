@@ -83,6 +83,7 @@ export class Column {
     try {
       for await (const event of events(await send("v1/chat/completions", body, signal))) {
         onBegin();
+        if (event.choices[0]?.delta.reasoning_content) this.status.textContent = "Thinking…";
         const piece = event.choices[0]?.delta.content;
         if (piece) {
           text += piece;

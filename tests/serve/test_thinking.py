@@ -1,0 +1,114 @@
+"""Reasoning in what the server answers: apart from the text, whole, in streams and as an item of its own."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+from PIL import Image
+
+from sira_cli import load
+from tests.serve.conftest import running
+from tests.serve.helpers import PICTURES, PROMPT, data_uri, said
+from tests.support.checkpoints import write_qwen
+from tests.support.scripted import script, written
+
+THOUGHT = "There is a cat on the table."
+TEXT = "A cat on the table."
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory):
+    """Qwen3.5, whose template has a switch."""
+    folder = write_qwen(tmp_path_factory.mktemp("checkpoints") / "qwen", "3.5")
+    return load(folder, max_new_tokens=60, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def thinking_address(thinker):
+    with running(thinker) as address:
+        yield address
+
+
+@pytest.fixture
+def asked(thinker, thinking_address, monkeypatch):
+    """Ask by the official client while the model writes a thought and a text, if its prompt leaves a thought open."""
+    tokenizer = thinker.processor.tokenizer
+    thought = written(tokenizer, f"{THOUGHT}\n</think>\n\n{TEXT}<|im_end|>")
+    text = written(tokenizer, f"{TEXT}<|im_end|>")
+    image = Image.open(PICTURES[0]).convert("RGB")
+    usual = thinker.prepare([image], [PROMPT])["input_ids"].shape[1]
+    script(monkeypatch, lambda length: text if length == usual else thought)
+    with openai.OpenAI(base_url=f"{thinking_address}/v1", api_key="none", max_retries=0) as client:
+        name = client.models.list().data[0].id
+
+        def ask(body: dict, **more):
+            return client.chat.completions.create(model=name, messages=said(), extra_body=body, **more)
+
+        yield ask
+
+
+@pytest.mark.parametrize(
+    "body", [{"sira": {"think": True}}, {"chat_template_kwargs": {"enable_thinking": True}}], ids=["sira", "template"]
+)
+def test_reasoning_is_beside_the_content(asked, body):
+    answer = asked(body)
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.message.reasoning_content) == (TEXT, THOUGHT)
+    assert choice.finish_reason == "stop"
+    chunks = list(asked(body, stream=True, stream_options={"include_usage": True}))
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    thoughts = [delta.reasoning_content for delta in deltas if getattr(delta, "reasoning_content", None)]
+    texts = [delta.content for delta in deltas if delta.content]
+    assert ("".join(thoughts), "".join(texts)) == (THOUGHT, TEXT)
+    assert len(thoughts) > 3
+    assert len(texts) > 3
+    assert not any(getattr(delta, "reasoning_content", None) and delta.content for delta in deltas)
+    used = chunks[-1].usage
+    assert used.completion_tokens == answer.usage.completion_tokens
+    assert used.completion_tokens_details.reasoning_tokens == answer.usage.completion_tokens_details.reasoning_tokens
+    assert 0 < used.completion_tokens_details.reasoning_tokens < used.completion_tokens
+
+
+def test_without_being_asked_to_it_does_not_think(asked):
+    for body in ({}, {"chat_template_kwargs": {"enable_thinking": False}}, {"sira": {"think": False}}):
+        answer = asked(body)
+        assert answer.choices[0].message.content == TEXT
+        assert not hasattr(answer.choices[0].message, "reasoning_content")
+        assert answer.usage.completion_tokens_details.reasoning_tokens == 0
+
+
+def test_a_thought_that_is_cut_off_ends_by_its_length(asked):
+    answer = asked({"sira": {"think": True}}, max_tokens=4)
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.finish_reason) == ("", "length")
+    assert THOUGHT.startswith(choice.message.reasoning_content)
+    assert choice.message.reasoning_content
+    chunks = list(asked({"sira": {"think": True}}, max_tokens=4, stream=True))
+    assert not any(chunk.choices[0].delta.content for chunk in chunks)
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+def test_log_probabilities_and_stops_are_about_the_text(asked):
+    answer = asked({"sira": {"think": True}}, logprobs=True, stop=[" on the"])
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.message.reasoning_content) == ("A cat", THOUGHT)
+    assert "".join(each.token for each in choice.logprobs.content) == "A cat"
+
+
+def test_a_response_has_an_item_of_reasoning(asked, thinking_address):
+    parts = [{"type": "input_text", "text": PROMPT}, {"type": "input_image", "image_url": data_uri(PICTURES[0])}]
+    body = {"input": [{"role": "user", "content": parts}], "sira": {"think": True}}
+    answer = httpx.post(f"{thinking_address}/v1/responses", json=body, timeout=60).json()
+    thoughts, message = answer["output"]
+    assert (thoughts["type"], thoughts["content"]) == ("reasoning", [{"type": "reasoning_text", "text": THOUGHT}])
+    assert message["content"][0]["text"] == TEXT
+    assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    before = [*body["input"], thoughts, message, {"role": "user", "content": PROMPT}]  # as clients send it back
+    assert httpx.post(f"{thinking_address}/v1/responses", json={**body, "input": before}, timeout=60).status_code == 200
+
+
+def test_who_cannot_think_says_so(client):
+    for body in ({"sira": {"think": True}}, {"chat_template_kwargs": {"thinking": True}}):
+        with pytest.raises(openai.BadRequestError, match=r"sira.think: the model's chat template has no switch"):
+            client.chat.completions.create(model="demo", messages=said(), extra_body=body)
