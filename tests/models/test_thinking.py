@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from sira_cli import load
+from sira_cli.core.prefix import ImagePrefix
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
+from sira_cli.models import second_look
 from sira_cli.models.choices import choose
 from sira_cli.models.refilling import RefilledSlots
+from sira_cli.models.rewriting import Rewriter
 from sira_cli.models.second_look import SecondLook
 from sira_cli.pictures.sources import open_picture
 from sira_cli.runs.events import Failed, Finished, Skipped
@@ -143,6 +146,18 @@ def test_texts_in_slots_are_apart_from_their_thoughts(loaded, photos, monkeypatc
     assert (ended.answer.text, ended.answer.reasoning) == (TEXT, THOUGHT)
 
 
+def test_where_a_text_begins_behind_a_thought_that_says_the_same(loaded):
+    lvlm = loaded("always")
+    rewriter = Rewriter.__new__(Rewriter)  # the tiny tokenizer has no token for yes
+    rewriter._lvlm = lvlm
+    tokens = plan(lvlm, f"{TEXT}</think>{TEXT}")
+    ended = lvlm.ended(tokens)
+    assert (ended.text, ended.reasoning, ended.error) == (TEXT, TEXT, "")
+    plain, begins = rewriter._plain(tokens, ended.text, ended.reasoning)
+    assert plain[begins:] == TEXT
+    assert plain[:begins].count(TEXT) == 1
+
+
 def test_a_thought_that_is_cut_off_is_an_error_of_that_picture(loaded, photos, monkeypatch, tmp_path):
     lvlm = loaded("always")
     whole = plan(lvlm, f"{THOUGHT}</think>{TEXT}")
@@ -200,14 +215,17 @@ def prompt_behind_an_empty_thought(lvlm, image, question: str):
 
 
 @pytest.mark.parametrize(("name", "think"), [("always", False), ("switch", True)])
-def test_a_second_look_and_choices_ask_behind_an_empty_thought(loaded, photos, tmp_path, name, think):
+def test_a_second_look_and_choices_ask_behind_an_empty_thought(loaded, photos, monkeypatch, name, think):
     lvlm, image = loaded(name, think, method="greedy"), open_picture(photos["chelsea"]).image
     look = SecondLook.__new__(SecondLook)  # the tiny tokenizer has no token for yes
     look._lvlm, look._worded = lvlm, {}
     inputs = prompt_behind_an_empty_thought(lvlm, image, QUESTION)
     with torch.no_grad():
         expected = lvlm.model(**inputs).logits[0, -1].float()
+    passes = []
+    monkeypatch.setattr(second_look, "ImagePrefix", lambda *args: passes.append(args) or ImagePrefix(*args))
     found = look.last_logits(image, [QUESTION, "Is there a dog?"])
+    assert len(passes) == 1  # the picture is shown once
     torch.testing.assert_close(found[0], expected, atol=1e-4, rtol=1e-4)
 
     (answer,) = choose(lvlm, lvlm.prepare([image], [QUESTION], at_once=True), ["a cat", "a dog"])
