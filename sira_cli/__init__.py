@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         PictureSettingsError,
         SettingsError,
         SiraError,
+        UnfinishedReasoningError,
         UnsupportedModelError,
         UntestedModelWarning,
     )
@@ -68,6 +69,7 @@ _HOMES = {
     "SiraConfig": "core.config",
     "SiraError": "errors",
     "Step": "core.forward_pass",
+    "UnfinishedReasoningError": "errors",
     "UnsupportedModelError": "errors",
     "UntestedModelWarning": "errors",
     "attach": "methods.attaching",
@@ -96,6 +98,7 @@ __all__ = [
     "SiraConfig",
     "SiraError",
     "Step",
+    "UnfinishedReasoningError",
     "UnsupportedModelError",
     "UntestedModelWarning",
     "__version__",
