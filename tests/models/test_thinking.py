@@ -11,11 +11,11 @@ import torch
 from sira_cli import load
 from sira_cli.core.prefix import ImagePrefix
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
-from sira_cli.models import second_look
 from sira_cli.models.choices import choose
+from sira_cli.models.look import second_look
+from sira_cli.models.look.rewriting import Rewriter
+from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.refilling import RefilledSlots
-from sira_cli.models.rewriting import Rewriter
-from sira_cli.models.second_look import SecondLook
 from sira_cli.pictures.sources import open_picture
 from sira_cli.runs.events import Failed, Finished, Skipped
 from sira_cli.runs.run import run_pictures

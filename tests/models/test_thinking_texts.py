@@ -11,11 +11,9 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.analysis.trace.record import trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
-from sira_cli.language.things import shipped
-from sira_cli.models.free_support import ThingNumbers
-from sira_cli.models.rewriting import Rewriter
-from sira_cli.models.verify import Verify
-from sira_cli.models.verifying import VerifiedAnswers
+from sira_cli.models.look.rewriting import Rewriter
+from sira_cli.models.look.verify import Verify
+from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.pictures.sources import open_picture
 from tests.support.scripted import script, written
 
@@ -77,18 +75,6 @@ def test_a_text_from_anywhere_is_rewritten_as_before(demo, image):
     new = Rewriter(demo, Verify(1.0, mode="rewrite", rounds=1)).rewrite(image, TEXT)
     assert new.text.startswith("There is a")
     assert "car" not in new.text
-
-
-def test_numbers_of_things_are_those_of_the_text(demo, image, planned):
-    numbers = ThingNumbers(demo.parser, 0.5)
-    (answer,) = demo.answer(prepared(demo, image), on_tokens=numbers.add)
-    found = numbers.of(0, answer.output_tokens, answer.text, shipped())
-    assert list(found) == ["car", "boat"]
-    place = TEXT.index("car") / len(TEXT)
-    assert found["car"][4] == pytest.approx(place)
-    step = len(written(demo.processor.tokenizer, f"<think>{THOUGHT}</think>\n\nThere is a"))
-    entropies = numbers._steps[step][0, :2].tolist()
-    assert list(found["car"][:2]) == pytest.approx(entropies)
 
 
 def test_a_thought_that_loops_is_an_error(demo, image, monkeypatch):
