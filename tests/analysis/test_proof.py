@@ -211,6 +211,20 @@ def test_layers_that_are_given_by_number():
     assert small["moe_layers"] == [new for new, index in enumerate(kept) if index % 2]
 
 
+def test_layers_that_image_features_are_added_before():
+    """Granite 4 Vision: they are kept, under their new numbers."""
+    config = census.case_of("granite4_vision").model.config
+    text = config.text_config
+    text.num_hidden_layers, text.layer_types = 40, ["full_attention"] * 40
+    config.deepstack_layer_map, config.spatial_target_layers = [(-3, 5), (-2, 25)], [12, 15, 28, 31]
+    kept = kept_layers(config, 20)
+    assert {5, 12, 15, 25, 28, 31} < {*kept}
+    assert len(kept) < 25
+    small = shrunk(config, config.to_dict(), kept, {token: token for token in range(300)})
+    assert [kept[layer] for _, layer in small["deepstack_layer_map"]] == [5, 25]
+    assert [kept[layer] for layer in small["spatial_target_layers"]] == [12, 15, 28, 31]
+
+
 @pytest.mark.parametrize(
     "kind",
     [
