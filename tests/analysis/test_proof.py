@@ -196,11 +196,12 @@ def test_layers_keep_their_kinds_and_their_order(tmp_path):
     assert len(kept) < 12
 
 
-def test_layers_that_are_given_by_number():
+@pytest.mark.parametrize("step", [1, 2])
+def test_layers_that_are_given_by_number(step):
     """Llama 4: which layers have experts; with its default sizes the twin has some of each kind on both sides."""
     config = census.without_weights("llama4").config
     text = config.text_config
-    text.moe_layers = list(range(1, text.num_hidden_layers, 2))
+    text.moe_layers = list(range(step - 1, text.num_hidden_layers, step))
     kept = kept_layers(config, 24)
     assert len(kept) < 20
     kinds = [(text.layer_types[index], index in text.moe_layers) for index in range(text.num_hidden_layers)]
@@ -208,7 +209,7 @@ def test_layers_that_are_given_by_number():
         assert {kinds[index] for index in kept if index in side} == {kinds[index] for index in side}
     words = {token: token for token in range(300_000)}
     small = shrunk(config, config.to_dict(), kept, words)["text_config"]
-    assert small["moe_layers"] == [new for new, index in enumerate(kept) if index % 2]
+    assert small["moe_layers"] == [new for new, index in enumerate(kept) if index in text.moe_layers]
 
 
 def test_layers_that_image_features_are_added_before():
