@@ -47,7 +47,7 @@ EXACT = (
     "minicpmv4_6",
     "minicpmv4_7",
     "minimax_m3_vl",
-    "mistral4",
+    "mistral4",  # a text stack, inside Mistral 3's class
     "molmo2",
     "muse_glimmer",
     "muse_spark",
