@@ -86,12 +86,12 @@ def census() -> str:
     reasons = {reason: [kind for kind in REFUSED if REFUSED[kind] == reason] for reason in REFUSED.values()}
     refused = [f"| {', '.join(f'`{kind}`' for kind in kinds)} | {reason} |" for reason, kinds in reasons.items()]
     unsettled = [f"| `{kind}` | {reason} |" for kind, reason in UNSETTLED.items()]
+    stack = "`mistral4` is a text stack, compared inside a `mistral3` model."
     counts = f"{len(TESTED)} exact, {len(REFUSED)} refused because of the reasons below, {len(UNSETTLED)} not settled"
     lines = [
         f"transformers 5.23 has {whole} image-text-to-text types: {counts}.",
         f"Exact besides the families above: {exact}.",
-        f"In the tests another picture tower stands in for that of {stands_in}, which needs timm. "
-        "`mistral4` is a text stack, compared inside a `mistral3` model.",
+        f"In the tests another picture tower stands in for that of {stands_in}, which needs timm. {stack}",
         "\n".join(["| refused | reason |", "|---|---|", *refused]),
         "\n".join(["| not settled | runs with a warning: |", "|---|---|", *unsettled]),
     ]
