@@ -18,6 +18,13 @@ SHIPPED = [
     *("qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.6-27b", "qwen3.6-35b-a3b"),
     *("gemma4-e2b", "gemma4-e4b", "gemma4-26b-a4b"),
     "llava-1.5-7b-original",
+    "gemma4-12b",
+    "gemma4-31b",
+    "qwen3-vl-2b",
+    "qwen3-vl-4b",
+    "glm-4.6v-flash",
+    "molmo2-8b",
+    "llava-onevision-7b",
 ]
 
 

@@ -62,6 +62,7 @@ def checks(name: str, case: Tiny) -> Iterator[tuple[str, Callable[[Tiny, Callabl
     yield "greedy", lambda case, move: [generate(case.model, case.inputs, max_new_tokens=TOKENS)]
     for k in (min(case.boundaries), max(case.boundaries)):  # forks on the last device, and on the first
         yield f"sira, k = {k}", lambda case, move, k=k: steps_of(case, config=SiraConfig(k=k))
+    yield "refilled slots", lambda case, move: refilled(case)
     if name not in EVERYTHING:
         return
     for method in METHODS.values():
@@ -72,7 +73,6 @@ def checks(name: str, case: Tiny) -> Iterator[tuple[str, Callable[[Tiny, Callabl
     static = {"cache_implementation": "static", "disable_compile": True}
     yield "static cache", lambda case, move: steps_of(case, **static)
     yield "beams", lambda case, move: steps_of(case, num_beams=3)
-    yield "refilled slots", lambda case, move: refilled(case)
     yield "many k", lambda case, move: [*next_token(case.model, SiraConfig(), case.inputs, [2, 4]).cf.values()]
     yield (
         "forced",
