@@ -44,8 +44,10 @@ class RowCache(Cache):
         """
         prompt_layers: list[Any] = prompt.layers
         first = _first_late(prompt)
-        self.full = RowStream(next(layer.keys.device for layer in prompt_layers if _has_columns(layer)), fixed)
-        self.cf = None if first is None else RowStream(first.streams.rows.device, fixed)
+        with_columns = next(layer for layer in prompt_layers if _has_columns(layer))
+        device = with_columns.keys.device if first is None else first.streams.rows.device  # layers may be elsewhere
+        self.full = RowStream(device, fixed)
+        self.cf = None if first is None else RowStream(device, fixed)
         streams: Any = None if self.cf is None else RowStreams(self.full, self.cf)
         self._rows: dict[int, RowLayer] = {}
         self._states: dict[int, RowStates] = {}
