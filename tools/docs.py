@@ -60,9 +60,9 @@ def abilities_table() -> str:
             "yes" if can(ability, model, preset) else "refused"
             for ability in (Ability.REFILLED_SLOTS, Ability.COMPILED_STEPS)
         )
-        anew = model.config.model_type in BIDIRECTIONAL or any(each.recurrent for each in find_backbone(model).mixers)
+        again = model.config.model_type in BIDIRECTIONAL or any(each.recurrent for each in find_backbone(model).mixers)
         refused = ", ".join(f"`{name}`" for name, method in METHODS.items() if _is_refused(method, model, preset))
-        rows.append(f"| {family.name} | {slots} | {steps} | {'anew' if anew else 'kept'} | {refused} |")
+        rows.append(f"| {family.name} | {slots} | {steps} | {'computed again' if again else 'kept'} | {refused} |")
     return "\n".join(rows)
 
 
