@@ -113,10 +113,17 @@ class Cursor:
         with self._lock:
             try:
                 return self._row(number)
+            except (OSError, ValueError):
+                self._forget()  # a row that was passed on the way may be damaged, and this one not
+            try:
+                return self._row(number)
             except BaseException:
-                self._rest = iter(())
-                self._held.clear()
+                self._forget()
                 raise
+
+    def _forget(self) -> None:
+        self._rest = iter(())
+        self._held.clear()
 
     def _row(self, number: int) -> dict[str, Any]:
         end = self._held[-1][0] + self._held[-1][1].num_rows if self._held else 0

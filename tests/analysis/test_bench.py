@@ -297,7 +297,7 @@ def test_figures_by_hand():
 def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypatch: pytest.MonkeyPatch):
     order = []
 
-    def recorded(lvlm: Lvlm, inputs, tokens: int, room: int) -> Timing:
+    def recorded(lvlm: Lvlm, inputs, tokens: int, room: int, clock: object) -> Timing:
         order.append((f"{lvlm.method}{' compiled' * (lvlm.compiled is not None)}", len(inputs["input_ids"]), tokens))
         assert room == 64
         return Timing(1.0, tuple(2.0 + number for number in range(tokens)), 1, None)

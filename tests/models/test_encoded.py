@@ -177,7 +177,7 @@ def test_few_pictures_are_kept(llava: tiny.Tiny):
 
 def test_a_type_outside_the_families_encodes_each_time(monkeypatch):
     case = tiny.llava()
-    monkeypatch.setattr("sira_cli.models.encoded.FAMILIES", ())
+    monkeypatch.setattr("sira_cli.models.encoded.TESTED", ())
     with encodings(case.model) as runs, EncodedPictures().used_by(case.model, 1), torch.no_grad():
         for _ in range(2):
             case.model(**case.inputs)

@@ -406,7 +406,15 @@ def test_public_names():
         *("ImageTokenError", "ImageTokens", "Lvlm", "ModelNotFoundError", "NotCalibratedError", "PictureError"),
         *("PictureMemoryError", "PictureSettingsError", "Preset", "Result"),
         *("SettingsError", "SiraConfig", "SiraError", "Step"),
-        *("UnsupportedModelError", "UntestedModelWarning", "__version__", "attach", "load", "run_pictures"),
+        *(
+            "UnfinishedReasoningError",
+            "UnsupportedModelError",
+            "UntestedModelWarning",
+            "__version__",
+            "attach",
+            "load",
+            "run_pictures",
+        ),
     ]
     for name in sira_cli.__all__:
         assert getattr(sira_cli, name) is not None

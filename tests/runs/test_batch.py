@@ -111,9 +111,9 @@ def test_pictures_of_similar_size_are_decoded_together(demo, scenes, monkeypatch
     sizes = []
     prepare = demo.prepare
 
-    def note(images, prompts, hashes):
+    def note(images, *rest, **more):
         sizes.append([image.size for image in images])
-        return prepare(images, prompts, hashes)
+        return prepare(images, *rest, **more)
 
     monkeypatch.setattr(demo, "prepare", note)
     records(demo, scenes, batch_size=5, task="ask")
@@ -331,8 +331,8 @@ def test_the_next_batch_is_prepared_while_the_model_works(demo, scenes, monkeypa
     answered = []
     prepare, answer = demo.prepare, demo.answer
 
-    def note(images, prompts, hashes):
-        inputs = prepare(images, prompts, hashes)
+    def note(*rest, **more):
+        inputs = prepare(*rest, **more)
         next(event for event in prepared if not event.is_set()).set()
         return inputs
 

@@ -94,7 +94,9 @@ def test_the_largest_of_the_first_pictures_decides(demo, pictures, monkeypatch):
     sizes = []
     prepare = demo.prepare
     monkeypatch.setattr(
-        demo, "prepare", lambda images, *rest: sizes.append([image.size for image in images]) or prepare(images, *rest)
+        demo,
+        "prepare",
+        lambda images, *rest, **more: sizes.append([image.size for image in images]) or prepare(images, *rest, **more),
     )
     run = BatchRun(demo, "ask", PROMPT, batch_size="auto")
     assert len(records(run, pictures)) == 9

@@ -18,6 +18,7 @@ from pyarrow import parquet
 
 from sira_cli import SettingsError, load, run_pictures
 from sira_cli.pictures.find import Shard
+from sira_cli.pictures.rows import Cursor
 from sira_cli.runs.events import Failed
 from sira_cli.runs.shard_files import write_parquet
 from tests.support.shards import EXAMPLES, claiming, drawn, write_tar
@@ -243,15 +244,31 @@ def test_a_damaged_shard_ends_no_run(lvlm, folder):
     assert keys("cc-001") == ["000003", "000004", "000005"]
 
 
-def test_a_damaged_table_ends_no_run(lvlm, folder):
-    """Of its other row groups everything stays; the damaged one is empty but for what went wrong."""
-    rows = {"id": list("abc"), "image": [path.read_bytes() for path in EXAMPLES[:3]]}
-    parquet.write_table(pyarrow.table(rows), "rot.parquet", row_group_size=1, compression="gzip", use_dictionary=False)
-    chunk = parquet.read_metadata("rot.parquet").row_group(1).column(1)
-    data = bytearray(Path("rot.parquet").read_bytes())
+def damaged(path: str) -> dict[str, list]:
+    """Write a table of three row groups, of which the second cannot be read."""
+    rows = {"id": list("abc"), "image": [picture.read_bytes() for picture in EXAMPLES[:3]]}
+    parquet.write_table(pyarrow.table(rows), path, row_group_size=1, compression="gzip", use_dictionary=False)
+    chunk = parquet.read_metadata(path).row_group(1).column(1)
+    data = bytearray(Path(path).read_bytes())
     middle = chunk.data_page_offset + chunk.total_compressed_size // 2
     data[middle : middle + 500] = bytes(500)
-    Path("rot.parquet").write_bytes(data)
+    Path(path).write_bytes(data)
+    return rows
+
+
+def test_rows_are_read_in_any_order_around_a_damaged_one(folder):
+    """Threads ask out of order; whoever passes the damaged row on the way to another one must not fail for it."""
+    rows = damaged("rot.parquet")
+    read = Cursor("rot.parquet", ("image",)).row
+    assert [read(number)["image"] for number in (0, 2)] == [rows["image"][0], rows["image"][2]]
+    with pytest.raises(OSError, match="data"):
+        read(1)
+    assert read(2)["image"] == rows["image"][2]
+
+
+def test_a_damaged_table_ends_no_run(lvlm, folder):
+    """All of the other row groups stays; the damaged one is empty but for the error."""
+    rows = damaged("rot.parquet")
     Path("bad.parquet").write_text("no table")
     run(lvlm, ["bad.parquet", "rot.parquet"], output_format="parquet")
     assert list(files("out")) == ["rot.parquet"]

@@ -81,7 +81,7 @@ def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
     """
     text = shape["config"]["text_config"]
     if not 2 <= layers <= text["num_hidden_layers"]:
-        raise SettingsError(f"--layers {layers}: this shape can have 2 to {text['num_hidden_layers']}")
+        raise SettingsError(f"`layers={layers}`: this shape can have 2 to {text['num_hidden_layers']}")
     kinds = getattr(AutoConfig.for_model(**shape["config"]).get_text_config(decoder=True), "layer_types", None)
     cut: dict[str, Any] = {"num_hidden_layers": layers}
     if kinds:
@@ -89,7 +89,7 @@ def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
     if text.get("num_kv_shared_layers"):
         cut["num_kv_shared_layers"] = round(text["num_kv_shared_layers"] * layers / text["num_hidden_layers"])
         if not {*cut["layer_types"]} <= {*cut["layer_types"][: -cut["num_kv_shared_layers"]]}:
-            raise SettingsError(f"--layers {layers}: so few have no layers of each kind whose keys others could share")
+            raise SettingsError(f"`layers={layers}`: so few have no layers of each kind whose keys others could share")
     return {**shape, "config": {**shape["config"], "text_config": text | cut}}
 
 
