@@ -1,4 +1,4 @@
-"""The command `sira`, up to where its modules are loaded."""
+"""The command `sira`, until its modules are loaded."""
 
 from __future__ import annotations
 

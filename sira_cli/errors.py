@@ -5,7 +5,7 @@ class SiraError(Exception):
     """Base of all errors that tell the user something and stop.
 
     Attributes:
-        exit_code: with which the command line ends.
+        exit_code: exit code of the command line.
     """
 
     exit_code = 1
@@ -18,7 +18,7 @@ class SettingsError(SiraError, ValueError):
 
 
 class NotCalibratedError(SettingsError):
-    """The method needs a calibration of the model, which nobody has made yet."""
+    """The method needs a calibration of the model, which does not exist yet."""
 
 
 class UnsupportedModelError(SiraError):
@@ -40,7 +40,7 @@ class ModelNotFoundError(SiraError):
 
 
 class DataError(SiraError, ValueError):
-    """A data file cannot be read, or is not what it should be: questions, annotations, answers, records."""
+    """A data file (questions, annotations, answers, records) cannot be read, or has the wrong content."""
 
     exit_code = 2
 
@@ -50,19 +50,19 @@ class PictureError(SiraError):
 
 
 class HugePictureError(PictureError):
-    """A picture has more pixels than may be decoded."""
+    """A picture has more pixels than the limit."""
 
 
 class PictureMemoryError(PictureError):
-    """Memory does not suffice to decode a picture, even alone."""
+    """Memory is too small to decode a picture, even alone."""
 
 
 class UnfinishedReasoningError(PictureError):
-    """The text about a picture ended inside the model's reasoning, so that there is no answer."""
+    """The text about a picture ended inside the model's reasoning, without an answer."""
 
 
 class PictureSettingsError(SettingsError, PictureError):
-    """A setting does not fit one picture; the other pictures of a run go on."""
+    """A setting does not fit one picture; a run goes on with the others."""
 
 
 class UntestedModelWarning(UserWarning):

@@ -1,4 +1,4 @@
-"""Writing files so that nothing is ever half there."""
+"""Write files whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Readers see the old file or the new one, never a part of it, even if the process is killed.
 
     Raises:
-        SiraError: it cannot be written.
+        SiraError: the file cannot be written.
     """
     with writing(path):
         temporary, file = _temporary(path)
@@ -44,10 +44,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _temporary(path: Path) -> tuple[Path, BinaryIO]:
-    """Open and lock an empty file beside `path`.
+    """Open and lock an empty file next to `path`.
 
-    Its name follows from that of `path`: what a killed process left behind is taken over by the next one that writes
-    the same file. While another process writes it, a random name is taken.
+    Its name follows from that of `path`, so the leftover of a killed process is reused by the next one that writes
+    the same file. While another process writes it, the name is random.
     """
     stem = f".sira-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}"
     temporary = path.with_name(f"{stem}.tmp")
@@ -61,12 +61,12 @@ def _temporary(path: Path) -> tuple[Path, BinaryIO]:
 
 
 def _is_ours(file: BinaryIO, path: Path) -> bool:
-    """Lock an open file, and return whether nobody else has it, and it is still the one of that name."""
+    """Lock an open file; return whether no other process holds it and the name still refers to it."""
     try:
         return lock_descriptor(file.fileno(), blocking=False) and os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
-    except OSError:  # this file system knows no locks
+    except OSError:  # this file system has no locks
         return True
 
 
@@ -74,13 +74,13 @@ def write_whole(path: Path, data: bytes, *, overwrite: bool = True) -> None:
     """Write a file. Without `overwrite` an existing file of other content is left alone.
 
     Raises:
-        SettingsError: there is such a file.
-        SiraError: it cannot be written.
+        SettingsError: a file with other content exists.
+        SiraError: the file cannot be written.
     """
     if not overwrite and path.exists():
         if path.is_file() and path.read_bytes() == data:
             return
-        raise SettingsError(f"{path}: exists with other content: give another, or `overwrite=`")
+        raise SettingsError(f"{path}: exists with other content: give another path, or `overwrite=`")
     with replacing(path) as file:
         file.write(data)
 
@@ -90,7 +90,7 @@ def writing(path: Path) -> Iterator[None]:
     """Turn errors of a block that writes to `path` into messages.
 
     Raises:
-        SiraError: the system has something against it.
+        SiraError: the system refused the write.
     """
     try:
         yield
@@ -99,17 +99,17 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, unless it is there.
+    """Make a folder and its parents, unless it exists.
 
     Raises:
-        SiraError: it cannot be made.
+        SiraError: the folder cannot be made.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def too_long(path: Path) -> bool:
-    """Return whether no file can have this name, because it, or that of a folder above, is too long."""
+    """Return whether a path has a name that is too long for a file or folder."""
     if any(len(os.fsencode(part)) > _LONGEST for part in path.parts):  # also where the folder is still to be made
         return True
     try:
@@ -120,10 +120,10 @@ def too_long(path: Path) -> bool:
 
 
 def from_home(path: str | Path) -> Path:
-    """Return a path with the folder in the place of `~` or `~user`.
+    """Return a path with `~` or `~user` expanded.
 
     Raises:
-        SettingsError: there is no such user.
+        SettingsError: the user does not exist.
     """
     try:
         return Path(path).expanduser()
@@ -133,7 +133,7 @@ def from_home(path: str | Path) -> Path:
 
 
 def relative(path: Path, folder: Path) -> str:
-    """Return a path as seen from a folder; absolute if it is on another drive."""
+    """Return a path relative to a folder; absolute if it is on another drive."""
     try:
         return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
     except ValueError:
@@ -141,8 +141,8 @@ def relative(path: Path, folder: Path) -> str:
 
 
 def cannot_write(path: Path, error: OSError) -> SiraError:
-    """Return the message about a full disk and the like."""
+    """Return the error for a full disk and the like."""
     return SiraError(
         f"{path}: cannot be written: {error.strerror}: what is finished is kept; "
-        "put that right and run the same command again to go on"
+        "fix the cause and run the same command again to go on"
     )

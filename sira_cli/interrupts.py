@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end the command with exit code 130 and without a traceback, whenever they come."""
+"""Ctrl-C, SIGTERM and SIGHUP end the command at any time with exit code 130 and without a traceback."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ _happened = False
 
 
 def happened() -> bool:
-    """Return whether a signal came since `raise_interrupts`."""
+    """Return whether a signal has arrived since `raise_interrupts`."""
     return _happened
 
 
 def check() -> None:
-    """Raise the interrupt again that some library has swallowed. Long loops call this at every turn.
+    """Raise an interrupt again that a library has swallowed. Long loops call this in each iteration.
 
     Raises:
-        KeyboardInterrupt: a signal came.
+        KeyboardInterrupt: a signal arrived.
     """
     if _happened:
         raise KeyboardInterrupt
 
 
 def raise_interrupts() -> None:
-    """From now on signals raise KeyboardInterrupt, so that what is finished is kept."""
+    """From now on signals raise KeyboardInterrupt, so that finished work is kept."""
     global _happened
     _happened = False
     _handle(_raise)
 
 
 def quit_on_interrupts() -> None:
-    """From now on signals end the process at once: there is nothing to be kept."""
+    """From now on signals end the process at once: there is nothing to keep."""
     _handle(_quit)
 
 

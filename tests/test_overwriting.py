@@ -55,7 +55,7 @@ def test_an_export_of_other_scenes_leaves_an_earlier_one_as_it_is(sira, tmp_path
     assert sira("demo", "--export", folder, "--count", 1)[0] == 0
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     code, _, err = sira("demo", "--export", folder, "--count", 2)
-    assert (code, "ids.txt: exists with other content: give another, or --overwrite" in err) == (2, True)
+    assert (code, "ids.txt: exists with other content: give another path, or --overwrite" in err) == (2, True)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert sira("demo", "--export", folder, "--count", 2, "--overwrite")[0] == 0
     assert len(list(folder.glob("images/*"))) == 2

@@ -1,1 +1,1 @@
-"""The paper: the fork of one model into two streams, and what it needs of torch and transformers."""
+"""The paper: the fork of one model into two streams, on top of torch and transformers."""

@@ -31,9 +31,9 @@ class Split(NamedTuple):
     Attributes:
         q: number of query rows of the full stream, which come first.
         cf_mask: the CF stream's mask.
-        cf_keys, cf_values: `[B, H, N, D]` from the cache. None (no cache): the packed rows behind the first q.
-        cf_columns: `[B, N]` the CF stream's columns among the keys, where these are a shared layer's; else None.
-        last: the last row of each stream, if what the others attend to is of no interest; None: it is.
+        cf_keys, cf_values: `[B, H, N, D]` from the cache. None (no cache): the packed rows after the first q.
+        cf_columns: `[B, N]` the CF stream's columns among the keys of a shared layer; else None.
+        last: the last row of each stream, if only these are needed; None: all rows are.
     """
 
     q: int
@@ -44,12 +44,12 @@ class Split(NamedTuple):
     last: LastRows | None = None
 
 
-# Each attached attention module with its own attention function, and what divides its rows.
+# Each attached attention module with its own attention function, and the function that splits its rows.
 _streams: WeakKeyDictionary[nn.Module, tuple[Any, Callable[[Tensor | None], Split]]] = WeakKeyDictionary()
 
 
 class _Configs:
-    """The configs of attention modules, to be given back."""
+    """The original configs of attention modules, to restore at the end."""
 
     def __init__(self, modules: Sequence[Any]) -> None:
         self._configs = [(module, module.config) for module in modules]
@@ -63,7 +63,7 @@ class _Configs:
 def two_streams(modules: Mapping[int, Any], split: Callable[[int, Tensor | None], Split]) -> Removable:
     """Let attention modules attend once per stream, until the returned handle is removed.
 
-    A module finds its attention function by the name in its config, so each gets a copy of its config with our name.
+    A module finds its attention function by a name in its config, so each gets a copy of its config with our name.
 
     Args:
         modules: attention modules of Hugging Face decoder layers, each under a number of its layer.
@@ -97,14 +97,14 @@ def _attend(
     elif cf_keys is None or cf_values is None:
         key, cf_keys = key.split_with_sizes(streams, 2)
         value, cf_values = value.split_with_sizes(streams, 2)
-    elif hasattr(module, "expand_kv"):  # latent attention: what the cache holds is compressed, and common to all heads
+    elif hasattr(module, "expand_kv"):  # latent attention: the cache holds compressed rows, common to all heads
         cf_keys, cf_values = module.expand_kv(cf_keys, cf_values)
-    if attention_mask is not None:  # a sliding window's mask has no columns for what lies before the window
+    if attention_mask is not None:  # a sliding window's mask has no columns before the window
         window = attention_mask.shape[-1]
         key, value = key[:, :, -window:], value[:, :, -window:]
-    elif last is not None:  # all keys but those that a static cache has room for
+    elif last is not None:  # all keys, without the empty room of a static cache
         key, value = key[:, :, :q], value[:, :, :q]
-    # Layers may be on several devices, also those that share keys.
+    # Layers may be on several devices, including those that share keys.
     cf_mask = None if cf_mask is None else cf_mask.to(query.device)
     cf_keys, cf_values = cf_keys.to(query.device), cf_values.to(query.device)
     if last is not None:

@@ -34,14 +34,14 @@ ROOM = 64  # columns that a cache grows by at a time
 
 
 class RoomyLayer(DynamicLayer):
-    """Keys and values with room for more columns: a decoding step writes its own, and copies no others."""
+    """Keys and values with room for more columns: a decoding step writes its own and copies none."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
-        self._rooms: dict[str, tuple[Tensor, Tensor]] = {}  # of keys and of values: the columns in use, and all of them
+        self._rooms: dict[str, tuple[Tensor, Tensor]] = {}  # for keys and values: the columns in use, and all columns
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append `[B, H, q, D]`, and return all that there is, `[B, H, N, D]`."""
+        """Append `[B, H, q, D]`, and return all so far, `[B, H, N, D]`."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.keys = self._appended("keys", self.keys, key_states)
@@ -54,7 +54,7 @@ class RoomyLayer(DynamicLayer):
         columns = stored.shape[2]
         more = columns + new.shape[2]
         used, room = self._rooms.get(name, (None, new))
-        if used is not stored or more > room.shape[2]:  # others than those written last: beams, or rows that left
+        if used is not stored or more > room.shape[2]:  # not the columns written last: beams, or rows that left
             room = new.new_empty(*new.shape[:2], more + ROOM, new.shape[3])
             room[:, :, :columns] = stored
         room[:, :, columns:more] = new
@@ -69,7 +69,7 @@ class LateLayer(RoomyLayer):
     To transformers it looks like the full stream alone. It never slides: one window cannot serve both streams.
 
     Attributes:
-        own: the model's own layer, whose place it takes.
+        own: the model's own layer, which it replaces.
         streams: the rows of both streams.
         cf: keys and values of the CF stream.
     """
@@ -138,7 +138,7 @@ class LateLayer(RoomyLayer):
 
 
 class LateSharedLayer(DummyLayer):
-    """A late layer that reads another one's keys and values, and has none of its own. `own` as for `LateLayer`."""
+    """A late layer that reads another layer's keys and values. `own` as for `LateLayer`."""
 
     def __init__(self, own: DynamicLayer | DummyLayer, streams: AnyStreams) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
@@ -146,7 +146,7 @@ class LateSharedLayer(DummyLayer):
 
 
 def own_layer(layer: Any) -> Any:
-    """Return the model's own layer, whose place a late one took, or which it is."""
+    """Return the model's own layer: the one that a late layer replaced, or the layer itself."""
     if isinstance(layer, StaticLateLayer):
         return layer.full
     return layer.own if isinstance(layer, LateLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer) else layer
@@ -156,7 +156,7 @@ def share_layers(cache: Cache, boundary: int, mixers: Sequence[Mixer]) -> None:
     """Make the first layers of an empty cache ordinary again, where an earlier fork with a larger K used them.
 
     Raises:
-        UnsupportedModelError: the cache does not know that some layers have a recurrent state, or an indexer.
+        UnsupportedModelError: the cache was made without the model's recurrent or indexed layers.
     """
     if not cache.layers and not all(mixer.plain for mixer in mixers):
         state = "a recurrent state" if any(mixer.recurrent for mixer in mixers) else "an indexer"
@@ -200,14 +200,14 @@ def _late_layer(layer: Any, streams: Streams) -> LateLayer | LateStateLayer | La
 
 
 def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
-    """Return the first columns of some texts of a cache as a cache of their own; None if it no longer has them.
+    """Return the first columns of some texts of a cache as a new cache; None if it no longer has them.
 
-    A recurrent state has no columns, so that a cache with one cannot be cut back.
+    A recurrent state has no columns, so a cache with one cannot be cut back.
 
     Args:
         cache: filled by `generate`, with a fork or without.
-        texts: `[T]` which of its B texts.
-        columns: how many rows of the full stream.
+        texts: `[T]` numbers of T of its B texts.
+        columns: number of rows of the full stream.
     """
     layers: list[Any] = []
     streams: dict[int, Streams] = {}  # all late layers share one
@@ -258,7 +258,7 @@ def full_stream(cache: Cache, text: int, first: int, last: int) -> DynamicCache 
 
 
 def repeat_text(cache: DynamicCache, times: int) -> None:
-    """Make the one text of a cache that many texts."""
+    """Repeat the only text of a cache."""
     first: Any = torch.zeros(times, dtype=torch.long)
     for layer in cache.layers:
         layer.reorder_cache(first)
@@ -268,7 +268,7 @@ LayerType = TypeVar("LayerType", bound=DynamicLayer)
 
 
 def _cut(new: LayerType, old: DynamicLayer, texts: Tensor, last: int, first: int = 0) -> LayerType:
-    """Fill a layer with columns `first` to `last` of some of another one's texts."""
+    """Fill a layer with columns `first` to `last` of some texts of another layer."""
     assert old.keys is not None
     assert old.values is not None
     new.lazy_initialization(old.keys, old.values)
@@ -309,7 +309,7 @@ def known_streams(cache: Cache | None, boundary: int) -> AnyStreams:
 
 
 def cf_keys_and_values(cache: Cache | None, layer: int) -> tuple[Tensor | None, Tensor | None]:
-    """Return what the CF stream of a late layer has in the cache, `[B, H, N, D]` each; (None, None) without a cache."""
+    """Return the CF stream's keys and values of a late layer, `[B, H, N, D]` each; (None, None) without a cache."""
     if cache is None:
         return None, None
     late = cache.layers[layer]

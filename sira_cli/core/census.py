@@ -1,4 +1,4 @@
-"""Every image-text-to-text type of transformers 5.23: compared with the reference, refused and why, or not settled.
+"""Every image-text-to-text type of transformers 5.23: compared with the reference, refused (and why), or not settled.
 
 tests/core/test_census.py holds each line against a tiny model of the type. A type that is in no table here was added by
 another version of transformers: it is judged by its structure, and runs with a warning.
@@ -77,8 +77,8 @@ _MARKED = "it marks image positions by a mask, not by an image token"
 REFUSED = {
     "blip": _CROSS,
     "blip-2": _BRIDGE,
-    "diffusion_gemma": "it writes blocks of text by diffusion, so that there is no next token to decide",
-    "evolla": "it reads proteins through cross-attention, and no image",
+    "diffusion_gemma": "it writes blocks of text by diffusion, so there is no next token to decide",
+    "evolla": "it reads proteins through cross-attention, not images",
     "florence2": _ENCODER,
     "git": "it puts pictures before the text without image tokens",
     "glm5_next": _CHOSEN,
@@ -105,5 +105,5 @@ REFUSED = {
 # Types of a known structure that could not be compared in full, and why.
 UNSETTLED = {"gemma3n": "its picture tower needs timm; the text stack alone is exact"}
 
-# Exact types whose own picture tower needs timm: in the tests another one stands in for it.
+# Exact types whose own picture tower needs timm: the tests use another tower.
 STANDS_IN = ("fast_vlm", "perception_lm")

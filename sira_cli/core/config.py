@@ -51,7 +51,7 @@ class SiraConfig:
         """Return K for a decoder of `layers` = L layers.
 
         Raises:
-            SettingsError: K is not in 1..L-1, so that one side of the boundary would be empty.
+            SettingsError: K is not in 1..L-1, so one side of the boundary would be empty.
         """
         k = self.k if self.k is not None else max(1, math.floor((self.k_fraction or 0.5) * layers))
         if k >= layers:
@@ -66,7 +66,7 @@ def check_range(name: str, value: float, low: float, high: float = math.inf, ope
     """Check that a setting is a number from `low` to `high`.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: the value is not a number, or out of range.
     """
     wanted = f"{low:g} or more" if high == math.inf else f"between {low:g} and {high:g}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:  # nor NaN

@@ -60,23 +60,23 @@ FAMILIES = (
 
 # Types that were compared with the reference.
 TESTED = {*EXACT, *(family.model_type for family in FAMILIES)}
-# The fork hands each late layer a 4-D mask; other implementations take none, or another kind.
+# The fork passes each late layer a 4-D mask; other implementations take another kind, or none.
 ATTENTION = ("sdpa", "eager")
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
-FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")  # names in transformers; LFM2 and Persimmon have the others
+FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")  # names in transformers; the last two: LFM2, Persimmon
 RECURRENT_TYPES = ("linear_attention", "conv")
-# Model and text stack with which transformers itself cannot use a static cache, and why.
-NO_STATIC_CACHE = {("paligemma", "gemma2"): "its static caches come with masks of two kinds, and it takes one"}
-# What a model keeps of a prompt beside the cache; a second pass over another prompt must put it back.
-POSITION_STATE = ("rope_deltas",)  # Qwen-VL: how far text positions lag behind, because an image takes few of them
-# Arguments of decoder layers that have one row per token, besides hidden states and masks.
+# Model and text stack for which transformers itself cannot use a static cache, and why.
+NO_STATIC_CACHE = {("paligemma", "gemma2"): "its static caches need masks of two kinds, but it takes one"}
+# State of a prompt that a model keeps outside the cache; a second pass over another prompt must restore it.
+POSITION_STATE = ("rope_deltas",)  # Qwen-VL: how far text positions lag, because an image takes few of them
+# Arguments of decoder layers with one row per token, besides hidden states and masks.
 ROW_ARGUMENTS = (
     "position_embeddings",  # cosines and sines
     "per_layer_input",  # Gemma 3n: embeddings for each layer; Gemma 4 passes them by position
     "position_ids",  # Ministral 3: queries scaled by position
     "moe_mm_token_type_ids",  # Ernie 4.5 VL: experts for pictures, and others for text
 )
-# Arguments of modules in the text stack that bring the picture in another way than as rows, or treat its rows apart.
+# Arguments of the text stack's modules that carry the picture other than as rows, or treat its rows differently.
 FOREIGN_ARGUMENTS = {
     "cross_attention_states": "reads the image through cross-attention",
     "encoder_hidden_states": "reads the image through cross-attention",
@@ -96,9 +96,9 @@ class Backbone:
         first_boundary: smallest b = L - K at which a fork is exact.
         tested: its type was compared with the reference.
         mixers: the token mixer of each of the L layers.
-        behind_keys: modules of the last layer that treat each row by itself, other than those of keys and values;
-            only those of which that is certain.
-        few_queries: whether its attention may leave rows out that are of no interest.
+        behind_keys: modules of the last layer that certainly treat each row by itself, other than those of keys and
+            values.
+        few_queries: whether its attention may leave out rows that are not needed.
     """
 
     decoder: nn.Module
@@ -112,10 +112,10 @@ class Backbone:
 
 
 def check_config(config: Any, name: str) -> None:
-    """Check what can be known of a model from its config alone.
+    """Check a model by its config alone.
 
     Args:
-        config: the whole model's.
+        config: the whole model's config.
         name: the model's class, for messages.
 
     Raises:
@@ -137,8 +137,8 @@ def find_backbone(model: Any) -> Backbone:
     """Find the text stack of `model`.
 
     Raises:
-        UnsupportedModelError: the architecture or its attention is one that the fork cannot follow
-            exactly; the message says why, and what to do.
+        UnsupportedModelError: the fork cannot follow the architecture or its attention exactly; the message gives
+            the reason and the next step.
     """
     name = type(model).__name__
     if hasattr(model, "get_base_model"):  # a PeftModel, whose `generate` calls that of the model inside
@@ -175,7 +175,7 @@ def find_backbone(model: Any) -> Backbone:
         )
     deepstack = getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ()
     tested = config.model_type in TESTED
-    # eager attention returns weights, perhaps those of all rows
+    # eager attention returns weights, possibly of all rows
     few_queries = tested and attention == "sdpa" and mixers[-1].plain
     behind_keys = _behind_keys(layers[-1], mixers[-1], few_queries) if tested else ()
     return Backbone(decoder, layers, norm, max(1, len(deepstack)), tested, mixers, behind_keys, few_queries)
@@ -192,7 +192,7 @@ def text_stack(model: Any) -> Any:
 
 
 def untested(model: Any) -> str:
-    """Return why nobody knows whether the fork follows a model exactly, whose type is not in `TESTED`."""
+    """Return why it is not known that the fork follows a model exactly; its type is not in `TESTED`."""
     kind = model.config.model_type
     reason = UNSETTLED.get(kind, f"{kind} is not among the {len(TESTED) + len(REFUSED) + len(UNSETTLED)} types tried")
     return f"it was not compared with the reference in full ({reason})"
@@ -219,7 +219,7 @@ def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:
 def _behind_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module, ...]:
     mlp = getattr(layer, "mlp", None)
     if mlp is not None and any("expert" in name for name, _ in mlp.named_modules()):
-        mlp = None  # a model may have to say which experts each row was given to
+        mlp = None  # a model may have to report the experts of each row
     parts = (
         getattr(mixer.module, "q_proj", None) if few_queries else None,
         getattr(mixer.module, "o_proj", None) if mixer.plain else None,
@@ -229,10 +229,10 @@ def _behind_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module
 
 
 def output_projections(model: Any) -> list[nn.Module]:
-    """Return what projects the heads of each decoder layer's attention back to the width of the model, `o_proj`.
+    """Return each decoder layer's `o_proj`, which projects attention heads back to the width of the model.
 
     Raises:
-        UnsupportedModelError: a layer has none, or calls it something else; or as `find_backbone`.
+        UnsupportedModelError: a layer has no module of this name; or as `find_backbone`.
     """
     found = [getattr(mixer.module, "o_proj", None) for mixer in find_backbone(model).mixers]
     if None in found:
@@ -247,7 +247,7 @@ def check_static_cache(model: Any) -> None:
     """Check that transformers can decode `model` with a static cache.
 
     Raises:
-        UnsupportedModelError: it cannot, with or without a fork.
+        UnsupportedModelError: transformers cannot, with or without a fork.
     """
     reason = NO_STATIC_CACHE.get((model.config.model_type, model.config.get_text_config(decoder=True).model_type))
     if reason is not None:
@@ -262,9 +262,9 @@ def check_columns(model: Any, feature: str, *, states: bool = False) -> None:
     """Check that each layer of `model` is attention with keys and values of its own.
 
     Args:
-        model: one that `find_backbone` takes.
-        feature: needs that, for the message.
-        states: whether layers with a recurrent state, and those that share keys and values, will do as well.
+        model: a model that `find_backbone` accepts.
+        feature: the feature that needs it, for the message.
+        states: whether layers with a recurrent state or shared keys and values are also allowed.
 
     Raises:
         UnsupportedModelError: some layers are of another kind.
@@ -273,7 +273,7 @@ def check_columns(model: Any, feature: str, *, states: bool = False) -> None:
     if all_columns(mixers) or (states and movable_rows(mixers)):
         return
     if any(mixer.indexed for mixer in mixers):
-        reason = "keep an indexer's as well"
+        reason = "also keep an indexer's"
     elif any(mixer.chunked for mixer in mixers):
         reason = "attend within chunks"
     elif any(mixer.recurrent for mixer in mixers):
@@ -293,7 +293,7 @@ def takes_masks_by_kind(model: Any) -> bool:
 
 
 def windows(model: Any) -> dict[str, int | None]:
-    """Return how many columns the layers of each kind see; None: all."""
+    """Return the number of columns that layers of each kind see; None: all."""
     config = model.config.get_text_config(decoder=True)
     window = getattr(config, "sliding_window", None)
     full, sliding = "full_attention", "sliding_attention"

@@ -31,7 +31,7 @@ def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Seq
     Args:
         model: as for `attach`.
         config: settings of SIRA.
-        inputs: what the processor makes of B pictures and prompts, left-padded, on the model's device.
+        inputs: the processor's output for B pictures and prompts, left-padded, on the model's device.
         texts: B texts of at least one token id each; N is the length of the longest.
 
     Yields:
@@ -65,7 +65,7 @@ def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Seq
 
 
 def followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """Append to each prompt the tokens of a text, as one left-padded batch."""
+    """Append the tokens of a text to each prompt, as one left-padded batch."""
     ids: Tensor = inputs["input_ids"]  # [B, S]
     longest = max(map(len, texts))  # N
     extended: dict[str, Tensor] = {**inputs, "attention_mask": inputs.get("attention_mask", torch.ones_like(ids))}
@@ -93,10 +93,10 @@ def _logits(model: Any, normed: Tensor) -> Tensor:
 
 
 def _check_head(ours: Tensor, theirs: Tensor) -> None:
-    """Check that `_logits` is all that the model does after its norm.
+    """Check that the model does nothing after its norm except `_logits`.
 
     Raises:
-        UnsupportedModelError: it does something else.
+        UnsupportedModelError: the model does something else.
     """
     if float((ours - theirs).abs().max()) > 0.02 * float(theirs.abs().max()) + 1e-3:
         raise UnsupportedModelError(

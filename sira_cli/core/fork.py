@@ -7,7 +7,7 @@
     after layer L-1   last row of each stream -> Norm -> W_out -> z_full, z_cf
     a decoding step   1 row in the shared layers, 2 rows (full, CF) in the late ones
 
-Where the last layers read keys of earlier ones (Gemma 4 E), a prompt has no row there but the last one of each stream.
+If the last layers read keys of earlier ones (Gemma 4 E), a prompt has only the last row of each stream there.
 
 The paper masks image positions in the counterfactual (CF) stream. A masked row influences nothing, so here the stream
 simply does not contain it: the numbers are the same, there are fewer rows, and weights are read once for both streams.
@@ -30,7 +30,7 @@ from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, op
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import ROW_ARGUMENTS, check_static_cache, fork_place, untested
 from sira_cli.core.forward_pass import OnStep, Pass
-from sira_cli.core.forward_pass import Step as Step  # known from here, too
+from sira_cli.core.forward_pass import Step as Step  # also public here
 from sira_cli.core.hooks import Removable, attached_hooks
 from sira_cli.core.indexed import two_choices
 from sira_cli.core.last_rows import LastRows, last_row_inputs, last_rows_only
@@ -41,18 +41,17 @@ from sira_cli.core.rules import contrast, plausible
 from sira_cli.core.temperature import scaled_by_column
 from sira_cli.errors import AttachError, ImageTokenError, UnsupportedModelError, UntestedModelWarning
 
-_WARNED: WeakSet[nn.Module] = WeakSet()  # models of families that were not tested; Python's own `once` is per module
+_WARNED: WeakSet[nn.Module] = WeakSet()  # models of untested families; Python's own `once` is per module
 
 
 @contextmanager
 def attach(model: nn.Module, config: SiraConfig | None = None, *, on_step: OnStep | None = None) -> Iterator[Fork]:
     """Decode `model` with SIRA inside this context: every `model.generate(...)` picks from z_cd.
 
-    Only hooks are used, and the late layers' attention modules get a config of their own for the time being. At the
-    end, also after an error, the model is as before. A plain forward returns the contrast of the last row,
-    `[B, 1, V]`. Hidden states that `generate` may return hold the rows of both streams in the late layers, and
-    `[2B, 1, d]` after the last one; attentions are those of the full stream. Static caches work, too. Not for use by
-    several threads at once.
+    Only hooks are used, and the late layers' attention modules get temporary configs. At the end, also after an
+    error, the model is as before. A plain forward returns the contrast of the last row, `[B, 1, V]`. Hidden states
+    that `generate` may return contain the rows of both streams in the late layers, and `[2B, 1, d]` after the last
+    one; attentions are those of the full stream. Static caches also work. Not for use by several threads at once.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.
@@ -89,11 +88,11 @@ def attached(fork: ForkType) -> Iterator[ForkType]:
 
 
 class Fork:
-    """The two streams of one model. `attach` makes it; its methods are the hooks, in the order in which they run.
+    """The two streams of one model, made by `attach`; its methods are the hooks, in the order in which they run.
 
     A subclass may run another counterfactual stream. It overrides `choose_cf_rows` (which rows the stream holds),
     `visible_cf_rows` (which of them it sees), `check_static` (whether it can follow static caches) and `hooks`.
-    Where a decoding step is compiled, the hooks inside the model are a part of its graph, those around it are not.
+    In a compiled decoding step, the hooks inside the model are part of its graph; those around it are not.
 
     Attributes:
         config: the settings.
@@ -109,7 +108,7 @@ class Fork:
 
         Args:
             model, config, on_step: as for `attach`.
-            last_rows: how many last rows of each stream reach the final norm. If more than one, all must be text.
+            last_rows: number of last rows of each stream that reach the final norm; if more than one, all must be text.
 
         Raises:
             UnsupportedModelError, SettingsError: as `attach`.
@@ -143,7 +142,7 @@ class Fork:
         self._pass: Pass | None = None  # only while the model runs
 
     def hooks(self) -> Iterator[Removable]:
-        """Put the hooks on, one after the other, and yield what removes each."""
+        """Put the hooks on one by one, and yield the handle of each."""
         yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
         for index in self._sharing if self._drops_rows else ():
             yield self._layers[index].register_forward_pre_hook(self.drop_rows, with_kwargs=True)
@@ -166,7 +165,7 @@ class Fork:
         return self.running().columns()
 
     def choose_cf_rows(self, image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the prompt's rows that go on as the CF stream: for SIRA those of the text.
+        """Choose the prompt's rows that form the CF stream: for SIRA the text rows.
 
         Args:
             image, valid: `[B, S]` bool: P_img, and False at padding.
@@ -182,10 +181,10 @@ class Fork:
         return None
 
     def check_static(self, model: nn.Module) -> None:
-        """Check whether a static cache of this model can be followed.
+        """Check that the fork can follow a static cache of this model.
 
         Raises:
-            UnsupportedModelError: it cannot.
+            UnsupportedModelError: the fork cannot.
         """
         check_static_cache(model)
 
@@ -219,13 +218,13 @@ class Fork:
         kept = kwargs.get("logits_to_keep")
         if not self._sharing or not isinstance(kept, int) or kept == 0:
             return None
-        # Where layers share keys, Gemma 4 drops all rows but the last `kept`, unless they are given otherwise: the CF
-        # stream begins with rows of the prompt. `drop_rows` does the same for both streams.
-        # A slice goes with hidden states on any device.
+        # Before layers that share keys, Gemma 4 keeps only the last `kept` rows by default, but the CF stream begins
+        # with rows of the prompt. `drop_rows` drops them later for both streams.
+        # A slice works with hidden states on any device.
         return args, {**kwargs, "logits_to_keep": slice(-kept, None)}
 
     def _read_prompt(self, input_ids: Tensor, attention_mask: Any) -> tuple[Tensor, Tensor]:
-        """Return the CF stream's rows of a prompt and which are live: `input_ids [B, S]` -> `[B, T]` each."""
+        """Return a prompt's CF rows, and which of them are live: `input_ids [B, S]` -> `[B, T]` each."""
         valid = valid_rows(attention_mask, input_ids)  # [B, S]
         if valid.shape != input_ids.shape:
             raise UnsupportedModelError(
@@ -242,7 +241,7 @@ class Fork:
         return self.choose_cf_rows(self.image, valid)
 
     def drop_rows(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before each layer that shares keys: of a prompt only the last row of each stream goes on."""
+        """Before each layer that shares keys: keep only the last row of each stream of a prompt."""
         now = self.running()
         if now.cf_rows is not None and kwargs.get("past_key_values") is not None and not now.recorded:
             if now.cache is None:  # the fork comes later
@@ -279,7 +278,7 @@ class Fork:
         return (pack_rows(hidden, now.cf_rows), *args[1:]), kwargs  # [B, q + T, d]
 
     def run_both(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before each layer b..L-1: positions, and whatever else has a row per token, for both streams (Eq. 2)."""
+        """Before each layer b..L-1: positions, and other arguments with a row per token, for both streams (Eq. 2)."""
         now, more = self.running(), args[1:]
         missing = {"attention_mask", "position_embeddings"} - kwargs.keys()
         if missing - ({"position_embeddings"} if more else set()):  # Gemma 3n passes them by position
@@ -293,13 +292,13 @@ class Fork:
         seen = now.once(mask, lambda: cf_mask(mask, now.streams, now.newest(), self.visible_cf_rows(now)))
         last = self.last_rows() if late_layer == self._few_queries_in else None
         source = self._mixers[late_layer].keys_from
-        if source < self.boundary:  # one of the shared layers: there the CF stream's keys are some of the full stream's
+        if source < self.boundary:  # a shared layer: the CF stream's keys are some of the full stream's
             return Split(now.q, seen, cf_columns=cf_columns(mask, now.streams), last=last)
         keys, values = cf_keys_and_values(now.cache, source)  # [B, H, N, D]
         return Split(now.q, seen, keys, values, last=last)
 
     def last_rows(self) -> LastRows | None:
-        """Return which rows of a prompt `join` keeps, the only ones that the last layer need finish; None in a step."""
+        """Return a prompt's rows that `join` keeps; the last layer need not finish others. None in a step."""
         now = self.running()
         return None if now.cf_rows is None else LastRows(now.q, now.cf_rows.shape[1], self._last_rows)
 
@@ -331,7 +330,7 @@ class Fork:
         """Return the pass under way.
 
         Raises:
-            AttachError: a part of the model was called by itself, so its prompt is not known.
+            AttachError: a part of the model was called by itself, without a known prompt.
         """
         if self._pass is None:
             raise AttachError(

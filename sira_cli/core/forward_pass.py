@@ -1,4 +1,4 @@
-"""One forward pass of a model under a fork: what the hooks share while it runs, and the logits that come of it."""
+"""One forward pass of a model under a fork: the state that its hooks share, and its logits."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Pass:
 
     Attributes:
         q: number of rows of the full stream.
-        cf_rows: `[B, T]` which of them go on as the CF stream; None in a decoding step, where its one row does.
+        cf_rows: `[B, T]` positions of the rows that form the CF stream; None in a decoding step, with its one row.
         live: `[B, T]` False at fillers; None in a decoding step.
-        cache: the key/value cache of the request, from layer b on; None: there is none.
+        cache: the key/value cache of the request, from layer b on; None without a cache.
         streams: all rows of the request so far, from layer b on.
-        recorded: whether the caller wants hidden states or attention weights, which are those of all rows.
-        whole: rows of the full stream before `keep_last` left one of them; None: it did not.
-        packed: tensors as the model gave them (cosines and sines of positions, masks), and what was made of them.
+        recorded: whether the caller asked for hidden states or attention weights, which need all rows.
+        whole: rows of the full stream before `keep_last` reduced them to one; None: not reduced.
+        packed: the model's tensors (cosines and sines of positions, masks) with their packed versions.
     """
 
     q: int
@@ -60,7 +60,7 @@ class Pass:
         return self.streams.newest() if self.cf_rows is None else self.cf_rows
 
     def slices(self) -> tuple[slice, slice]:
-        """Return which packed rows are the full stream's, and which the CF stream's."""
+        """Return the packed rows of the full stream, and those of the CF stream."""
         return slice(0, self.q), slice(self.q, None)
 
     def columns(self) -> Tensor:
@@ -76,12 +76,12 @@ class Pass:
         return Streams(self.cf_rows, self.live if fillers else None, self.q)
 
     def keep_last(self) -> None:
-        """Go on as in a decoding step, with the newest row of each stream."""
+        """Continue as in a decoding step, with the newest row of each stream."""
         self.whole, self.q, self.cf_rows, self.live = self.q, 1, None, None
         self.packed.clear()
 
     def last(self, rows: Any) -> Any:
-        """Keep the last row of what has one per row of the whole prompt, as `pack` does it of tensors and tuples."""
+        """Keep the last row of arguments with a row per prompt row; tensors and tuples as in `pack`."""
         if isinstance(rows, tuple):
             return tuple(map(self.last, rows))
         if not isinstance(rows, Tensor) or rows.shape[1] != self.whole:
@@ -100,7 +100,7 @@ class Pass:
         return self.once(rows, lambda: pack_rows(rows, self.cf_rows))
 
     def once(self, source: Tensor | None, pack: Callable[[], Any]) -> Any:
-        """Return what `pack` makes of `source`. Layers share masks and embeddings, so each is packed once."""
+        """Return `source`, packed once by `pack`: layers share masks and embeddings."""
         for known, packed in self.packed:
             if known is source:
                 return packed

@@ -1,4 +1,4 @@
-"""Hooks that are removed whatever happens, and at most one decoder per model."""
+"""Hooks that are always removed, and at most one decoder per model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Removable(Protocol):
 
 
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-_attaching = threading.Lock()  # so that of two threads one is refused
+_attaching = threading.Lock()  # so that one of two threads is refused
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def attached_hooks(norm: nn.Module) -> Iterator[list[Removable]]:
     """Yield a list for the handles of hooks, and remove these hooks at the end, also after an error.
 
     Args:
-        norm: the model's final norm. It stands for the model: whatever wraps the model has the same one.
+        norm: the model's final norm, which identifies the model: its wrappers share it.
 
     Raises:
         AttachError: a decoder is attached to this model already.
@@ -38,7 +38,7 @@ def attached_hooks(norm: nn.Module) -> Iterator[list[Removable]]:
         if norm in _attached:
             raise AttachError(
                 "a decoder is attached to this model already: leave the first `with attach(...)` block first; threads "
-                "that share a model generate one after the other, with a lock of theirs, or together as one batch"
+                "that share a model must take turns, with their own lock, or generate together as one batch"
             )
         _attached.add(norm)
     handles: list[Removable] = []

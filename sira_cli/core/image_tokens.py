@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Vocabulary(Protocol):
-    """The part of a tokenizer that a rule needs."""
+    """The tokenizer interface that a rule needs."""
 
     def get_vocab(self) -> dict[str, int]:
         """Return token texts and their ids."""
@@ -25,7 +25,7 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True)
 class Between:
-    """Everything from a `start` marker to the next `end` marker, for any number of spans in a row."""
+    """Everything from a `start` marker to the next `end` marker; a row may have several spans."""
 
     start: str | int
     end: str | int
@@ -39,13 +39,13 @@ class Between:
 
 @dataclass(frozen=True)
 class ImageTokens:
-    """A detection rule. Several parts together mean any of them; no part means `from_config`.
+    """A detection rule. Several parts are combined with "or"; no part means `from_config`.
 
     Args:
-        from_config: the id that the model's config names (`image_token_id`).
+        from_config: the id in the model's config (`image_token_id`).
         ids: token ids.
         tokens: token texts, looked up in the tokenizer.
-        between: all that lies between two markers.
+        between: everything between two markers.
 
     Raises:
         SettingsError: the rule is empty or holds values of the wrong type.
@@ -75,7 +75,7 @@ class ImageTokens:
         return bool(self.ids or self.tokens or self.between)
 
     def with_ids(self, tokenizer: Vocabulary) -> ImageTokens:
-        """Return the same rule with every token text replaced by its id, so that no tokenizer is needed any more.
+        """Return the same rule with token texts replaced by ids, so that it needs no tokenizer.
 
         Raises:
             SettingsError: a text is not one token of the vocabulary.
@@ -90,10 +90,10 @@ class ImageTokens:
         """Return the rule for one model.
 
         Args:
-            model_config: the model's config, asked for `image_token_id` or `image_token_index`.
+            model_config: the model's config, with `image_token_id` or `image_token_index`.
 
         Raises:
-            SettingsError: the rule still names tokens by their text; see `with_ids`.
+            SettingsError: the rule still contains token texts; see `with_ids`.
             ImageTokenError: the config names no image token.
         """
         ids = list(self.ids) + [_token_id(token, None) for token in self.tokens]

@@ -1,7 +1,7 @@
 """Sparse attention (dots3): an indexer scores all rows that a query may see, and the query attends to the best of them.
 
-The paper masks attention. Here a masked row cannot be chosen either: the CF stream's indexer chooses among text rows
-alone, as many as ever. So the whole module runs once per stream, each with a cache and an indexer's keys of its own.
+The paper masks attention. Here a masked row cannot be chosen either: the CF stream's indexer chooses the usual number
+of rows, among text rows only. So the whole module runs once per stream, each with its own cache and indexer's keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LateIndexedLayer(DynamicIndexedLayer):
     """Keys, values and indexer's keys of both streams for one late layer. To transformers it looks like the full one.
 
     Attributes:
-        own: the model's own layer, whose place it takes.
+        own: the model's own layer, which it replaces.
         streams: the rows of both streams.
         cf: the CF stream's layer.
     """
@@ -63,7 +63,7 @@ class LateIndexedLayer(DynamicIndexedLayer):
 
 
 def two_choices(attentions: Sequence[nn.Module], running: Callable[[], Pass]) -> Iterator[Removable]:
-    """Let attention modules with an indexer run once per stream; yield what removes each hook.
+    """Run attention modules with an indexer once per stream; yield the handle of each hook.
 
     Args:
         attentions: called with hidden states `[B, q + T, d]` and the model's own mask, by keyword.
@@ -83,7 +83,7 @@ class _BothStreams:
         self._cf: dict[str, Any] = {}  # arguments for the CF stream while the full one runs
 
     def before(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before the module: leave it the full stream's rows."""
+        """Before the module: keep the full stream's rows."""
         now = self._running()
         batch, rows = kwargs["hidden_states"].shape[:2]  # B, q + T
 
@@ -97,7 +97,7 @@ class _BothStreams:
         return args, {**full, "attention_mask": kwargs["attention_mask"]}
 
     def after(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """After the module: run the CF stream, and put the rows of both where the layer expects them."""
+        """After the module: run the CF stream, and join the rows of both as the layer expects them."""
         now = self._running()
         cf, self._cf = self._cf, {}
         mask = kwargs["attention_mask"]

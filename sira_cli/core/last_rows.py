@@ -1,10 +1,10 @@
-"""The last layer of a prompt: every row gets a key and a value there, but only those that decide a token go further.
+"""The last layer of a prompt: every row gets a key and a value there, but only rows that decide a token go further.
 
 k_proj, v_proj                   all rows of both streams: the cache needs them
-q_proj, attention, o_proj, MLP   the last rows of each stream; the others become zeros, which nothing reads
+q_proj, attention, o_proj, MLP   the last rows of each stream; the others become zeros and are never read
 
-Layers that share the keys of earlier ones write none, so there only the last row of each stream runs at all, as Gemma 4
-has it without a fork. Without a cache all rows stay: nothing else holds the CF stream's keys then.
+Layers that share the keys of earlier ones write none, so only the last row of each stream runs there, as in Gemma 4
+without a fork. Without a cache all rows stay: nothing else holds the CF stream's keys then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LastRows:
     Attributes:
         q: rows of the full stream, which come first.
         cf: rows of the CF stream.
-        count: how many last ones of each.
+        count: number of last rows of each.
     """
 
     q: int
@@ -36,11 +36,11 @@ class LastRows:
     count: int
 
     def take(self, rows: Tensor) -> Tensor:
-        """Take those of the full stream, then those of the CF stream: `[B, q + T, ...]` -> `[B, 2 count, ...]`."""
+        """Take the full stream's last rows, then the CF stream's: `[B, q + T, ...]` -> `[B, 2 count, ...]`."""
         return torch.cat([rows[:, self.q - self.count : self.q], rows[:, -self.count :]], dim=1)
 
     def put_back(self, taken: Tensor) -> Tensor:
-        """Put them where they were, among zeros: `[B, 2 count, ...]` -> `[B, q + T, ...]`."""
+        """Put taken rows back in place, among zeros: `[B, 2 count, ...]` -> `[B, q + T, ...]`."""
         rows = taken.new_zeros(len(taken), self.q + self.cf, *taken.shape[2:])
         rows[:, self.q - self.count : self.q] = taken[:, : self.count]
         rows[:, -self.count :] = taken[:, self.count :]
@@ -48,7 +48,7 @@ class LastRows:
 
 
 def last_row_inputs(now: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """Return a decoder layer's arguments with the last row of what has one per row of a prompt, but hidden states."""
+    """Return a decoder layer's arguments, except hidden states, reduced to a prompt's last row."""
     mask = kwargs["attention_mask"]  # [B or 1, H, q, kv]
     rows = {name: now.last(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs}
     rows["attention_mask"] = mask if mask is None else now.once(mask, lambda: mask[:, :, -1:])
@@ -56,10 +56,10 @@ def last_row_inputs(now: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def last_rows_only(modules: Sequence[nn.Module], last: Callable[[], LastRows | None]) -> Iterator[Removable]:
-    """Run only the last rows through modules that treat each row by itself; yield what removes each hook.
+    """Run only the last rows through modules that treat each row by itself; yield the handle of each hook.
 
     Args:
-        modules: each takes hidden states `[B, q + T, d]` alone, and returns one tensor of as many rows.
+        modules: each takes only hidden states `[B, q + T, d]`, and returns one tensor with the same number of rows.
         last: returns the last rows of the pass under way; None: all rows are needed.
     """
 

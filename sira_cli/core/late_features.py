@@ -1,7 +1,7 @@
 """Image features that a model adds to its rows before late layers (Granite 4 Vision).
 
-Those of the shared layers the model adds itself. In later ones it does not know where the rows of two streams lie, so
-they are added here: to image rows, of which SIRA's CF stream has none.
+The model itself adds those of the shared layers. In later layers it cannot locate the rows of two streams, so features
+are added here, to image rows; SIRA's CF stream has no image rows.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sira_cli.core.masks import pack_rows
 def features_of_late_layers(
     decoder: nn.Module, layers: nn.ModuleList, boundary: int, running: Callable[[], Pass]
 ) -> Iterator[Removable]:
-    """Add features to image rows before layers b+1..L-1; yield what removes each hook.
+    """Add features to image rows before layers b+1..L-1; yield the handle of each hook.
 
     Args:
-        decoder: the text stack, called with `deepstack_features`, `[N, d]` by layer, and `vision_mask`, `[B, S, 1]`
-            bool, which N rows they belong to; or without.
+        decoder: the text stack; optional arguments `deepstack_features`, `[N, d]` by layer, and `vision_mask`,
+            `[B, S, 1]` bool, their N rows.
         layers: its L decoder layers.
-        boundary: b. Before it there is one stream, so that its features are the model's own affair.
+        boundary: b. Before it there is one stream, and the model adds the features.
         running: returns the pass under way.
     """
     late: dict[int, Tensor] = {}  # while a prompt runs

@@ -5,7 +5,7 @@
     layers b..L-1     n streams of `[B, T, d]`          all CF streams that have begun, in one more call per layer
     after layer L-1   last row of each stream -> Norm -> W_out -> z_full, and z_cf of each K
 
-A CF stream holds text only (see `sira_cli.core.fork`): beside hundreds of image tokens it costs little.
+A CF stream holds text only (see `sira_cli.core.fork`): it costs little compared with hundreds of image tokens.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def next_token(model: nn.Module, config: SiraConfig, inputs: Mapping[str, Any], 
 
     Args:
         model: as for `attach`.
-        config: decides the image tokens; its K, alpha and beta play no part.
-        inputs: what the processor makes of B pictures and prompts, left-padded, on the model's device.
+        config: its image-token rule is used; K, alpha and beta are ignored.
+        inputs: the processor's output for B pictures and prompts, left-padded, on the model's device.
         ks: values of K, at least one.
 
     Raises:
@@ -73,11 +73,11 @@ class _ForkPerK(Fork):
     def __init__(self, model: nn.Module, config: SiraConfig, ks: Collection[int]) -> None:
         super().__init__(model, dataclasses.replace(config, k=max(ks), k_fraction=None))
         self.ks = sorted(set(ks), reverse=True)
-        self._shared_keys: dict[str, Any] = {}  # of the CF streams that have begun, by kind of layer
+        self._shared_keys: dict[str, Any] = {}  # for the CF streams that have begun, by kind of layer
         self._cf_columns: Tensor | None = None  # [n B, T] while a layer runs the CF streams
 
     def hooks(self) -> Iterator[Removable]:
-        """Run the full stream as it is, and after each late layer the CF streams through the same layer."""
+        """Run the full stream unchanged, and after each late layer the CF streams through the same layer."""
         yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
         yield from scaled_by_column([mixer.module for mixer in self._mixers], self.columns)
         for k, layer in zip(range(self.k, 0, -1), self.late_layers, strict=True):
@@ -86,7 +86,7 @@ class _ForkPerK(Fork):
         yield self.model.register_forward_hook(self._keep_logits)
 
     def _run_cf(self, k: int, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """After the full stream's layer L - k: run the CF streams through it, one of which may begin here."""
+        """After the full stream's layer L - k: run the CF streams through it; one of them may begin here."""
         now = self.running()
         rows = now.cf_rows
         assert rows is not None  # this pass is a prompt
@@ -97,7 +97,7 @@ class _ForkPerK(Fork):
         n = len(self._cf) // len(rows)
 
         def text_rows(part: Any) -> Any:
-            """Take the rows of every CF stream of what has a row per token: `[B or 1, S, ...]` -> `[n B, T, ...]`."""
+            """Take all CF streams' rows of an argument with a row per token: `[B or 1, S, ...]` -> `[n B, T, ...]`."""
             if isinstance(part, tuple):
                 return tuple(map(text_rows, part))
             return torch.cat([take_rows(part, rows)] * n) if has_rows(part, len(rows), now.q) else part
@@ -117,11 +117,11 @@ class _ForkPerK(Fork):
         self._cf, self._cf_columns = found[0] if isinstance(found, tuple) else found, None
 
     def columns(self) -> Tensor:
-        """Return the column of each row of the layer under way: those of the CF streams, or of the full one."""
+        """Return the column of each row of the running layer, for the CF streams or the full one."""
         return torch.arange(self.running().q)[None] if self._cf_columns is None else self._cf_columns
 
     def _share_keys(self, full: Mapping[str, tuple[Tensor, Tensor]], rows: Tensor) -> None:
-        """Let a stream that begins read what shared layers have stored so far: the text columns of their keys."""
+        """Give a new stream the text columns of the keys that shared layers have stored so far."""
         for kind, stored in full.items():
             new = [take_rows(each.transpose(1, 2), rows).transpose(1, 2) for each in stored]  # [B, H, T, D]
             old = self._shared_keys.get(kind)
@@ -133,6 +133,6 @@ class _ForkPerK(Fork):
         return (torch.cat([full, self._cf[:, -1:].to(full.device)]), *args[1:])  # [(1 + n) B, 1, d]
 
     def _keep_logits(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """After the model: part the logits of the streams."""
+        """After the model: split the logits by stream."""
         self.end()
         self.logits = output.logits[:, -1].float().chunk(1 + len(self.ks))

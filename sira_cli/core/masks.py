@@ -1,8 +1,7 @@
-"""Which rows go on as the CF stream, and what they see: pure functions.
+"""The rows of the CF stream, and which rows they see: pure functions.
 
-The full stream keeps the model's own mask. A row of the CF stream sees another one if the model's mask lets the first
-one's position see the second one's. Image positions have no row in the CF stream, so Eq. 2 of the paper asks for no
-further masking.
+The full stream keeps the model's own mask. A row of the CF stream sees another one if the model's mask allows it for
+their positions. Image positions have no row in the CF stream, so Eq. 2 of the paper needs no further masking.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ def text_rows(image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def valid_rows(mask: object, input_ids: Tensor) -> Tensor:
-    """Read from a prompt's attention mask which positions are no padding: `[B, S]` bool, False at padding.
+    """Return the positions of a prompt that are not padding, from its attention mask: `[B, S]` bool.
 
     Args:
-        mask: what the model received: None, `[B, S]`, or with a static cache a mask `[B or 1, 1, S, kv]` or a dict of
-            such masks, in which every position that is no padding sees itself.
+        mask: the model's argument: None, `[B, S]`, or with a static cache a mask `[B or 1, 1, S, kv]` or a dict of
+            such masks, in which every position except padding sees itself.
         input_ids: `[B, S]`.
     """
     if isinstance(mask, dict):
@@ -54,7 +53,7 @@ def valid_rows(mask: object, input_ids: Tensor) -> Tensor:
 def has_rows(part: object, batch: int, q: int) -> bool:
     """Return whether an argument of a layer has a row per token, `[B or 1, q, ...]`.
 
-    Not so None in layers without positions, and one position for each of several axes, `[3, B, q]`.
+    Not None in layers without positions, nor positions for several axes, `[3, B, q]`.
     """
     return isinstance(part, Tensor) and part.ndim > 1 and part.shape[0] in (1, batch) and part.shape[1] == q
 
@@ -64,7 +63,7 @@ def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
 
     Args:
         rows: hidden states, cosines or sines of rotary positions, or anything else with one row per position.
-        cf_rows: `[B, T]` which rows go on as CF rows; None: all of them.
+        cf_rows: `[B, T]` positions of the CF rows; None: all rows.
     """
     if cf_rows is None:
         return torch.cat([rows, rows], dim=1)
@@ -72,17 +71,17 @@ def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
 
 
 def take_rows(rows: Tensor, cf_rows: Tensor) -> Tensor:
-    """Take the CF stream's rows alone: `[B or 1, q, ...]`, `[B, T]` -> `[B, T, ...]`."""
+    """Take only the CF stream's rows: `[B or 1, q, ...]`, `[B, T]` -> `[B, T, ...]`."""
     width = rows.shape[2:]
     index = cf_rows.to(rows.device).view(*cf_rows.shape, *(1 for _ in width)).expand(*cf_rows.shape, *width)
     return rows.expand(len(cf_rows), *rows.shape[1:]).gather(1, index)
 
 
 def cf_columns(model_mask: Tensor | None, streams: AnyStreams) -> Tensor:
-    """Return which of the full stream's columns hold the rows of the CF stream, `[B, N]`.
+    """Return the full stream's columns that hold the rows of the CF stream, `[B, N]`.
 
     Args:
-        model_mask: the layer's own mask, as wide as the keys that there are; None: all of them are there.
+        model_mask: the layer's own mask, as wide as its keys; None: it has all keys.
         streams: with the newest rows already counted. Rows that have left a sliding window get any column: the CF
             stream's mask hides them.
     """
@@ -96,17 +95,17 @@ def cf_columns(model_mask: Tensor | None, streams: AnyStreams) -> Tensor:
 def cf_mask(
     model_mask: Tensor | None, streams: AnyStreams, rows: Tensor, visible: Tensor | None = None
 ) -> Tensor | None:
-    """Build the CF stream's mask from what the model's mask says about the positions of its rows.
+    """Build the CF stream's mask from the model's mask at the positions of its rows.
 
     Args:
         model_mask: the layer's own mask: None (causal, nothing padded), bool or additive float
             `[B or 1, H, q, kv]`, whose last row belongs to the newest position.
         streams: with the newest rows already counted.
         rows: `[B, R]` positions of the newest rows, the queries.
-        visible: `[B, T]` which of the prompt's CF rows they may see; default: all but the fillers.
+        visible: `[B, T]` the prompt's CF rows that they may see; default: all but the fillers.
 
     Returns:
-        `[B, H, R, N]` of the same kind as `model_mask`, N all rows of the CF stream so far. For None: None if
+        `[B, H, R, N]` of the same kind as `model_mask`; N counts all rows of the CF stream so far. For None: None if
         everything is visible, else bool `[B, 1, R, N]`.
     """
     seen = streams.seen(visible)  # [B, N]

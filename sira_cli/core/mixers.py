@@ -1,6 +1,6 @@
-"""Token mixers: the part of a decoder layer in which rows see each other. All else treats each row by itself.
+"""Token mixers: the part of a decoder layer in which rows see each other. All other parts treat each row by itself.
 
-How a late layer runs two streams depends on the kind of its mixer, and on nothing else of the layer:
+How a late layer runs two streams depends only on the kind of its mixer:
 
 attention    each stream attends to its own keys                              `sira_cli.core.attention`
 indexed      each stream chooses its own keys, and attends to them           `sira_cli.core.indexed`
@@ -27,7 +27,7 @@ class Mixer:
 
     Attributes:
         module: the attention module, or the one with the state.
-        recurrent: which of the two it is.
+        recurrent: whether `module` has a state instead of attention.
         keys_from: index of the layer whose keys and values it attends to: its own, unless layers share them.
         chunked: whether it attends within chunks of the text (Llama 4).
         indexed: whether it has an indexer that chooses keys.
@@ -41,32 +41,32 @@ class Mixer:
 
     @property
     def plain(self) -> bool:
-        """Whether it is attention to all keys that its mask shows."""
+        """Whether it is attention to all keys of its mask."""
         return not self.recurrent and not self.indexed
 
 
 def all_columns(mixers: Iterable[Mixer]) -> bool:
-    """Return whether all that a text leaves behind is columns of keys and values of each layer, as in most models.
+    """Return whether a text is stored only as columns of keys and values in each layer, as in most models.
 
-    They must not depend on where the text begins, either, as chunks do.
+    The columns must not depend on where the text begins, as chunks do.
     """
     return all(mixer.plain and not mixer.chunked and mixer.keys_from == layer for layer, mixer in enumerate(mixers))
 
 
 def movable_rows(mixers: Iterable[Mixer]) -> bool:
-    """Return whether a text under way can be moved to another row of a batch, and to other columns.
+    """Return whether an unfinished text can be moved to another row of a batch, and to other columns.
 
-    Not where the column decides which chunk a token is in, nor with the keys of an indexer.
+    Not if the column decides a token's chunk, nor with the keys of an indexer.
     """
     return not any(mixer.chunked or mixer.indexed for mixer in mixers)
 
 
 def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
-    """Find the mixer of each decoder layer, or say why the fork cannot follow one.
+    """Find the mixer of each decoder layer, or return why the fork cannot follow one.
 
     Args:
         layers: the L decoder layers.
-        text_config: says which of them share keys and values.
+        text_config: config of the text stack, which lists layers with shared keys and values.
     """
     mixers, kinds = [], getattr(text_config, "layer_types", None)
     for index, layer in enumerate(layers):
@@ -91,7 +91,7 @@ def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
 
 
 def _mixes(module: nn.Module) -> bool:
-    """Return whether a module looks at more rows than one: it takes a mask or a cache."""
+    """Return whether a module looks at more than one row: it takes a mask or a cache."""
     return any(
         "mask" in name or name in ("past_key_values", "cache_params") for name in arguments(type(module).forward)
     )
@@ -99,7 +99,7 @@ def _mixes(module: nn.Module) -> bool:
 
 @functools.cache
 def arguments(forward: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of what a class's `forward` takes."""
+    """Return the argument names of a class's `forward`."""
     return tuple(inspect.signature(forward).parameters)
 
 

@@ -1,4 +1,4 @@
-"""What a model keeps of a prompt beside the cache, put back after a pass over another prompt."""
+"""State of a prompt that a model keeps outside the cache, restored after a pass over another prompt."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PositionState = Sequence[tuple[Any, str]]  # modules, and the names of their att
 
 
 def position_state(model: Any) -> PositionState:
-    """Return where a model keeps such state (`POSITION_STATE`)."""
+    """Return the modules and attributes that keep such state (`POSITION_STATE`)."""
     return [(module, name) for module in model.modules() for name in POSITION_STATE if hasattr(module, name)]
 
 
 @contextmanager
 def positions_kept(state: PositionState) -> Iterator[None]:
-    """Put the state back at the end, also after an error."""
+    """Restore the state at the end, also after an error."""
     kept = [(module, name, getattr(module, name)) for module, name in state]
     try:
         yield

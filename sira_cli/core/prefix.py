@@ -4,8 +4,8 @@
     [ tail 1         ]   each tail reads the same p rows,     one batch, a few rows each
     [ tail 2 ...     ]   at the positions that follow them
 
-What stands behind the picture costs a few rows then, instead of another prompt. That is exact where rows see only what
-stands before them, which is so in every supported family but PaliGemma.
+Text after the picture then costs a few rows instead of another prompt. That is exact if rows see only earlier rows, as
+in every supported family except PaliGemma.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sira_cli.core.cache import full_stream, repeat_text
 from sira_cli.core.positions import position_state, positions_kept
 from sira_cli.core.upstream import position_ids
 
-# Families whose prompt rows see each other in both directions: what follows the picture changes the picture's rows.
+# Families whose prompt rows see each other in both directions: text after the picture changes the picture's rows.
 BIDIRECTIONAL = ("paligemma",)
 AT_ONCE = 8  # tails that share a pass; each holds a copy of the prefix's keys and values
 
 
 class ImagePrefix:
-    """The first rows of one prompt in a cache of their own.
+    """The first rows of one prompt, in their own cache.
 
     Attributes:
         length: p, number of rows.
@@ -43,10 +43,10 @@ class ImagePrefix:
 
         Args:
             model: a Hugging Face LVLM.
-            inputs: what the processor makes of one picture and prompt, `input_ids [1, S]`, without padding, on the
+            inputs: the processor's output for one picture and prompt, `input_ids [1, S]`, without padding, on the
                 model's device.
-            length: p, so many of the S rows, all image rows among them.
-            cache: their keys and values, which are not changed; None: they are computed.
+            length: p, the number of first rows, all image rows included.
+            cache: their keys and values, which are not changed; None: computed here.
         """
         ids = inputs["input_ids"]
         self.length = length
@@ -67,15 +67,15 @@ class ImagePrefix:
     def of(
         cls, model: Any, inputs: Mapping[str, Tensor], image: Tensor, row: int, cache: Cache, place: int
     ) -> ImagePrefix | None:
-        """Take the first rows of a prompt from the cache that it was decoded with; None if that no longer has them.
+        """Take the first rows of a prompt from the cache it was decoded with; None if the cache no longer has them.
 
         Args:
             model: as above.
-            inputs: of B prompts, left-padded.
+            inputs: model inputs of B prompts, left-padded.
             image: `[B, S]` bool, P_img.
-            row: which of the prompts.
+            row: number of the prompt.
             cache: filled by `generate`, with a fork or without.
-            place: which of the cache's texts is the prompt's.
+            place: number of the prompt's text in the cache.
         """
         if model.config.model_type in BIDIRECTIONAL:
             return None
@@ -99,10 +99,10 @@ class ImagePrefix:
 
     @torch.no_grad()
     def last_logits(self, tails: Sequence[Sequence[int]]) -> Tensor:
-        """Return the logits behind each tail, as if it followed the prefix alone: `[Q, V]` float32.
+        """Return the logits after each tail, as if it followed the prefix alone: `[Q, V]` float32.
 
         Args:
-            tails: Q lists of token ids, at least one each, with no image token among them.
+            tails: Q lists of at least one token id each, without image tokens.
         """
         parts = [self._pass(tails[first : first + AT_ONCE]) for first in range(0, len(tails), AT_ONCE)]
         return torch.cat(parts)
@@ -110,9 +110,9 @@ class ImagePrefix:
     def _pass(self, tails: Sequence[Sequence[int]]) -> Tensor:
         device = self._inputs["input_ids"].device
         longest = max(map(len, tails))
-        # Padded on the right: no row sees what stands behind it.
+        # Padded on the right: no row sees later rows.
         ids = torch.tensor([[*tail, *[0] * (longest - len(tail))] for tail in tails], device=device)  # [Q, T]
-        ends = sorted({len(tail) - 1 for tail in tails})  # a list goes with hidden states on any device
+        ends = sorted({len(tail) - 1 for tail in tails})  # a list works with hidden states on any device
         cache = copy.deepcopy(self._cache)
         repeat_text(cache, len(tails))
         with positions_kept(self._position_state):
@@ -128,7 +128,7 @@ class ImagePrefix:
         return found
 
     def _positions(self, more: int) -> Tensor | None:
-        """Return the positions of the prefix and so many rows behind it, or None if the model takes none."""
+        """Return the positions of the prefix and `more` rows after it, or None if the model takes no positions."""
         model = self._model
         if "position_ids" not in inspect.signature(model.forward).parameters:
             return None

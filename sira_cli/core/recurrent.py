@@ -1,11 +1,11 @@
 """Recurrent mixers of the late layers (gated delta rules, short convolutions): each stream has a state of its own.
 
-The paper masks attention. A row that is masked in attention influences nothing; a recurrent layer offers the same only
-if the row neither writes into the state nor reads it. So image rows are dropped from the CF stream here, as everywhere.
-Setting them to zero, as is done with padding, would be something else: the state would still decay at each of them.
+The paper masks attention. A row that is masked in attention influences nothing; the same holds in a recurrent layer
+only if the row neither writes nor reads the state. So image rows are also dropped from the CF stream here. Setting
+them to zero, as is done with padding, would differ: the state would still decay at each of them.
 
-    prompt            the model's own mixer, once on the full stream's rows and once on the CF stream's: as many
-                      multiplications as one call on all of them
+    prompt            the model's own mixer, once on the full stream's rows and once on the CF stream's: no more
+                      multiplications than one call on all of them
     a decoding step   both streams as 2B texts of one row: one call, so weights are read once
 """
 
@@ -26,12 +26,12 @@ from sira_cli.errors import AttachError, UnsupportedModelError
 
 
 class LateStateLayer(LinearAttentionCacheLayerMixin):
-    """One late layer of both streams. It has no state that the model could find outside of the fork.
+    """One late layer of both streams. The model cannot use its state without the fork.
 
     Attributes:
-        own: the model's own layer, whose place it takes.
+        own: the model's own layer, which it replaces.
         streams: the rows of both streams.
-        states: along the batch those of the full stream, then those of the CF stream; in a prompt the full stream's.
+        states: along the batch the full stream's, then the CF stream's; while a prompt runs, only the full stream's.
     """
 
     def __init__(self, own: LinearAttentionLayer, streams: AnyStreams) -> None:
@@ -57,7 +57,7 @@ class LateStateLayer(LinearAttentionCacheLayerMixin):
         self.states.reorder_cache(both)
 
     def update_conv_state(self, conv_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Refuse: a model that arrives here runs without the fork.
+        """Refuse: the model runs without the fork.
 
         Raises:
             AttachError: always.
@@ -73,10 +73,10 @@ class LateStateLayer(LinearAttentionCacheLayerMixin):
 
 
 def two_states(mixers: Sequence[nn.Module], running: Callable[[], Pass]) -> Iterator[Removable]:
-    """Let recurrent mixers run once per stream; yield what removes each hook.
+    """Run recurrent mixers once per stream; yield the handle of each hook.
 
     Args:
-        mixers: called with hidden states `[B, q + T, d]`, which they return in the same shape.
+        mixers: map hidden states `[B, q + T, d]` to the same shape.
         running: returns the pass under way.
     """
     for mixer in mixers:
@@ -93,7 +93,7 @@ class _BothStreams:
         self._cf = torch.empty(0)  # [B, T, d] while a prompt's full stream runs
 
     def before(self, mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before the mixer: in a prompt leave it the full stream; in a step let the streams be texts of a batch."""
+        """Before the mixer: in a prompt pass the full stream only; in a step make the streams texts of a batch."""
         now = self._running()
         hidden = kwargs.get("hidden_states", args[0] if args else None)  # [B, q + T, d]
         if not isinstance(hidden, Tensor):
@@ -106,7 +106,7 @@ class _BothStreams:
         return _called_with(mixer, args, kwargs, hidden, None if late is None else late.states)
 
     def after(self, mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
-        """After the mixer: in a prompt run the CF stream; put the rows of both streams where the layer expects them."""
+        """After the mixer: in a prompt run the CF stream; join the rows of both streams as the layer expects them."""
         now = self._running()
         if now.cf_rows is None:
             return torch.cat(output.chunk(2), dim=1)  # [B, 2, d]
@@ -123,7 +123,7 @@ class _BothStreams:
 
 
 def _late(now: Pass, mixer: Any) -> LateStateLayer | None:
-    """Return what the cache has of a mixer; None without a cache."""
+    """Return a mixer's layer in the cache; None without a cache."""
     if now.cache is None:
         return None
     late = now.cache.layers[mixer.layer_idx]
@@ -134,7 +134,7 @@ def _late(now: Pass, mixer: Any) -> LateStateLayer | None:
 def _called_with(
     mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor, states: LinearAttentionLayer | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a mixer's arguments with other hidden states, and with a cache in which its layer has these states."""
+    """Return a mixer's arguments with other hidden states, and with a cache whose layer has these states."""
     changed = dict(kwargs)
     for name, value in kwargs.items():
         if isinstance(value, Cache):

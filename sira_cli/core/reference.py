@@ -1,6 +1,6 @@
-"""Algorithm 1 by the letter, slow and plain: the yardstick for `sira_cli.core.fork`, here and on the user's machine.
+"""Algorithm 1 implemented directly and slowly: the reference for `sira_cli.core.fork`, also on the user's machine.
 
-No cache and no packing: at each step the whole sequence runs twice, once as it is and once with the
+No cache and no packing: at each step the whole sequence runs twice, once unchanged and once with the
 S x S mask M^cf of Eq. 2 in layers b..L-1, where rows and columns of image positions are set to a large
 negative value. Layers, norm and head are the model's own. It shares no code with the fork.
 """
@@ -26,7 +26,7 @@ class Prompt(Protocol):
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:
-        """What its processor makes of the prompt: `input_ids [1, S]`, `attention_mask [1, S]`, pixels, ..."""
+        """The processor's output for the prompt: `input_ids [1, S]`, `attention_mask [1, S]`, pixels, ..."""
         ...
 
     @property
@@ -36,12 +36,12 @@ class Prompt(Protocol):
 
     @property
     def grown(self) -> Mapping[str, int]:
-        """The value that further inputs with one entry per token (token types) take for generated tokens."""
+        """The value of other inputs with one entry per token (token types) for generated tokens."""
         ...
 
     @property
     def silent(self) -> Sequence[int]:
-        """Tokens that are never generated, as `suppress_tokens` says it: a generated image token would be text."""
+        """Tokens that are never generated (`suppress_tokens`): a generated image token would count as text."""
         ...
 
 
@@ -56,14 +56,14 @@ class Reference:
 
 @torch.no_grad()
 def decode(prompt: Prompt, k: int, alpha: float, steps: int, follow: Sequence[int] | None = None) -> Reference:
-    """Decode by greedy Algorithm 1.
+    """Decode with greedy Algorithm 1.
 
     Args:
         prompt: the model and its inputs.
         k: number of layers after the fork, K.
         alpha: contrast strength.
         steps: number of tokens, T.
-        follow: the text to go on with, at least T - 1 tokens, whatever is picked; None: what is picked.
+        follow: forced text of at least T - 1 tokens; None: the picked tokens.
     """
     inputs, image = dict(prompt.inputs), prompt.image
     tokens: list[int] = []
@@ -127,7 +127,7 @@ def counterfactual(model: Any, inputs: Mapping[str, Tensor], image: Tensor, k: i
 
 
 def extend(inputs: Mapping[str, Tensor], token: int, grown: Mapping[str, int]) -> dict[str, Tensor]:
-    """The same inputs with one generated token more."""
+    """Return the same inputs with one more generated token."""
     longer = dict(inputs)
     longer["input_ids"] = F.pad(inputs["input_ids"], (0, 1), value=token)
     longer["attention_mask"] = F.pad(inputs["attention_mask"], (0, 1), value=1)

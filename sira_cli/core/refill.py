@@ -1,7 +1,7 @@
 """A batch whose rows come and go: a text that has ended leaves, the next prompts join, and all step together.
 
-A row's own columns, positions and mask are those that it has alone, so its logits are, too, up to rounding. The fork's
-hooks are on the model or not: the rows of both streams leave and join alike. Where the rows are, `row_cache` says.
+A row has the same columns, positions and mask as alone, and therefore the same logits up to rounding. This holds with
+and without the fork's hooks: the rows of both streams join and leave together. See `row_cache` for their storage.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class RowBatch:
         """Begin without rows.
 
         Args:
-            model: a Hugging Face LVLM; whatever hooks change its logits must be on it when `join` and `step` run.
-            rows: how many there will be at most, for compiled steps; others make room as rows join.
-            compile_config: how steps are compiled; None: they are not. One graph serves all steps as long as no more
-                rows join than `rows`, and no longer texts than the first ones may become.
+            model: a Hugging Face LVLM; hooks that change its logits must be attached while `join` and `step` run.
+            rows: maximum number of rows, for compiled steps; other steps make room as rows join.
+            compile_config: how steps are compiled; None: not compiled. One graph serves all steps as long as no more
+                than `rows` rows join, and texts get no longer than the first ones may become.
 
         Raises:
             UnsupportedModelError: some layers attend within chunks or have an indexer; or, with compiled steps, have a
@@ -53,7 +53,7 @@ class RowBatch:
         self._additive = attention_of(text_stack(model).config) == "eager"
         self._last_only = last_logits_only(model)
         self._cache: RowCache | None = None
-        self._next: dict[str, Tensor] = {}  # other inputs of each token, those of the next one: [..., R, 1]
+        self._next: dict[str, Tensor] = {}  # other inputs of each row's next token: [..., R, 1]
 
     @property
     def columns(self) -> int:
@@ -62,13 +62,13 @@ class RowBatch:
 
     @torch.no_grad()
     def join(self, inputs: Mapping[str, Tensor], new_tokens: int = 0) -> Tensor:
-        """Run G prompts, let them join behind the rows that are there, and return their logits `[G, V]` in float32.
+        """Run G prompts, append them as new rows, and return their logits `[G, V]` in float32.
 
         Args:
-            inputs: what the processor makes of the prompts, left-padded, on the model's device.
-            new_tokens: how many tokens each text may have, where room for all of them is to be made now.
+            inputs: the processor's output for the prompts, left-padded, on the model's device.
+            new_tokens: maximum tokens per text, to make room for all of them now; 0: room grows.
         """
-        # Plain layers, also for a sliding window, which holds other columns of each row; the mask keeps the window.
+        # Plain layers, also for sliding windows, whose columns would differ per row; the mask keeps the window.
         cache = DynamicCache(config=self._model.config.get_text_config(decoder=True))
         own = [*cache.layers, *[None] * self._layers][: self._layers]
         cache.layers = [
@@ -89,7 +89,7 @@ class RowBatch:
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> Tensor:
-        """Run the next token of each row, `[B]`, and return the logits of those behind them, `[B, V]` in float32."""
+        """Run the next token of each row, `[B]`, and return the logits of the following tokens, `[B, V]` in float32."""
         cache = self._cache
         assert cache is not None
         cache.count()
@@ -114,7 +114,7 @@ class RowBatch:
         return _last(logits, tokens)[: len(tokens)]
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Let all rows but these leave. Those that stay are then the first ones, in this order; few should move."""
+        """Remove all rows but these. They become the first rows, in this order; few should move."""
         assert self._cache is not None
         if not rows and self._compile_config is None:
             self._cache = None
@@ -125,7 +125,7 @@ class RowBatch:
             value[..., : len(rows), :] = value[..., chosen, :]
 
     def _masks(self, cache: RowCache) -> Any:
-        """Return what the newest tokens see: `[B, 1, 1, N]`, by kind of layer if there are several."""
+        """Return the mask of the newest tokens, `[B, 1, 1, N]`, by kind of layer if there are several."""
         newest = cache.full.newest[: cache.full.rows]  # [B, 1]
         live = cache.full.live[: cache.full.rows, : cache.full.columns]  # [B, N]
         columns = torch.arange(live.shape[1], device=live.device)
@@ -138,7 +138,7 @@ class RowBatch:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _of_attention(self, seen: Tensor) -> Tensor:
-        """Return a mask as the model's attention takes it."""
+        """Return a mask in the form of the model's attention."""
         if not self._additive:
             return seen
         dtype = self._model.dtype
@@ -156,7 +156,7 @@ class RowBatch:
             handle.remove()
 
     def _note_next(self, newest: dict[str, Tensor]) -> None:
-        """Note inputs of the next token of the rows that joined last, from those of their newest one, `[..., G, 1]`."""
+        """Store the next token's inputs of the rows that joined last, from their newest token's, `[..., G, 1]`."""
         assert self._cache is not None
         rows, used = self._cache.full.room[0], len(self._cache.full.lengths)
         for name, value in next_inputs(self._model, {}, newest).items():

@@ -1,12 +1,12 @@
-"""The key/value cache of texts that come and go: a row that joins or leaves moves no other one.
+"""The key/value cache of texts that come and go: joining or leaving rows move no others.
 
     columns  0 1 2 3 4 5 6 7 8 .. C-1
     row 0    x x x x x n - - -         n: the newest token, another column in each row
-    row 1    . . x x x x x n -         .: padding of the prompts that it joined with
-    row 2    x x n - - - - - -         -: of an earlier text, or nothing yet; masked
+    row 1    . . x x x x x n -         .: padding, from the prompts that it joined with
+    row 2    x x n - - - - - -         -: an earlier text's, or empty; masked
 
-Both streams are stored so, each with columns of its own. Where a layer has a state instead, its rows are those of a
-batch; one that shares the keys of another stores nothing.
+Both streams are stored this way, each with its own columns. A layer with a state instead stores its rows as a batch;
+a layer that shares the keys of another stores nothing.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class RowCache(Cache):
 
     Attributes:
         full: the rows of the full stream.
-        cf: those of the CF stream; None without a fork.
+        cf: the rows of the CF stream; None without a fork.
     """
 
     def __init__(self, prompt: DynamicCache, fixed: bool) -> None:
         """Begin without rows.
 
         Args:
-            prompt: the cache of a prompt: the same layers, with keys and values.
+            prompt: the cache of a prompt, with the same layers, filled.
             fixed: as for `RowStream`.
         """
         prompt_layers: list[Any] = prompt.layers
@@ -66,7 +66,7 @@ class RowCache(Cache):
         super().__init__(layers=layers)
 
     def make_room(self, rows: int, columns: int, cf_columns: int) -> None:
-        """Have room for so many rows, and columns of each stream; grow in steps."""
+        """Make room for this number of rows and of columns of each stream; grow in steps."""
         for stream, wanted in ((self.full, columns), (self.cf, cf_columns)):
             if stream is not None and (rows > stream.room[0] or wanted > stream.room[1]):
                 stream.make_room(max(rows, stream.room[0]), max(math.ceil(wanted / ROOM) * ROOM, stream.room[1]))
@@ -74,13 +74,13 @@ class RowCache(Cache):
                     layer.make_room()
 
     def join(self, prompt: DynamicCache, mask: Tensor, new_tokens: int = 0, in_all: int = 0) -> None:
-        """Let the rows of a prompt be the next ones.
+        """Append the rows of a prompt.
 
         Args:
             prompt: their cache.
             mask: `[G, S]`, 0 at padding.
-            new_tokens: how many columns more each will need, as far as it is known.
-            in_all: how many rows there will be, as far as it is known.
+            new_tokens: further columns that each row will need, if known.
+            in_all: total number of rows that will join, if known.
         """
         late = _first_late(prompt)
         rows, (group, columns) = len(self.full.lengths), mask.shape
@@ -101,7 +101,7 @@ class RowCache(Cache):
             states.join(prompt_layers[index])
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Let all rows but these leave; those that stay get the first places, in this order."""
+        """Remove all rows but these; they get the first places, in this order."""
         moved = [(place, row) for place, row in enumerate(rows) if place != row]
         places, sources = torch.tensor(moved, device=self.full.newest.device, dtype=torch.long).reshape(-1, 2).unbind(1)
         for stream in (self.full, self.cf):
@@ -113,7 +113,7 @@ class RowCache(Cache):
             states.keep(rows)
 
     def count(self) -> None:
-        """Count one more token in each row, and have room for it."""
+        """Count one more token in each row, and make room for it."""
         for stream in (self.full, self.cf):
             if stream is not None:
                 stream.count()
@@ -126,7 +126,7 @@ class RowCache(Cache):
 
 
 def _first_late(prompt: DynamicCache) -> Any:
-    """Return one of the late layers, which know both streams; None without a fork."""
+    """Return one of the late layers, which have both streams; None without a fork."""
     late = LateLayer | LateStateLayer | LateSharedLayer
     return next((layer for layer in prompt.layers if isinstance(layer, late)), None)
 

@@ -17,7 +17,7 @@ from sira_cli.errors import AttachError
 class RowLayer(CacheLayerMixin):
     """Keys and values of one stream in one layer, `[R, H, C, D]` each."""
 
-    is_sliding = False  # a window's mask hides what it has left behind
+    is_sliding = False  # a window's mask hides older columns
     keys: Tensor
     values: Tensor
 
@@ -25,7 +25,7 @@ class RowLayer(CacheLayerMixin):
         """Begin empty.
 
         Args:
-            stream: which rows and columns there are.
+            stream: its rows and columns.
             like: a layer with keys and values of the same heads, precision and device.
         """
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
@@ -33,11 +33,11 @@ class RowLayer(CacheLayerMixin):
         self.keys, self.values = (
             each.new_zeros(0, each.shape[1], 0, each.shape[3]) for each in (like.keys, like.values)
         )
-        self._numbers = torch.arange(0)  # of the rows, R
+        self._numbers = torch.arange(0)  # numbers of the R rows
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Do nothing: there is room before there are rows."""
+        """Do nothing: room is made before rows join."""
 
     def make_room(self) -> None:
         """Grow to the rows and columns of the stream."""
@@ -68,7 +68,7 @@ class RowLayer(CacheLayerMixin):
         return self.seen()
 
     def seen(self) -> tuple[Tensor, Tensor]:
-        """Return the keys and values that a step looks at, `[B, H, N, D]` each."""
+        """Return the keys and values of a step, `[B, H, N, D]` each."""
         rows, columns = self.stream.rows, self.stream.columns
         return self.keys[:rows, :, :columns], self.values[:rows, :, :columns]
 
@@ -81,7 +81,7 @@ class RowLayer(CacheLayerMixin):
         return self.stream.columns
 
     def get_max_length(self) -> int:
-        """Return -1: there is no largest number of columns."""
+        """Return -1: the number of columns is not limited."""
         return -1
 
 
@@ -89,7 +89,7 @@ class LateRowLayer(RowLayer):
     """Keys and values of both streams in one of the K late layers. To transformers it looks like the full stream.
 
     Attributes:
-        streams: which rows and columns both streams have.
+        streams: the rows and columns of both streams.
         cf: the CF stream's layer.
     """
 
@@ -102,7 +102,7 @@ class LateRowLayer(RowLayer):
         """Write the newest token of each row in both streams, `[B, H, 2, D]`, and return the full stream's columns.
 
         Raises:
-            AttachError: the rows of one stream arrived.
+            AttachError: the rows of only one stream arrived.
         """
         if key_states.shape[2] != 2:
             raise AttachError(
@@ -118,10 +118,10 @@ class LateRowLayer(RowLayer):
 
 
 class RowStates:
-    """The states of all texts in one layer with a recurrent mixer. A state has no columns, so there is no room to make.
+    """The states of all texts in one layer with a recurrent mixer. States have no columns, so they need no room.
 
     Attributes:
-        layer: what the cache has in the layer's place.
+        layer: the layer's object in the cache.
     """
 
     def __init__(self, prompt: LinearAttentionLayer | LateStateLayer, streams: RowStreams | None) -> None:
@@ -129,7 +129,7 @@ class RowStates:
 
         Args:
             prompt: the layer of a prompt that will join.
-            streams: which rows both streams have, where `prompt` is one of the late layers.
+            streams: the rows of both streams, if `prompt` is one of the late layers.
         """
         self.layer: Any = prompt
         self._streams = 1
@@ -160,13 +160,13 @@ class RowStates:
         return own
 
     def _stored(self) -> list[tuple[dict[int, Any], int, Tensor]]:
-        """Return each state, and where it is stored."""
+        """Return each state with the place where it is stored."""
         kinds: Any = (self._own.conv_states, self._own.recurrent_states)
         return [(states, index, state) for states in kinds for index, state in states.items() if state is not None]
 
 
 def _grown(stored: Tensor, rows: int, columns: int) -> Tensor:
-    """Copy to more room; what is new is finite, because masked columns take part with weight 0."""
+    """Copy to more room; new columns are finite, because masked columns take part with weight 0."""
     grown = stored.new_zeros(rows, stored.shape[1], columns, stored.shape[3])
     grown[: stored.shape[0], :, : stored.shape[2]] = stored
     return grown

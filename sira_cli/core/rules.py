@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-RULED_OUT = -1e30  # no logit of a token that may be picked is as small
+RULED_OUT = -1e30  # smaller than the logit of any token that may be picked
 
 
 def contrast(z: Tensor, z_contrast: Tensor, alpha: float) -> Tensor:
     """Return (1 + alpha) z - alpha z' (paper, Eq. 4).
 
-    A token that a model rules out by the smallest number that there is (Chameleon) stays ruled out: with alpha > 1 both
-    products would be infinite, and their difference no number.
+    A token that a model rules out by the smallest float (Chameleon) stays ruled out: with alpha > 1 both products would
+    be infinite, and their difference NaN.
     """
     return (1 + alpha) * z.clamp(min=RULED_OUT) - alpha * z_contrast.clamp(min=RULED_OUT)
 

@@ -1,8 +1,8 @@
 """Static caches: the key/value cache of the late layers for compiled decoding steps.
 
 A static layer has all its rows from the start, and one compiled graph serves every step. So nothing that changes from
-step to step may be a Python number or a shape: steps read tensors that stay where they are. The full stream keeps the
-model's own static layers. Beside each, the CF stream gets one with a row per text token and per new token.
+step to step may be a Python number or a shape: steps read tensors that stay in place. The full stream keeps the
+model's own static layers. The CF stream gets a second one for each, with a row per text token and per new token.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StaticLateLayer(CacheLayerMixin):
     Attributes:
         full: the model's own layer.
         cf: the CF stream's layer, `[B, H, N, D]`; the prompt's T rows come first.
-        slots: which rows these are.
+        slots: the CF stream's rows.
     """
 
     is_compileable = True
@@ -55,7 +55,7 @@ class StaticLateLayer(CacheLayerMixin):
         """Write `[B, H, q + T, D]` rows, those of the full stream first.
 
         Returns:
-            Keys and values of the full stream, as its own layer has them; `cf_rows` has those of the CF stream.
+            Keys and values of the full stream, from its own layer; `cf_rows` returns those of the CF stream.
 
         Raises:
             AttachError: the rows are not those that the fork announced.
@@ -77,7 +77,7 @@ class StaticLateLayer(CacheLayerMixin):
         assert values is not None
         if self.slots.prompt is None:
             return keys, values
-        text = self.slots.prompt.rows.shape[1]  # T; behind it lie the slots of tokens to come
+        text = self.slots.prompt.rows.shape[1]  # T; the slots of future tokens follow
         return keys[:, :, :text], values[:, :, :text]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -104,7 +104,7 @@ class StaticLateLayer(CacheLayerMixin):
 
 
 def full_layer(layer: Any) -> Any:
-    """Return the model's own layer, which holds the full stream, with or without a CF stream beside it."""
+    """Return the model's own layer, which holds the full stream, with or without a CF stream."""
     return layer.full if isinstance(layer, StaticLateLayer) else layer
 
 
@@ -112,7 +112,7 @@ def open_slots(cache: StaticCache, boundary: int, layers: int, streams: Streams)
     """Prepare layers b..L-1 of an empty static cache for both streams of a new prompt; reuse what is large enough.
 
     Raises:
-        UnsupportedModelError: a layer is not a plain static one, or the cache does not say how long a text may become.
+        UnsupportedModelError: a layer is not a plain static one, or the cache does not limit the length of a text.
     """
     own = [full_layer(layer) for layer in cache.layers]
     kinds = {type(layer) for layer in own} - {StaticLayer, StaticSlidingWindowLayer}
@@ -123,7 +123,7 @@ def open_slots(cache: StaticCache, boundary: int, layers: int, streams: Streams)
         new_tokens = cache.new_tokens
     elif all(cache.is_sliding):
         raise UnsupportedModelError(
-            "a static cache of sliding windows alone does not say how long the text may become: use a DynamicCache"
+            "a static cache with only sliding windows does not limit the length of the text: use a DynamicCache"
         )
     else:
         new_tokens = cache.get_max_length() - streams.prompt

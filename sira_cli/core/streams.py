@@ -1,8 +1,8 @@
-"""Which rows the counterfactual (CF) stream holds, at which positions, and which of them may be seen.
+"""The rows of the counterfactual (CF) stream, their positions, and which of them may be seen.
 
-`Streams` describes a cache that grows by a row per decoding step. `Slots` describes a static one, whose rows are all
-there from the start: a compiled decoding step may read no number or shape that changes from step to step.
-`RowStreams` describes one whose rows come and go, each with a text of its own length.
+`Streams` describes a cache that grows by a row per decoding step. `Slots` describes a static one, which has all rows
+from the start: a compiled decoding step may read no number or shape that changes from step to step.
+`RowStreams` describes one whose rows come and go, each with its own length.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ class Streams:
     """The rows of both streams of one request. All K late layers and all steps share this object.
 
     Attributes:
-        rows: `[B, T]` positions of the prompt's rows that go on in the CF stream.
-        live: `[B, T]` False at fillers: rows that only pad a prompt with fewer text tokens, and that nothing sees.
-            None: there are no fillers.
+        rows: `[B, T]` positions of the prompt's rows in the CF stream.
+        live: `[B, T]` False at fillers: unseen rows that pad a prompt with fewer text tokens. None: no fillers.
         prompt: S, rows of the full stream in the prompt.
         steps: decoding steps so far; each adds one row to both streams.
     """
@@ -47,7 +46,7 @@ class Streams:
         self.steps += 1
 
     def cut_back(self, texts: Tensor, columns: int) -> Streams:
-        """Return some of the B texts as they were when the full stream had so many rows, the prompt's text at least."""
+        """Return some of the B texts, cut to `columns` rows of the full stream (at least the prompt's text)."""
         index, missing = texts.to(self.rows.device), max(0, self.prompt - columns)
         kept = self.rows.shape[1] - missing  # a prompt ends with text: its last rows are those of both streams
         live = None if self.live is None else self.live[index, :kept]
@@ -75,7 +74,7 @@ class Streams:
         """Return which rows of the CF stream may be seen, `[B, T + steps]`; None: all of them.
 
         Args:
-            visible: `[B, T]` which of the prompt's rows; default: all but the fillers.
+            visible: `[B, T]` visible rows of the prompt; default: all but the fillers.
         """
         visible = self.live if visible is None else visible
         if visible is None:
@@ -101,7 +100,7 @@ class Slots:
             torch._dynamo.mark_static_address(each)  # as `StaticLayer` does: a CUDA graph writes to the same place
 
     def begin(self, streams: Streams) -> None:
-        """Take in the rows of a prompt; the slots of new tokens lie behind them."""
+        """Take in the rows of a prompt; the slots of new tokens follow them."""
         text = streams.rows.shape[1]  # T
         self.prompt = streams
         self._positions[:, :text] = streams.rows
@@ -121,11 +120,11 @@ class Slots:
         return self._newest
 
     def positions(self) -> Tensor:
-        """Return the position of each slot, `[B, N]`; the model's mask hides those of tokens to come."""
+        """Return the position of each slot, `[B, N]`; the model's mask hides those of future tokens."""
         return self._positions
 
     def seen(self, visible: Tensor | None = None) -> Tensor:
-        """Return which slots may be seen once their position has come, `[B, N]`; only growing caches take `visible`."""
+        """Return which slots may be seen once they are filled, `[B, N]`; only growing caches take `visible`."""
         assert visible is None
         return self._live
 
@@ -139,21 +138,21 @@ class Slots:
 
 
 class RowStream:
-    """What the rows of one stream hold, when texts come and go: each row's columns begin at 0, and end where they end.
+    """The content of one stream's rows when texts come and go: each row begins at column 0 and has its own length.
 
     Attributes:
-        fixed: whether all R rows and C columns are looked at in every step, as a compiled one must.
-        lengths: how many columns each row in use holds; the rows in use are the first ones.
+        fixed: whether every step looks at all R rows and C columns, as a compiled step must.
+        lengths: number of columns of each row in use; the rows in use are the first ones.
         newest: `[R, 1]` the column of each row's newest token.
-        positions: `[R, C]` which column of the full stream each column belongs to.
-        live: `[R, C]` False at padding and fillers: nothing sees them.
+        positions: `[R, C]` each column's column in the full stream.
+        live: `[R, C]` False at padding and fillers, which are never seen.
     """
 
     def __init__(self, device: torch.device, fixed: bool) -> None:
         """Begin without rows.
 
         Args:
-            device: of the tensors.
+            device: device of the tensors.
             fixed: as above.
         """
         self.fixed = fixed
@@ -164,21 +163,21 @@ class RowStream:
 
     @property
     def room(self) -> tuple[int, int]:
-        """Rows and columns that there are, R and C."""
+        """Number of allocated rows and columns, R and C."""
         return self.live.shape[0], self.live.shape[1]
 
     @property
     def rows(self) -> int:
-        """Rows that a step looks at, B."""
+        """Number of rows that a step looks at, B."""
         return self.room[0] if self.fixed else len(self.lengths)
 
     @property
     def columns(self) -> int:
-        """Columns that a step looks at, N."""
+        """Number of columns that a step looks at, N."""
         return self.room[1] if self.fixed else max(self.lengths, default=0)
 
     def make_room(self, rows: int, columns: int) -> None:
-        """Grow to so many rows and columns."""
+        """Grow to this number of rows and columns."""
         new_rows, new_columns = rows - self.room[0], columns - self.room[1]
         behind = torch.arange(1, new_columns + 1, device=self.newest.device)
         last = self.positions[:, -1:] if self.room[1] else self.newest - 1
@@ -190,11 +189,11 @@ class RowStream:
                 torch._dynamo.mark_static_address(each)  # as `Slots` does
 
     def place(self, positions: Tensor, live: Tensor | bool, full_rows: int) -> slice:
-        """Let the rows of a prompt be the next ones, and return which these are.
+        """Append the rows of a prompt, and return their places.
 
         Args:
-            positions, live: `[G, T]`; True: all are.
-            full_rows: how many columns their full stream has.
+            positions, live: `[G, T]`; `live` True: all are.
+            full_rows: number of columns of their full stream.
         """
         group, text = positions.shape
         places = slice(len(self.lengths), len(self.lengths) + group)
@@ -219,7 +218,7 @@ class RowStream:
 
 
 class RowStreams:
-    """The rows of both streams, as the fork sees them during a decoding step.
+    """The rows of both streams, for the fork during a decoding step.
 
     Attributes:
         full, cf: the streams.
@@ -229,14 +228,14 @@ class RowStreams:
         self.full, self.cf = full, cf
 
     def count(self) -> None:
-        """Do nothing: whoever runs the step has counted it already, outside of a compiled graph."""
+        """Do nothing: the caller has counted the step already, outside of the compiled graph."""
 
     def newest(self) -> Tensor:
         """Return the position of each row's newest token, `[B, 1]`."""
         return self.full.newest[: self.full.rows]
 
     def positions(self) -> Tensor:
-        """Return the position of each column of the CF stream, `[B, N]`; the full mask hides those to come."""
+        """Return the position of each column of the CF stream, `[B, N]`; the full mask hides future ones."""
         return self.cf.positions[: self.cf.rows, : self.cf.columns]
 
     def seen(self, visible: Tensor | None = None) -> Tensor:

@@ -1,7 +1,7 @@
-"""Queries that a model scales by their column (Llama 4, where it has no rotary positions: `attn_temperature_tuning`).
+"""Queries scaled by their column (Llama 4's layers without rotary positions: `attn_temperature_tuning`).
 
-The model counts the rows of a call for this, and under a fork they are rows of two streams. So its own scaling is off
-for the time being, and queries are scaled here: those of the CF stream by the columns that their rows have.
+The model counts the rows of a call for this, but under a fork these are rows of two streams. So its own scaling is
+switched off meanwhile, and queries are scaled here: those of the CF stream by the columns of their rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sira_cli.core.hooks import Removable
 
 
 class _Off:
-    """An attention module without its own scaling, until it is given back."""
+    """An attention module without its own scaling, until it is restored."""
 
     def __init__(self, attention: Any) -> None:
         self._attention = attention
@@ -27,11 +27,11 @@ class _Off:
 
 
 def scaled_by_column(attentions: Sequence[Any], columns: Callable[[], Tensor]) -> Iterator[Removable]:
-    """Scale queries by columns that are given, where a module scales them; yield what removes each change.
+    """Scale queries by given columns, if their module scales them; yield a handle for each change.
 
     Args:
         attentions: token mixers of any kind.
-        columns: returns the column of each row of the call under way, `[B or 1, rows]`.
+        columns: returns the column of each row of the running call, `[B or 1, rows]`.
     """
     for attention in attentions:
         if not getattr(attention, "attn_temperature_tuning", False) or attention.use_rope:

@@ -1,6 +1,6 @@
-"""All private names of transformers that the package uses: an update may change them without a word.
+"""All private names of transformers that the package uses: an update may change them without notice.
 
-`tests/core/test_upstream.py` says which one did, and what it has to do.
+`tests/core/test_upstream.py` finds the changed one, and describes its job.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def position_ids(model: Any, input_ids: Tensor, inputs: Mapping[str, Any]) -> Te
 
 
 def next_inputs(model: Any, output: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `generate` gives the model for the token after these inputs: the mask and the like grow by one.
+    """Return the model inputs of `generate` for the token after these: the mask and the like grow by one.
 
     Args:
         model: a Hugging Face LVLM.
-        output: what it returned for these inputs; empty if only the inputs count.
+        output: the model's output for these inputs; empty if only the inputs count.
         inputs: all but the token ids.
     """
     grown: dict[str, Any] = model._update_model_kwargs_for_generation(output, inputs)
@@ -51,17 +51,17 @@ def attention_of(config: Any) -> str:
 
 
 def set_attention(config: Any, name: str) -> None:
-    """Let modules with this config call another attention function, from their next call on."""
+    """Make modules with this config call another attention function from their next call on."""
     config._attn_implementation = name
 
 
 def end_and_pad(generation: GenerationConfig) -> tuple[list[int], Tensor | None]:
-    """Return the end tokens and the padding token that `generate` found, from the config that it hands on."""
+    """Return the end tokens and the padding token of the config that `generate` passes on."""
     config: Any = generation  # its attributes are not declared
     ends = config._eos_token_tensor
     return [] if ends is None else ends.tolist(), config._pad_token_tensor
 
 
 def compile_everywhere(config: CompileConfig) -> None:
-    """Let `generate` compile its steps on a CPU as on a GPU."""
+    """Make `generate` compile its steps on a CPU as on a GPU."""
     config._compile_all_devices = True  # type: ignore[assignment] # annotated as None upstream

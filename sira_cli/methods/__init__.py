@@ -1,8 +1,8 @@
-"""The decoders: SIRA, and those that one compares with it on the same model, prompt, picture and code path.
+"""The decoders: SIRA, and others to compare with it on the same model, prompt, picture and code path.
 
-A file per decoder; `base` says what a method is, `settings` how its settings are declared, `second_pass` runs a
-contrast stream with inputs of its own, `sid_fork` is SID's variant of the fork, `opera_search`, `opera_passes` and
-`opera_run` are OPERA's search. Importing this package does not import torch: a method imports it when it is used.
+One file per decoder; `base` defines a method, `settings` declares its settings, `second_pass` runs a contrast stream
+with its own inputs, `sid_fork` is SID's variant of the fork, `opera_search`, `opera_passes` and `opera_run` are
+OPERA's search. Importing this package does not import torch: a method imports it when it is used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def find(name: str) -> Method:
     """Return the method of that name, with its defaults.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: no method has this name.
     """
     if name not in METHODS:
         raise SettingsError(f"no method named {name!r}; available: {', '.join(METHODS)}")
@@ -57,12 +57,12 @@ def require(method: Method, ability: Ability, what: str, instead: str = "") -> N
 
     Args:
         method: the decoder.
-        ability: what it has to be able to do.
-        what: what needs it, for the message.
-        instead: what to do, for the message.
+        ability: the required ability.
+        what: the feature that needs it, for the message.
+        instead: advice for the message.
 
     Raises:
-        SettingsError: it cannot; the message names the methods that can.
+        SettingsError: the method lacks the ability; the message names the methods that have it.
     """
     if ability not in method.abilities:
         able = [name for name, other in METHODS.items() if ability in other.abilities]
@@ -72,10 +72,10 @@ def require(method: Method, ability: Ability, what: str, instead: str = "") -> N
 
 
 def check_beams(method: Method, num_beams: int) -> None:
-    """Check that a method can decode with so many beams.
+    """Check that a method can decode with `num_beams` beams.
 
     Raises:
-        SettingsError: it follows one text per picture, or has a search of its own.
+        SettingsError: the method follows one text per picture, or has a search of its own.
     """
     if num_beams > 1 and method.own_search:
         raise SettingsError(f"method {method.name} has a search of its own: leave out num_beams")
@@ -89,10 +89,10 @@ def check_compile(method: Method, num_beams: int, watched_by: str = "") -> None:
     Args:
         method: the decoder.
         num_beams: beams of the search.
-        watched_by: what looks at every step, if anything does.
+        watched_by: the feature that observes every step, if any.
 
     Raises:
-        SettingsError: they cannot.
+        SettingsError: steps cannot be compiled.
     """
     require(method, Ability.COMPILED_STEPS, "a compiled step", "leave out compile")
     if num_beams > 1:

@@ -1,4 +1,4 @@
-"""`sira_cli.attach`: decode a model of one's own with any method, inside plain `generate`."""
+"""`sira_cli.attach`: decode your own model with any method, inside plain `generate`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from sira_cli.core.forward_pass import OnStep
     from sira_cli.methods.prompts import Prompt, Shown
 
-# Settings of `generate` by which greedy decoding picks other tokens than the largest logit, each with its value that
-# does not.
+# Settings that can make `generate` pick another token than the one with the largest logit, each with its neutral value.
 _GREEDY = {
     "do_sample": False,
     "num_beams": 1,
@@ -59,23 +58,23 @@ def attach(
 ) -> Iterator[Any]:
     """Decode `model` with a method inside this context: every `model.generate(...)` picks by its rule.
 
-    Only hooks are used; at the end, also after an error, the model is as before. What SIRA does in detail, and what
-    else it raises, stands at `sira_cli.core.fork.attach`. `generate` obeys the checkpoint's generation settings
-    wherever its arguments do not say otherwise; where these settings pick other tokens than greedy decoding does, a
+    Only hooks are used; at the end, also after an error, the model is as before. `sira_cli.core.fork.attach`
+    documents SIRA in detail, and its other errors. `generate` obeys the checkpoint's generation settings unless its
+    arguments override them; where these settings pick other tokens than greedy decoding, a
     `GenerationSettingsWarning` names them, once.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.
         config: K, alpha and the image tokens of SIRA; default K = L / 2, alpha = 0.5.
         method: a name of `sira_cli.methods.METHODS`, or a method.
-        inputs: what the processor made of the prompts that `generate` will get, B in number; for methods whose
-            contrast stream is a pass of its own (`vcd`, `text-only`, `m3id`).
-        seed: of the noise, for `vcd`.
+        inputs: the processor's output for the B prompts that `generate` will get; for methods whose contrast stream
+            is a pass of its own (`vcd`, `text-only`, `m3id`).
+        seed: seed of the noise, for `vcd`.
         on_step: called once per generated token with the logits of both streams; for `sira` and `greedy`.
-        **settings: of the method, such as noise_step; K and alpha of SIRA belong to `config`.
+        **settings: settings of the method, such as noise_step; K and alpha of SIRA belong in `config`.
 
     Yields:
-        What the method decodes with; for SIRA the `Fork`.
+        The method's decoding object; for SIRA the `Fork`.
 
     Raises:
         SettingsError: the method has no such setting, or needs `inputs` or a processor.
@@ -106,7 +105,7 @@ def attach(
 
 
 def _warn_of_settings(model: Any) -> None:
-    """Warn if the checkpoint's generation settings pick other tokens than greedy decoding does."""
+    """Warn if the checkpoint's generation settings pick other tokens than greedy decoding."""
     found = obeyed(getattr(model, "generation_config", None))
     if not found:
         return
@@ -119,10 +118,10 @@ def _warn_of_settings(model: Any) -> None:
 
 
 def obeyed(generation: Any) -> dict[str, Any]:
-    """Return the settings by which plain `generate` picks other tokens than greedy decoding does, with their values.
+    """Return the settings that make plain `generate` pick other tokens than greedy decoding, with their values.
 
     Args:
-        generation: a checkpoint's generation config; None: it has none.
+        generation: a checkpoint's generation config, or None.
     """
     given = {name: getattr(generation, name, None) for name in (*_GREEDY, *_OF_SAMPLING)}
     in_force = {name for name in _GREEDY if given[name] not in (None, _GREEDY[name])}
@@ -135,7 +134,7 @@ def obeyed(generation: Any) -> dict[str, Any]:
 
 @functools.cache  # Python's own `once` forgets as soon as anybody changes the filters, as torch does
 def _warn_once(text: str) -> None:
-    # Of 5: this, its caller, `attach`, contextlib, and the line with `with attach(...)`.
+    # The 5 levels: this, its caller, `attach`, contextlib, and the line with `with attach(...)`.
     warnings.warn(text, GenerationSettingsWarning, stacklevel=5)
 
 
@@ -149,7 +148,7 @@ class _ModelAlone:
     def chat_inputs(
         self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = ""
     ) -> Mapping[str, Tensor]:
-        """Refuse: only a processor can word a prompt anew."""
+        """Refuse: only a processor can build a new prompt."""
         raise SettingsError(
-            "this method words the prompt anew, which needs the processor: use `load` instead of `attach`"
+            "this method rewrites the prompt, which needs the processor: use `load` instead of `attach`"
         )

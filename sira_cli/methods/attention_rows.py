@@ -15,16 +15,16 @@ from sira_cli.errors import UnsupportedModelError
 def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: str) -> Tensor:
     """Return the weights of the last `rows` query rows, `[B, H, rows, kv]` float32, each row's sum 1.
 
-    To be called in a forward hook of the attention module: its keys are in the cache by then.
+    Call it in a forward hook of the attention module, when its keys are in the cache.
 
     Args:
         attention: the attention module of a Hugging Face decoder layer.
-        kwargs: what it was called with.
-        rows: how many rows.
-        method: who asks, for messages.
+        kwargs: the arguments of its call.
+        rows: number of rows.
+        method: name of the method, for messages.
 
     Raises:
-        UnsupportedModelError: there is no cache, or the module is called in another way.
+        UnsupportedModelError: no cache is used, or the module is called in another way.
     """
     cache, hidden = kwargs.get("past_key_values"), kwargs.get("hidden_states")
     if cache is None or hidden is None:
@@ -59,11 +59,11 @@ def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: st
 
 
 class _Stored:
-    """A cache of keys and values that already hold the rows which are computed again."""
+    """A cache that already holds the keys and values of the recomputed rows."""
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         self._stored = keys, values
 
     def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return them all, and add nothing."""
+        """Return all keys and values, and add nothing."""
         return self._stored

@@ -1,4 +1,4 @@
-"""What a decoding method is: settings with defaults, what it can do, and a way to generate by its rule."""
+"""Decoding methods: settings with defaults, abilities, and generation by a rule."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class Ability(StrEnum):
-    """What a method may be able to do beside picking the next token of one text."""
+    """An ability of a method besides picking the next token of one text."""
 
-    BATCHES = "batches"  # several pictures at once, each text as if it were alone
+    BATCHES = "batches"  # several pictures at once, each text as if decoded alone
     SAMPLING = "sampling"
     BEAMS = "beams"
-    TRACES = "traces"  # both streams of SIRA's fork can be looked at
+    TRACES = "traces"  # both streams of SIRA's fork can be observed
     COMPILED_STEPS = "compiled steps"
-    REFILLED_SLOTS = "refilled slots"  # in a batch, the next picture takes the place of a text that has ended
+    REFILLED_SLOTS = "refilled slots"  # in a batch, the next picture takes the place of an ended text
 
 
 class PromptMaker(Protocol):
-    """What a method may ask of a loaded model to make the inputs of a contrast stream. `Lvlm` is one."""
+    """The interface of a loaded model for making the inputs of a contrast stream. `Lvlm` has it."""
 
     model: Any
 
@@ -48,17 +48,17 @@ class PromptMaker(Protocol):
 
 @dataclass(frozen=True)
 class Method:
-    """A way to pick the next token. Its dataclass fields are its settings, and decide its texts.
+    """A way to pick the next token. Its dataclass fields are its settings, which decide its texts.
 
     Attributes:
-        name: as `--method` has it.
-        abilities: what it can do; whatever is missing is refused.
-        from_preset: settings that it takes from the preset's `sira` part instead of having them itself.
+        name: its value for `--method`.
+        abilities: its abilities; all others are refused.
+        from_preset: settings taken from the preset's `sira` part instead of its own fields.
         deciding: those of `from_preset` that change a text.
         uses_seed: whether the seed changes a text at temperature 0.
-        own_search: whether it has a search of its own (`generate`): what it has picked, it may take back.
-        rewinds: whether its cache, cut back to some token, is all that it needs to go on from there; the full stream's
-            part of it is then the model's own.
+        own_search: whether it has its own search (`generate`), which may take back picked tokens.
+        rewinds: whether it can go on from any token with only its cache, cut back to that token; the full stream's
+            part of the cache is then the model's own.
     """
 
     name: ClassVar[str]
@@ -73,7 +73,7 @@ class Method:
         for name, declared in self.own_settings().items():
             value = getattr(self, name)
             declared.check(f"{name} of method {self.name}", value)
-            if declared.kind is float and value is not None:  # 2 and 2.0 are equal, and so must be the keys of records
+            if declared.kind is float and value is not None:  # 2 and 2.0 are equal, so keys of records must be equal
                 object.__setattr__(self, name, float(value))
 
     @classmethod
@@ -83,22 +83,22 @@ class Method:
 
     @classmethod
     def all_settings(cls) -> dict[str, Setting]:
-        """Return the declarations of everything that can be set for it, by name; the preset's come first."""
+        """Return the declarations of all its settings by name; those of the preset come first."""
         return {name: FORK_SETTINGS[name] for name in cls.from_preset} | cls.own_settings()
 
     def settings(self) -> dict[str, Any]:
-        """Return the values of its own settings, as JSON holds them."""
+        """Return the values of its own settings, as JSON values."""
         return asdict(self)
 
     def owns(self, name: str) -> bool:
-        """Return whether a setting of that name is for the method, be it to refuse it, and not for the preset."""
+        """Return whether a setting of this name belongs to the method (even if refused), not to the preset."""
         return (name in FORK_SETTINGS or name in self.own_settings()) and name not in self.from_preset
 
     def decisive(self, preset: Mapping[str, Any], task: str = "caption") -> dict[str, Any]:
-        """Return what decides a text beside the prompt, as JSON holds it.
+        """Return everything that decides a text besides the prompt, as JSON values.
 
         Args:
-            preset: what of the preset decides a text (`Preset.decisive`).
+            preset: the preset's part of it (`Preset.decisive`).
             task: `caption` or `ask`.
         """
         if self.from_preset:
@@ -106,7 +106,7 @@ class Method:
         return {name: value for name, value in preset.items() if name != "sira"} | {self.name: self.keyed(task)}
 
     def keyed(self, task: str) -> dict[str, Any]:
-        """Return its settings as keys of records of a task hold them."""
+        """Return its settings in the form of record keys for a task."""
         return self.settings()
 
     def contrast_strength(self, config: SiraConfig) -> float:
@@ -114,10 +114,10 @@ class Method:
         return float(getattr(self, "alpha", 0.0))
 
     def with_settings(self, /, **given: Any) -> Self:
-        """Return the same method with values replaced. None leaves a value as it is; the preset's are passed over.
+        """Return the same method with values replaced. None keeps a value; the preset's settings are ignored.
 
         Raises:
-            SettingsError: it has no such setting, or a value is out of range.
+            SettingsError: the method has no such setting, or a value is out of range.
         """
         own = {name: value for name, value in given.items() if value is not None and name not in self.from_preset}
         return self.with_values(**own)
@@ -126,17 +126,17 @@ class Method:
         """Return the same method with values of its own settings replaced; None is a value like any other.
 
         Raises:
-            SettingsError: it has no such setting, or a value is out of range.
+            SettingsError: the method has no such setting, or a value is out of range.
         """
         for name in own:
             self._check_known(name, self.own_settings())
         return replace(self, **own)
 
     def parse_settings(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Turn what `--set NAME=VALUE` gave for the method into values of the right types.
+        """Convert the method's `--set NAME=VALUE` options to values of the right types.
 
         Raises:
-            SettingsError: it has no such setting, or a value has another type.
+            SettingsError: the method has no such setting, or a value has another type.
         """
         for name in given:
             self._check_known(name, self.all_settings())
@@ -148,14 +148,14 @@ class Method:
             raise SettingsError(f"method {self.name!r} has no setting {name!r} (its settings: {has})")
 
     def for_task(self, task: str) -> Method:
-        """Return the same method with what it does differently for `caption` or `ask`."""
+        """Return the same method with its settings for `caption` or `ask`."""
         return self
 
     def for_picture(self, image_tokens: int) -> Method:
-        """Return the same method, after `for_task`, with what it does differently for a picture of so many tokens.
+        """Return the same method, after `for_task`, with its settings for a picture with this number of tokens.
 
         Raises:
-            PictureSettingsError: its settings do not fit such a picture.
+            PictureSettingsError: the settings do not fit such a picture.
         """
         return self
 
@@ -167,12 +167,12 @@ class Method:
         inputs: Mapping[str, Tensor],
         seeds: Sequence[int],
     ) -> dict[str, Tensor]:
-        """Return what the contrast stream gets instead of `inputs`, if its stream is a pass of its own.
+        """Return the contrast stream's inputs, if this stream is a pass of its own.
 
         Args:
             maker: the loaded model.
             images, prompts: B of each.
-            inputs: what the processor made of them, left-padded, on the CPU.
+            inputs: the processor's output for them, left-padded, on the CPU.
             seeds: for noise, one per picture.
         """
         return {}
@@ -191,14 +191,14 @@ class Method:
         raise NotImplementedError
 
     def fork_config(self, config: SiraConfig) -> SiraConfig:
-        """Return the settings under which both streams are looked at, for methods with `Ability.TRACES`."""
+        """Return the settings for observing both streams, for methods with `Ability.TRACES`."""
         raise NotImplementedError
 
     def check_model(self, model: Any, config: SiraConfig) -> None:
         """Check that the method can follow a model, before the first picture.
 
         Raises:
-            SiraError: it cannot; the message says why.
+            SiraError: the method cannot; the message gives the reason.
         """
         import torch
 
@@ -216,17 +216,17 @@ class Method:
         on_attach: Callable[[Any], None] = lambda decoding: None,
         **arguments: Any,
     ) -> Tensor:
-        """Decode B prompts. By default the model's own `generate`, attached; a method with its own search overrides it.
+        """Decode B prompts with the model's `generate`, attached; methods with their own search override it.
 
         Args:
             model, config, branch: as for `attach`.
-            inputs: of the prompts, on the model's device.
+            inputs: model inputs of the prompts, on the model's device.
             on_step: called with both streams' logits at every step; for methods with `Ability.TRACES`.
-            on_attach: called with what the context of `attach` yields, before decoding begins.
-            **arguments: of `generate`: limits, sampling, streamer, cache.
+            on_attach: called before decoding with the object that `attach` yields.
+            **arguments: arguments of `generate`: limits, sampling, streamer, cache.
 
         Returns:
-            `[B, S + N]` ids, prompts included, as `generate` returns them.
+            `[B, S + N]` ids, prompts included, as from `generate`.
         """
         if on_step is None:
             context = self.attach(model, config, inputs["input_ids"], branch)
@@ -242,15 +242,15 @@ class Method:
 
 @dataclass(frozen=True)
 class TwoPasses(Method):
-    """A method whose contrast stream is a second pass with inputs of its own; a subclass gives these and the rule."""
+    """A method whose contrast stream is a second pass with its own inputs; subclasses define these and the rule."""
 
     abilities = frozenset({Ability.BATCHES, Ability.SAMPLING})
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """Return the scores that processors and sampling get.
+        """Return the scores for processors and sampling.
 
         Args:
-            z, z_contrast: `[B, V]` float32, of the full and of the contrast stream.
+            z, z_contrast: logits `[B, V]` float32 of the full and the contrast stream.
             step: 1 for the first token.
         """
         raise NotImplementedError
@@ -258,7 +258,7 @@ class TwoPasses(Method):
     def attach(
         self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
     ) -> AbstractContextManager[Any]:
-        """Put a hook behind the model (`sira_cli.methods.second_pass`)."""
+        """Put a hook after the model (`sira_cli.methods.second_pass`)."""
         from sira_cli.methods.second_pass import second_pass
 
         return second_pass(model, prompts, branch, self.rule)

@@ -1,7 +1,7 @@
-"""Methods that have to know something about a model beforehand, and the files in which that is kept.
+"""Methods that need parameters fitted to a model, and the files that keep them.
 
-A calibration is a safetensors file: tensors, and in its metadata what they were made from. `sira calibrate` makes it;
-`sira_cli.models.calibrations` finds the one of a model.
+A calibration is a safetensors file: tensors, with their origin in the metadata. `sira calibrate` makes it;
+`sira_cli.models.calibrations` finds that of a model.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SCHEMA = "sira.calibration/1"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a calibration was made from.
+    """The origin of a calibration.
 
     Attributes:
         kind: the method that it is for.
-        model, revision: as records have them.
-        made_from: the rest, as JSON holds it: how many pictures and questions, settings, a hash of the files.
-        sira_version: of the command that made it.
+        model, revision: as in records.
+        made_from: the rest, as JSON values: numbers of pictures and questions, settings, a hash of the files.
+        sira_version: version of the command that made it.
     """
 
     kind: str
@@ -43,16 +43,16 @@ class Origin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a method has to know about one model: tensors by name, and their origin."""
+    """A method's parameters for one model: tensors by name, and their origin."""
 
     origin: Origin
     tensors: Mapping[str, Tensor]
 
     def write(self, path: Path) -> None:
-        """Write the file; folders are made.
+        """Write the file, and make its folders.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         from safetensors.torch import save
 
@@ -66,10 +66,10 @@ class Calibration:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that `write` made.
+        """Read a file of `write`.
 
         Raises:
-            DataError: it cannot be read, or is no calibration.
+            DataError: the file cannot be read, or is not a calibration.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -82,7 +82,7 @@ class Calibration:
         except (OSError, SafetensorError, ValueError, TypeError) as error:
             raise DataError(f"{path}: cannot be read as a calibration: {error}") from error
         if origin is None:
-            raise DataError(f"{path}: no calibration; `sira calibrate` makes one")
+            raise DataError(f"{path}: not a calibration; `sira calibrate` makes one")
         return cls(origin, tensors)
 
 
@@ -91,33 +91,33 @@ class Calibrated(Method):
     """A method that needs a calibration.
 
     Args:
-        calibration: the file; None: that of the model, which `load` finds.
+        calibration: the file; None: the model's own, found by `load`.
     """
 
     calibration: str | None = setting(
-        None, "file that sira calibrate made (none: the model's own)", kind=str, optional=True
+        None, "file made by sira calibrate (none: the model's own)", kind=str, optional=True
     )
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings as JSON holds them: of a file its content counts, wherever it lies."""
+        """Return the settings as JSON values; a file is represented by its content, not its path."""
         own = super().settings()
         return own if self.calibration is None else own | {"calibration": digest(self.calibration)}
 
     def stand_in(self, model: Any) -> dict[str, Tensor]:
-        """Return tensors of the right shapes and random values: what the method costs does not depend on them."""
+        """Return random tensors of the right shapes: the method's cost does not depend on their values."""
         raise NotImplementedError
 
     def read(self) -> Calibration:
         """Return the calibration.
 
         Raises:
-            SettingsError: none was given, or it is for another method.
+            SettingsError: no calibration was given, or it is for another method.
             DataError: the file cannot be read.
         """
         if self.calibration is None:
             raise SettingsError(
-                f"method {self.name} needs a calibration of the model: give `calibration=` a file "
-                f"that `sira calibrate {self.name}` made"
+                f"method {self.name} needs a calibration of the model: set `calibration=` to a file "
+                f"made by `sira calibrate {self.name}`"
             )
         found = Calibration.read(Path(self.calibration))
         if found.origin.kind != self.name:
@@ -129,7 +129,7 @@ def digest(path: str) -> str:
     """Return a name for the content of a file: the beginning of its SHA-256.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the file cannot be read.
     """
     try:
         changed = Path(path).stat().st_mtime_ns

@@ -24,9 +24,9 @@ BUCKETS = ("low", "high")
 class Dola(Method):
     """log P - log Q, then a cut-off. Q comes from the layer whose distribution differs most from P.
 
-    Q is the output head applied to a layer's input h_l, without the final norm: so it is in the authors' code and in
-    the version that came with transformers; the paper's text has the norm. The layer is chosen for each row of a batch
-    by itself. A repetition penalty of 1.2 is advised: it is a setting of generation, and off unless it is set.
+    Q is the output head applied to a layer's input h_l, without the final norm, as in the authors' code and in the
+    version of transformers; the paper's text has the norm. The layer is chosen for each row of a batch separately.
+    The advised repetition penalty of 1.2 is a setting of generation, off by default.
 
     Args:
         bucket: `low` picks among early layers (long texts), `high` among later ones (short answers); None: low for
@@ -37,7 +37,7 @@ class Dola(Method):
     name = "dola"
     bucket: str | None = setting(
         None,
-        "layers to pick from: low for long texts, high for short answers (none: low, for questions high)",
+        "layers to pick from: low for long texts, high for short answers (none: low for captions, high for questions)",
         kind=str,
         choices=BUCKETS,
         optional=True,
@@ -45,7 +45,7 @@ class Dola(Method):
     relative_top: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
 
     def for_task(self, task: str) -> Self:
-        """Fill in the bucket that the authors advise for such texts."""
+        """Fill in the bucket that the authors advise for the task."""
         return self if self.bucket is not None else replace(self, bucket="low" if task == "caption" else "high")
 
     def keyed(self, task: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Dola(Method):
 
     @contextmanager
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
-        """Put hooks on the candidate layers and behind the model."""
+        """Put hooks on the candidate layers and after the model."""
         import torch
 
         from sira_cli.core.families import find_backbone
@@ -81,11 +81,11 @@ class Dola(Method):
             yield
 
     def candidates(self, layers: int, tied: bool) -> list[int]:
-        """Return the layers whose inputs are candidates, as transformers chooses them.
+        """Return the layers whose inputs are candidates, chosen as in transformers.
 
         Args:
             layers: L.
-            tied: whether embeddings and head are one matrix.
+            tied: whether embeddings and head share a matrix.
 
         Raises:
             SettingsError: the model has too few layers.
@@ -93,11 +93,11 @@ class Dola(Method):
         start, middle = min(2, layers - 1) * tied, layers // 2  # under a tied head h_0 predicts its own token
         if self.for_task("caption").bucket == "high":
             return list(range(layers - 20 if layers > 40 else middle, layers, 2))
-        if start == middle:  # so few layers that one is left
+        if start == middle:  # only one layer is left
             return [start]
         found = list(range(start, 20 if layers > 40 else middle, 2))
         if not found:
-            raise SettingsError(f"method dola: {layers} layers are too few for the bucket 'low': take high")
+            raise SettingsError(f"method dola: {layers} layers are too few for the bucket 'low': use high")
         return found
 
     def rule(self, log_p: Tensor, log_q: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""`greedy`: the model as it is."""
+"""`greedy`: the unchanged model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Greedy(Method):
-    """z. In traces and word scores the preset's K says where the CF stream forks; it has no part in the choice."""
+    """z. In traces and word scores a CF stream forks at the preset's K; it has no part in the choice."""
 
     name = "greedy"
     abilities = frozenset(Ability)

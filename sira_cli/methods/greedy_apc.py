@@ -26,7 +26,7 @@ class GreedyApc(Method):
 
     @contextmanager
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
-        """Put a hook behind the model."""
+        """Put a hook after the model."""
         from sira_cli.core.families import find_backbone
         from sira_cli.core.hooks import attached_hooks
 

@@ -21,19 +21,19 @@ ROLE = "You are a confused objects detector to provide a fuzzy overview or impre
 
 @dataclass(frozen=True)
 class Icd(TwoPasses):
-    """(1 + alpha) z - alpha z' with APC; z' from the same picture and question, asked of a confused model.
+    """(1 + alpha) z - alpha z' with APC; z' from the same picture and question, with a disturbing instruction.
 
     Args:
         alpha: contrast strength.
         beta: plausibility cut-off.
-        role: what the contrast stream is told to be. It is the system message, instead of the template's own; where a
-            chat template has no system message, it stands in front of the prompt.
+        role: instruction of the contrast stream: the system message, instead of the template's own, or put before the
+            prompt if the chat template has no system message.
     """
 
     name = "icd"
     alpha: float = setting(1.0, "contrast strength", low=0)
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
-    role: str = setting(ROLE, "what the contrast stream is told to be")
+    role: str = setting(ROLE, "instruction of the contrast stream")
 
     def branch_inputs(
         self,

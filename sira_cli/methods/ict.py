@@ -15,10 +15,10 @@ from sira_cli.methods.settings import setting
 if TYPE_CHECKING:
     from torch import Tensor
 
-WIDTH = 32  # of a slice; o_proj's output of LLaVA-1.5-7B has 32 layers of 128 slices
-SHARE = 256 / (32 * 128)  # of all slices that a level changes: the published 256 of that model
+WIDTH = 32  # width of a slice; o_proj's output of LLaVA-1.5-7B has 32 layers of 128 slices
+SHARE = 256 / (32 * 128)  # share of all slices that a level changes: the published 256 of that model
 LEVELS = ("image", "object")
-# Of a level, by `LEVEL.NAME` in the calibration's file: unit vectors [L, H, WIDTH], spreads and accuracies [L, H].
+# Tensors of a level, named `LEVEL.NAME` in the file: unit vectors [L, H, WIDTH], spreads and accuracies [L, H].
 TENSORS = ("direction", "spread", "accuracy")
 
 
@@ -27,13 +27,13 @@ class Ict(Calibrated):
     """z, with strength * sigma * d added to the best slices of o_proj's output, at the last position of every pass.
 
     A calibration has, for each slice of each level, the direction d from degraded to clean pictures, the standard
-    deviation sigma of what lies along it, and how well a probe tells the two apart: the most accurate slices are
-    changed. Where both levels change a slice, both add to it.
+    deviation sigma of the outputs along it, and the accuracy of a probe that separates the two: the most accurate
+    slices are changed. If both levels change a slice, both add to it.
 
     Args:
         strength: factor on sigma.
-        slices: how many a level changes; None: `SHARE` of all.
-        level: `image`, `object` or `both`; None: all that the calibration has.
+        slices: number of slices that a level changes; None: `SHARE` of all.
+        level: `image`, `object` or `both`; None: all levels of the calibration.
     """
 
     name = "ict"
@@ -47,7 +47,7 @@ class Ict(Calibrated):
 
     @contextmanager
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
-        """Put a hook behind `o_proj` of each layer that is changed."""
+        """Put a hook after `o_proj` of each changed layer."""
         from sira_cli.core.families import find_backbone, output_projections
         from sira_cli.core.hooks import attached_hooks
 
@@ -61,15 +61,15 @@ class Ict(Calibrated):
             yield
 
     def vectors(self, tensors: Mapping[str, Tensor], layers: int, slices: int) -> Tensor:
-        """Return what is added to o_proj's output of each layer, float32 `[L, d]`.
+        """Return the vectors added to o_proj's output of each layer, float32 `[L, d]`.
 
         Args:
-            tensors: of a calibration.
-            layers, slices: L, and slices in a layer, of the model.
+            tensors: tensors of a calibration.
+            layers, slices: the model's L, and slices per layer.
 
         Raises:
-            SettingsError: the calibration is of a model of another shape, or lacks the level; or there are not so many
-                slices.
+            SettingsError: the calibration is for a model of another shape, or lacks the level; or `slices` is too
+                large.
             DataError: the calibration is incomplete.
         """
         import torch
@@ -83,14 +83,14 @@ class Ict(Calibrated):
             try:
                 direction, spread, accuracy = (tensors[f"{level}.{name}"] for name in TENSORS)
             except KeyError as error:
-                raise DataError(f"{self.calibration}: has no {error.args[0]}: make it anew") from None
+                raise DataError(f"{self.calibration}: has no {error.args[0]}: make it again") from None
             if direction.shape != (layers, slices, WIDTH):
                 made_for = " x ".join(map(str, direction.shape[:2]))
                 raise SettingsError(
                     f"{self.calibration}: made for a model of {made_for} slices (layers x slices of {WIDTH}), "
                     f"but this one has {layers} x {slices}: sira calibrate {self.name} makes one for it"
                 )
-            best = accuracy.flatten().argsort(descending=True, stable=True)[:count]  # of equals the first
+            best = accuracy.flatten().argsort(descending=True, stable=True)[:count]  # the first of equals
             sigma = spread.flatten()[best, None]
             added[best] += self.strength * sigma * direction.flatten(0, 1)[best]
         return added.view(layers, slices * WIDTH)
@@ -104,7 +104,7 @@ class Ict(Calibrated):
             if level not in has:
                 raise SettingsError(
                     f"{self.calibration}: has no {level} level, only {' and '.join(has) or 'nothing'}: leave out "
-                    f"`level=`, or make one with the places of the objects"
+                    f"`level=`, or make a calibration with object positions"
                 )
         return wanted
 
@@ -124,10 +124,10 @@ class Ict(Calibrated):
 
 
 def slices_of(width: int) -> int:
-    """Return how many slices o_proj's output of so many numbers has.
+    """Return the number of slices of o_proj's output of this width.
 
     Raises:
-        UnsupportedModelError: it cannot be cut evenly.
+        UnsupportedModelError: the width is not a multiple of `WIDTH`.
     """
     if width % WIDTH:
         raise UnsupportedModelError(f"method ict cuts layers into slices of {WIDTH}, which do not fit into {width}")
@@ -135,7 +135,7 @@ def slices_of(width: int) -> int:
 
 
 def _shape(model: Any) -> tuple[int, int]:
-    """Return the number of layers, and of slices in each."""
+    """Return the number of layers, and of slices per layer."""
     from sira_cli.core.families import find_backbone
 
     width = model.config.get_text_config(decoder=True).hidden_size
@@ -155,10 +155,10 @@ class _Addition:
 
 
 def _check_pass(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Check that the last position of this pass is the only one whose next token is asked for.
+    """Check that only the last position of this pass is used for a next token.
 
     Raises:
-        UnsupportedModelError: it is not, or cannot be told.
+        UnsupportedModelError: other positions are, or that cannot be determined.
     """
     given = kwargs.get("input_ids", args[0] if args else None)
     new = given if given is not None else kwargs.get("inputs_embeds")

@@ -24,11 +24,11 @@ LARGEST = 80.0  # limit of decay * t: float32 cannot hold e^88
 class M3id(TwoPasses):
     """l + ((1 - g_t) / g_t) (l - l'), g_t = exp(-decay t), then APC; log-softmaxes l, and l' without the image.
 
-    Its authors published no code. This is the rule as the code of AvisC has it: t = 1 at the first token, and
-    log-softmaxes. Other ports begin with t = 0, which leaves the first token as it is, or take raw logits.
+    Its authors published no code. This is the rule of AvisC's code: t = 1 at the first token, and log-softmaxes.
+    Other ports begin with t = 0, which leaves the first token unchanged, or use raw logits.
 
     Args:
-        decay: how fast the contrast grows from token to token; 0: there is no contrast.
+        decay: growth of the contrast from token to token; 0: no contrast.
         beta: plausibility cut-off.
     """
 

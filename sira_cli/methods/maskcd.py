@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from sira_cli.core.hooks import Removable
     from sira_cli.methods.prompts import Prompt, Shown
 
-MASS = "image_mass"  # of a calibration: float32 [L, H], mean attention on image tokens of each head
+MASS = "image_mass"  # tensor of a calibration: float32 [L, H], mean attention on image tokens of each head
 THRESHOLD, HEADS = 2.5, 32  # z-score of an image head, for as many heads per layer as LLaVA-1.5-7B has
 
 
 @dataclass(frozen=True)
 class MaskCd(TwoPasses, Calibrated):
-    """(1 + alpha) z - alpha z' with APC; z' from the same inputs, without what the image heads add.
+    """(1 + alpha) z - alpha z' with APC; z' from the same inputs, without the output of the image heads.
 
-    Image heads attend to the image much more than the others of their layer do: their attention mass on image tokens,
-    which the calibration holds, has a z-score above `threshold` within the layer. In every pass of the contrast stream
+    Image heads attend to the image much more than other heads of their layer: their attention mass on image tokens,
+    stored in the calibration, has a z-score above `threshold` within the layer. In every pass of the contrast stream
     their slices of o_proj's input are zero.
 
     Args:
         alpha: contrast strength.
         beta: plausibility cut-off.
-        threshold: least z-score of an image head; None: that of `usual_threshold`.
+        threshold: minimum z-score of an image head; None: `usual_threshold`.
     """
 
     name = "maskcd"
@@ -46,39 +46,39 @@ class MaskCd(TwoPasses, Calibrated):
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
     threshold: float | None = setting(
         None,
-        "least z-score of an image head (none: 2.5, less below 32 heads per layer)",
+        "minimum z-score of an image head (none: 2.5, less below 32 heads per layer)",
         kind=float,
         low=0,
         optional=True,
     )
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings as JSON holds them, with the threshold in force where the model is known."""
+        """Return the settings as JSON values, with the threshold in force if the model is known."""
         own = super().settings()
         return own if self.calibration is None else own | {"threshold": self.threshold_for(len(self.mass()[0]))}
 
     def threshold_for(self, heads: int) -> float:
-        """Return the threshold in force for layers of so many heads."""
+        """Return the threshold in force for layers with this number of heads."""
         return usual_threshold(heads) if self.threshold is None else self.threshold
 
     def mass(self) -> Tensor:
         """Return the mean attention mass on image tokens, `[L, H]`, of the calibration.
 
         Raises:
-            SettingsError: none was given, or it is for another method.
+            SettingsError: no calibration was given, or it is for another method.
             DataError: the file cannot be read, or is incomplete.
         """
         try:
             changed = Path(self.calibration or "").stat().st_mtime_ns
         except OSError:
-            changed = 0  # `read` says why
+            changed = 0  # `read` raises the error
         return _mass(self, changed)
 
     def image_heads(self) -> Tensor:
-        """Return which heads are silenced, bool `[L, H]`.
+        """Return the mask of silenced heads, bool `[L, H]`.
 
         Raises:
-            SettingsError: none is, so that nothing would be contrasted; or as `mass`.
+            SettingsError: no head is silenced, so nothing would be contrasted; or as `mass`.
         """
         z = z_scores(self.mass())  # [L, H]
         threshold = self.threshold_for(z.shape[1])
@@ -120,7 +120,7 @@ class MaskCd(TwoPasses, Calibrated):
         self._silent_inputs(model)
 
     def stand_in(self, model: Any) -> dict[str, Tensor]:
-        """Return a calibration's tensors in which one head of each layer is an image head."""
+        """Return calibration tensors with one image head per layer."""
         import torch
 
         _, layers, heads = _structure(model)
@@ -129,11 +129,11 @@ class MaskCd(TwoPasses, Calibrated):
         return {MASS: mass}
 
     def _silent_inputs(self, model: Any) -> list[tuple[Any, Tensor]]:
-        """Return each `o_proj` whose layer has image heads, with the inputs `[H * D]` that belong to them.
+        """Return each `o_proj` whose layer has image heads, with the mask `[H * D]` of their inputs.
 
         Raises:
             UnsupportedModelError: the model has no `o_proj` to hook.
-            SettingsError: the calibration is of a model of another shape; or as `image_heads`.
+            SettingsError: the calibration is for a model of another shape; or as `image_heads`.
         """
         projections, layers, heads = _structure(model)
         silent = self.image_heads()  # [L, H]
@@ -151,10 +151,10 @@ class MaskCd(TwoPasses, Calibrated):
 
 
 def usual_threshold(heads: int) -> float:
-    """Return the z-score above which a head is an image head, for layers of so many heads.
+    """Return the z-score above which a head is an image head, for layers with this number of heads.
 
-    It is 2.5 for 32 heads, as LLaVA-1.5-7B has them. No z-score of H numbers exceeds
-    sqrt(H - 1): where a layer has fewer heads, the threshold is the same share of that.
+    It is 2.5 for 32 heads, as in LLaVA-1.5-7B. No z-score of H numbers exceeds
+    sqrt(H - 1): for fewer heads, the threshold is the same share of this bound.
     """
     return THRESHOLD * math.sqrt(min(1.0, (heads - 1) / (HEADS - 1)))
 
@@ -166,15 +166,15 @@ def z_scores(mass: Tensor) -> Tensor:
     mass = mass.double()
     apart = mass - mass.mean(dim=1, keepdim=True)  # [L, H]
     spread = mass.std(dim=1, correction=0, keepdim=True)  # [L, 1]
-    return torch.where(spread > 1e-9, apart / spread.clamp(min=1e-9), 0.0)  # below that it is rounding
+    return torch.where(spread > 1e-9, apart / spread.clamp(min=1e-9), 0.0)  # smaller values are rounding
 
 
 @functools.lru_cache(maxsize=64)
 def _mass(method: MaskCd, changed: int) -> Tensor:
-    """Read the mass from a file that changed last at that time: each record asks for the threshold in force."""
+    """Read the mass from a file last changed at `changed`; cached, because each record needs the threshold."""
     mass = method.read().tensors.get(MASS)
     if mass is None or mass.ndim != 2 or not bool(mass.isfinite().all()):
-        raise DataError(f"{method.calibration}: has no {MASS} of layers x heads: make it anew")
+        raise DataError(f"{method.calibration}: has no {MASS} of layers x heads: make it again")
     return mass
 
 
@@ -188,7 +188,7 @@ def _structure(model: Any) -> tuple[list[Any], int, int]:
 
 @contextmanager
 def _silenced(silent: Sequence[tuple[Any, Tensor]]) -> Iterator[None]:
-    """Let no head that is silent add anything, inside this context."""
+    """Zero the output of silent heads inside this context."""
     handles: list[Removable] = []
     try:
         for projection, inputs in silent:

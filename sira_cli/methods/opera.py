@@ -1,4 +1,4 @@
-"""`opera`: beams that shun over-trusted tokens and go back behind them (Huang et al. 2024, arXiv:2311.17911)."""
+"""`opera`: beams that avoid over-trusted tokens and roll back after them (Huang et al. 2024, arXiv:2311.17911)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sira_cli.core.forward_pass import OnStep
 
 LENGTHS = ("published", "text")
-# Memory and time grow with beams, and with beams times candidates, all of which are looked at before a token is chosen.
+# Memory and time grow with beams, and with beams times candidates: all are run before a token is chosen.
 # The published search has 5 of each.
 MOST_BEAMS, MOST_CANDIDATES, MOST_ATTEMPTS = 32, 256, 100
 MOST_ROWS = 1024
@@ -25,20 +25,20 @@ MOST_ROWS = 1024
 
 @dataclass(frozen=True)
 class Opera(Method):
-    """Beam search with a penalty on tokens that lean on one earlier token of the text, and a way back behind that one.
+    """Beam search with a penalty on tokens that rely on one earlier token of the text, and a rollback to that token.
 
-    `docs/methods.md` says what of the published code is followed, and what is not.
+    `docs/methods.md` lists where it follows the published code and where it does not.
 
     Args:
         beams: beams per picture.
-        candidates: tokens per beam that are looked at, and among which the beam chooses.
-        scale: sigma, what attention weights are multiplied with before they are multiplied with each other.
+        candidates: tokens per beam that are evaluated and from which the beam chooses.
+        scale: sigma, factor on attention weights before they are multiplied with each other.
         penalty: lambda, weight of the gain by image attention (first ten tokens) and of the penalty (afterwards).
-        damping: factor on phi, which the paper does not have.
-        threshold: after more than so many steps over one column in every beam, go back behind it.
-        attempts: how often the search may go back to one place; 0: never.
-        length: what the score of a text that has ended is divided by: `published`: the tokens of prompt and text, a
-            picture as one, without the end token; `text`: those of the text, as transformers has it today.
+        damping: factor on phi, not in the paper.
+        threshold: the search goes back after more than this number of steps that trust one column in every beam.
+        attempts: maximum number of times that the search goes back to one place; 0: never.
+        length: divisor of an ended text's score: `published`: the tokens of prompt and text, a picture counted as one,
+            without the end token; `text`: the tokens of the text, as in transformers today.
 
     Raises:
         SettingsError: a value is out of range, or beams times candidates are more than 1024.
@@ -52,8 +52,8 @@ class Opera(Method):
     scale: float = setting(50.0, "scale of attention weights", low=0, above_low=True)
     penalty: float = setting(1.0, "weight of image attention and of the over-trust penalty", low=0)
     damping: float = setting(1e-7, "factor on the over-trust score (the authors' code: 1e-07, the paper: 1)", low=0)
-    threshold: int = setting(15, "steps that trust one token, after which the search goes back", low=2)
-    attempts: int = setting(5, "how often the search goes back to one place", low=0, high=MOST_ATTEMPTS)
+    threshold: int = setting(15, "steps that trust one token before the search goes back", low=2)
+    attempts: int = setting(5, "maximum rollbacks to one place", low=0, high=MOST_ATTEMPTS)
     length: str = setting(LENGTHS[0], "length that scores of texts are divided by", choices=LENGTHS)
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Opera(Method):
         """Check the model's structure.
 
         Raises:
-            UnsupportedModelError: it has layers or an attention that cannot be followed.
+            UnsupportedModelError: the search cannot follow its layers or attention.
         """
         from sira_cli.core.families import check_columns
 
@@ -88,19 +88,19 @@ class Opera(Method):
     ) -> Tensor:
         """Decode B prompts together; see `Method.generate`.
 
-        `generate` of transformers prepares everything and calls this search instead of one of its own. Logits
+        `generate` of transformers prepares everything and calls this search instead of its own. Logits
         processors get B rows, one beam of each prompt at a time; stopping criteria get the continuations of one prompt.
 
         Args:
             model, inputs, config, branch, on_attach: as for `Method.generate`.
             on_step: not supported.
-            streamer: gets B tokens each time the beams of all prompts are longer than ever before. These may be taken
-                back: it is a clock, not a text.
-            **arguments: of `generate`.
+            streamer: gets B tokens each time the beams of all prompts reach a new length. The search may take them
+                back: they show progress, not the text.
+            **arguments: arguments of `generate`.
 
         Raises:
-            SettingsError: sampling, `num_beams` or `on_step` is asked for.
-            UnsupportedModelError: the model or the cache cannot be followed.
+            SettingsError: sampling, `num_beams` or `on_step` was requested.
+            UnsupportedModelError: the search cannot follow the model or the cache.
         """
         from sira_cli.core.hooks import attached_hooks
         from sira_cli.methods.opera_passes import Passes
@@ -108,7 +108,7 @@ class Opera(Method):
         from sira_cli.methods.opera_search import Rule
 
         if on_step is not None:
-            raise SettingsError("method opera has no second stream to look at: leave out on_step")
+            raise SettingsError("method opera has no second stream to observe: leave out on_step")
         image = config.image_tokens.resolve(model.config).find(inputs["input_ids"])  # [B, S]
         passes = Passes(model, self.beams)
         run = OperaRun(Rule(**self.settings()), passes, image, streamer)

@@ -1,9 +1,9 @@
-"""The passes of OPERA's search: several next tokens of every beam at once, beams that follow others, and a way back.
+"""The passes of OPERA's search: several next tokens of every beam at once, beams that follow others, and rollbacks.
 
     the prompt    one row per picture, then K equal ones
     look ahead    C tokens of a beam in one pass. They share a position, and each sees its beam's tokens and itself
-    keep          a beam becomes one with a token more: what that token computed stays, its siblings go
-    go back       the beams' prompt is still in the cache; the tokens behind it run again
+    keep          a beam grows by one token: this token's keys and values stay, its siblings' go
+    go back       the beams' prompt is still in the cache; the tokens after it run again
 
 Pictures may have texts of different lengths. All of them end at the cache's last column: a shorter one has a wider
 left padding.
@@ -31,12 +31,12 @@ PER_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_
 
 @dataclass(frozen=True)
 class Ahead:
-    """What a pass over C possible next tokens of each of R beams gave.
+    """The result of a pass over C possible next tokens of each of R beams.
 
     Attributes:
-        logits: `[R, C, V]` of the token after them.
-        attention: `[R, C, N + 1]` of the last layer, the largest of its heads, as shares of 1: the N columns of the
-            beam, then the token's own.
+        logits: `[R, C, V]` for the token after them.
+        attention: `[R, C, N + 1]` of the last layer, maximum over heads, as shares of 1: the N columns of the beam,
+            then the token's own.
         stored: keys and values of each layer, `[R, H, C, D]` each.
     """
 
@@ -57,7 +57,7 @@ class Passes:
         """Check the model; no hook is put on yet.
 
         Raises:
-            UnsupportedModelError: it has layers or an attention that cannot be followed.
+            UnsupportedModelError: the search cannot follow its layers or attention.
         """
         check_columns(model, "method opera")
         backbone = find_backbone(model)
@@ -68,7 +68,7 @@ class Passes:
         self._weights = torch.empty(0)  # [R, H, C, N + C] of that pass
 
     def hooks(self) -> Iterator[Removable]:
-        """Put the hooks on, one after the other, and yield what removes each."""
+        """Put the hooks on one by one, and yield the handle of each."""
         for layer in self._layers:
             yield layer.register_forward_pre_hook(self._part_siblings, with_kwargs=True)
         attention: Any = self._layers[-1].self_attn
@@ -79,10 +79,10 @@ class Passes:
 
         Args:
             input_ids: left-padded.
-            kwargs: as `generate` prepares them; the cache among them is filled.
+            kwargs: prepared by `generate`; their cache is filled.
 
         Raises:
-            UnsupportedModelError: the cache is not an empty one that grows.
+            UnsupportedModelError: the cache is not empty, or cannot grow.
         """
         cache = kwargs.get("past_key_values")
         if type(cache) is not DynamicCache or cache.offloading or cache.get_seq_length():
@@ -90,7 +90,7 @@ class Passes:
                 "method opera needs an empty cache that grows: leave out past_key_values, cache_implementation and "
                 "use_cache=False"
             )
-        # Plain layers, also for a sliding window: what has left it may come back. Masks keep the window.
+        # Plain layers, also for a sliding window: columns that have left it may come back. Masks keep the window.
         cache.layers = [DynamicLayer() for _ in self._layers]
         self.cache = cache
         first = self._model.prepare_inputs_for_generation(input_ids, is_first_iteration=True, **kwargs)
@@ -127,7 +127,7 @@ class Passes:
         return Ahead(output.logits[:, -count:].to(tokens.device), attention.to(tokens.device), stored)
 
     def keep(self, ahead: Ahead, parents: Tensor, place: Tensor, length: int) -> None:
-        """Let beams follow others as in `follow`, with the token at `place [R']` of those that were looked ahead."""
+        """Let beams follow others as in `follow`, each with its looked-ahead token at `place [R']`."""
         for layer, new in zip(_filled(self.cache), ahead.stored, strict=True):
             layer.keys, layer.values = (
                 torch.cat([*self._followed(stored, parents, length), _token(more, parents, place)], dim=2)
@@ -139,8 +139,8 @@ class Passes:
         """Let beams follow others: row i becomes what row `parents[i]` was, `[R']`.
 
         Args:
-            parents: each of the row's own picture; a picture without rows is gone.
-            length: tokens of the longest text that is left; columns that none needs are dropped.
+            parents: rows of the same picture; a picture without rows is finished.
+            length: tokens of the longest remaining text; columns that no text needs are dropped.
         """
         for layer in _filled(self.cache):
             layer.keys, layer.values = (
@@ -149,7 +149,7 @@ class Passes:
         self._per_token = self._followed_inputs(parents, length)
 
     def _followed(self, stored: Tensor, parents: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Return the columns up to the prompts' last one, which a picture's beams share, and those behind."""
+        """Return the columns up to the prompts' last one, which a picture's beams share, and those after it."""
         parents, end = parents.to(stored.device), stored.shape[2] - length
         shared = stored[:, :, end - self._prompt : end]  # [R, H, S, D]
         return shared if len(parents) == len(stored) else shared[parents], stored[parents, :, end:]
@@ -158,12 +158,12 @@ class Passes:
         return {name: each[..., parents, -(self._prompt + length) :] for name, each in self._per_token.items()}
 
     def go_back(self, rows: slice, length: int, tokens: Tensor, longest: int) -> Tensor:
-        """Let a picture's beams be others with fewer tokens, and return the logits of the next one, `[K, V]` float32.
+        """Replace a picture's beams by shorter ones, and return the logits of their next tokens, `[K, V]` float32.
 
         Args:
-            rows: the picture's.
-            length: tokens that its beams have now.
-            tokens: `[K, p]` that they shall have.
+            rows: rows of the picture.
+            length: current number of tokens of its beams.
+            tokens: `[K, p]` the new tokens.
             longest: tokens of the longest text of any picture afterwards.
         """
         columns = self.cache.get_seq_length()
@@ -173,7 +173,7 @@ class Passes:
             cache.update(layer.keys[rows, :, prompt], layer.values[rows, :, prompt], number)
         per_token = {name: each[..., rows, prompt] for name, each in self._per_token.items()}
         for _ in range(tokens.shape[1]):
-            per_token = self._longer(per_token)  # one by one: some inputs of new tokens are not those of the prompt
+            per_token = self._longer(per_token)  # one by one: some inputs differ between new tokens and the prompt
         output = self._run(tokens, per_token, cache, keep=1)
         width = self._prompt + longest
         for layer, own in zip(_filled(self.cache), _filled(cache), strict=True):
@@ -185,7 +185,7 @@ class Passes:
         return self._last(output, tokens)
 
     def _run(self, tokens: Tensor, per_token: Mapping[str, Tensor], cache: DynamicCache, keep: int) -> Any:
-        """Run new tokens `[R, q]` behind those of a cache; `per_token` covers both."""
+        """Run new tokens `[R, q]` after those of a cache; `per_token` covers both."""
         inputs = self._model.prepare_inputs_for_generation(
             tokens,
             next_sequence_length=tokens.shape[1],
@@ -197,7 +197,7 @@ class Passes:
         return self._model(**inputs, return_dict=True)
 
     def _longer(self, per_token: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return inputs that cover one generated token more, as the model's own `generate` makes them."""
+        """Return inputs that cover one more generated token, made as in the model's own `generate`."""
         return next_inputs(self._model, {}, dict(per_token))
 
     def _last(self, output: Any, tokens: Tensor) -> Tensor:
@@ -205,13 +205,13 @@ class Passes:
         return last
 
     def _part_siblings(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before each layer: no token sees its siblings, and each sees of the rest what the first one does."""
+        """Before each layer: no token sees its siblings; otherwise each sees the same as the first one."""
         count = self._siblings
         if count < 2:
             return None
         mask = kwargs.get("attention_mask")  # [R or 1, 1, C, N + C]
         if mask is None:
-            raise UnsupportedModelError(f"method opera cannot part tokens in {type(layer).__name__}: it has no mask")
+            raise UnsupportedModelError(f"method opera cannot split tokens in {type(layer).__name__}: it has no mask")
         first, own = mask[:, :, :1], torch.eye(count, dtype=torch.bool, device=mask.device)
         siblings = torch.where(own, first[..., -count : 1 - count], first[..., -1:])  # its own column, and the last's
         rest = first[..., :-count].expand(-1, -1, count, -1)
@@ -229,12 +229,12 @@ def _filled(cache: DynamicCache) -> list[Any]:
 
 
 def _token(new: Tensor, row: Tensor, place: Tensor) -> Tensor:
-    """Return the keys or values of one token a row, `[R, H, C, D]` -> `[R', H, 1, D]`."""
+    """Return the keys or values of one token per row, `[R, H, C, D]` -> `[R', H, 1, D]`."""
     return new[row.to(new.device), :, place.to(new.device)][:, :, None]  # two indices around a slice: [R', H, D]
 
 
 def _replaced(stored: Tensor, new: Tensor, rows: slice, dims: tuple[int, int], width: int) -> Tensor:
-    """Replace some rows, with all of them as wide as `width`, padded or cut on the left."""
+    """Replace some rows; all rows get width `width`, padded or cut on the left."""
     (row, column), size = dims, stored.shape[dims[0]]
     parts = [stored.narrow(row, 0, rows.start), new, stored.narrow(row, rows.stop, size - rows.stop)]
     behind = (0, 0) * (-1 - column)

@@ -1,4 +1,4 @@
-"""OPERA's searches for B pictures, side by side: one pass serves them all, each decides for itself."""
+"""OPERA's searches for B pictures in parallel: they share passes, and each decides for itself."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sira_cli.methods.opera_search import Ending, Rule, Search
 
 
 class OperaRun:
-    """B searches under way.
+    """B running searches.
 
     Attributes:
         passes: the model, and the cache of all beams.
-        rollbacks: how often any search went back.
+        rollbacks: number of rollbacks of all searches.
     """
 
     def __init__(self, rule: Rule, passes: Passes, image: Tensor, streamer: BaseStreamer | None) -> None:
         """Prepare.
 
         Args:
-            rule: of the method.
-            passes: with its hooks on the model.
+            rule: rule of the method.
+            passes: the passes, with hooks on the model.
             image: `[B, S]` bool, image tokens of the prompts.
             streamer: as for `Opera.generate`.
         """
@@ -48,10 +48,10 @@ class OperaRun:
         generation_config: GenerationConfig,
         **kwargs: Any,
     ) -> Tensor:
-        """Decode B prompts `[B, S]`; `generate` calls this with what it prepared, and returns what it returns.
+        """Decode B prompts `[B, S]`; `generate` calls this with its prepared arguments, and returns its result.
 
         Raises:
-            SettingsError: sampling, beams or several texts per prompt are asked for.
+            SettingsError: sampling, beams or several texts per prompt were requested.
             UnsupportedModelError: as `Passes`.
         """
         config: Any = generation_config  # its attributes are not declared
@@ -101,7 +101,7 @@ class OperaRun:
                     longest = max(each.length for each in running.values())
                     logits[rows] = self.passes.go_back(rows, length, search.beams.tokens, longest)
                     log_probs[rows] = search.choose_again(logits[rows])
-                    candidates[rows] = -1  # none was looked ahead
+                    candidates[rows] = -1  # no token was looked ahead
             log_probs = self._processed(running, log_probs, logits)
             parents, tokens = [], []
             for rows, search in self._rows(running):
@@ -118,14 +118,14 @@ class OperaRun:
     def _take(
         self, running: dict[int, Search], ahead: Ahead, candidates: Tensor, parents: Tensor, tokens: Tensor
     ) -> Tensor:
-        """Let the model's beams be those of the searches, and return the logits of the next token, `[R, V]`.
+        """Update the model's beams from the searches, and return the logits of the next token, `[R, V]`.
 
-        If all tokens are candidates, the pass that looked at them has the logits; else they need a pass of their own.
+        If all tokens are candidates, the look-ahead pass has the logits; else they need another pass.
 
         Args:
             running: the searches that go on.
-            ahead, candidates: what was looked ahead, and at which tokens, `[R before, C]`.
-            parents, tokens: `[R]`, which beam each one follows, and its new token.
+            ahead, candidates: the look-ahead pass, and its tokens, `[R before, C]`.
+            parents, tokens: `[R]`, the beam that each one follows, and its new token.
         """
         length = max(search.length for search in running.values()) - 1
         hits = candidates[parents] == tokens[:, None]  # [R, C]
@@ -147,7 +147,7 @@ class OperaRun:
             yield slice(number * beams, (number + 1) * beams), search
 
     def _processed(self, running: dict[int, Search], log_probs: Tensor, logits: Tensor) -> Tensor:
-        """Apply the logits processors; where they leave no candidate, a beam chooses from all tokens. `[R, V]` each."""
+        """Apply the logits processors; if they leave no candidate, a beam chooses from all tokens. `[R, V]` each."""
         processed = self._process(running, log_probs)
         nothing_left = (processed == -torch.inf).all(dim=-1, keepdim=True)  # [R, 1]
         if not bool(nothing_left.any()):
@@ -157,8 +157,8 @@ class OperaRun:
     def _process(self, running: dict[int, Search], log_probs: Tensor) -> Tensor:
         """Apply the processors to one beam of each picture at a time, and to pictures of one length together.
 
-        They were made for B rows, and may know each row's padding. So rows of other pictures are there, too, with
-        anything behind their prompts.
+        They were made for B rows, and may depend on each row's padding. So rows of other pictures are also included,
+        with any tokens after their prompts.
         """
         if not self._processors:
             return log_probs
@@ -178,7 +178,7 @@ class OperaRun:
         return processed
 
     def _stream(self, searches: list[Search]) -> None:
-        """Tell the streamer of each length that all texts have reached for the first time."""
+        """Notify the streamer of each length that all texts have reached for the first time."""
         reached = min((search.longest for search in searches if not search.done), default=None)
         if reached is None:
             reached = max(search.longest for search in searches)

@@ -1,8 +1,8 @@
-"""OPERA's rule for one picture: the penalty, the beams, and the way back.
+"""OPERA's rule for one picture: the penalty, the beams, and the rollback.
 
-t tokens so far, K beams, C candidates a beam; r = t + 1 counts the candidate
+t tokens so far, K beams, C candidates per beam; r = t + 1 counts the candidate
 W [r, r]          attention of the last layer among the text's rows, scaled
-log phi_j         sum of log W_ij over rows i >= j: one row more at each step, so only the sums are kept
+log phi_j         sum of log W_ij over rows i >= j: one more row at each step, so only the sums are kept
 c = argmax phi    the column that a candidate trusts most
 r <= 10           a candidate's logit gains penalty * (its attention on image tokens)
 afterwards        it loses penalty * damping * phi_c
@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-EARLY = 10  # tokens that gain by image attention, and columns behind which the search never goes back
-ENDED = -1e9  # added to the score of a beam that has ended, and the score of beams that do not exist yet
+EARLY = 10  # tokens that gain by image attention, and columns to which the search never goes back
+ENDED = -1e9  # added to the score of an ended beam; also the score of beams that do not exist yet
 LARGEST = math.log(torch.finfo(torch.float32).max)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The settings of the method; `sira_cli.methods.opera.Opera` says what they are."""
+    """The settings of the method, documented at `sira_cli.methods.opera.Opera`."""
 
     beams: int
     candidates: int
@@ -41,14 +41,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Ending:
-    """When texts end, as transformers' beam search has it.
+    """When texts end, as in transformers' beam search.
 
     Attributes:
         criteria: `[N, S + t]` ids -> `[N]` bool, whether each has ended.
         ends: `[E]` end tokens.
-        kept: continuations that are ranked at each step: (end tokens + 1) K, so that K of them go on.
-        length_penalty, early_stopping: of the generation config.
-        longest: new tokens at most.
+        kept: number of continuations ranked at each step: (end tokens + 1) K, so that K of them go on.
+        length_penalty, early_stopping: from the generation config.
+        longest: maximum number of new tokens.
     """
 
     criteria: Callable[[Tensor], Tensor]
@@ -67,7 +67,7 @@ class Beams:
         tokens: `[K, t]`.
         scores: `[K]` sums of log-probabilities.
         log_phi: `[K, t]` log phi of each column; between `step` and `settle` without the newest.
-        finished: scores and tokens of at most K texts that have ended, the best first.
+        finished: scores and tokens of at most K ended texts, best first.
         open: whether a running beam may still beat these.
     """
 
@@ -82,19 +82,19 @@ class Search:
     """The search for one picture's text.
 
     Attributes:
-        beams: as they are now.
-        done: whether nothing can be better than the best text that has ended.
-        longest: tokens that the beams had at most so far.
+        beams: the current beams.
+        done: whether no text can beat the best ended one.
+        longest: largest length of the beams so far, in tokens.
     """
 
     def __init__(self, rule: Rule, prompt: Tensor, image: Tensor, padding: int, ending: Ending) -> None:
         """Begin with an empty text.
 
         Args:
-            rule: of the method.
+            rule: rule of the method.
             prompt: `[S]` ids, left-padded.
             image: `[S]` bool, its image tokens.
-            padding: tokens of the prompt that are none of its own.
+            padding: number of padding tokens of the prompt.
             ending: when texts end.
         """
         self.beams = Beams(
@@ -105,14 +105,14 @@ class Search:
         self.done, self.longest = False, 0
         self._rule, self._prompt, self._image, self._ending = rule, prompt, image, ending
         self._published = rule.length == "published"
-        # LLaVA's prompts have one placeholder per picture in the published code, where `generate` gets them.
+        # In the published code, LLaVA's prompts have one placeholder per picture when `generate` gets them.
         rest = int((image[1:] & image[:-1]).sum())  # image tokens that follow one
         self._counted = len(prompt) - padding - rest if self._published else 0
-        # Of each step since the beginning of the text; a way back shortens them.
+        # One entry per step since the beginning of the text; a rollback shortens them.
         self._before: list[Beams] = []
-        self._trusted: list[list[int]] = []  # by beam, the column that most of its candidates trust most
+        self._trusted: list[list[int]] = []  # per beam, the column that most of its candidates trust most
         self._chosen: list[Tensor] = []  # [K] parent * V + token
-        self._refused: dict[int, Tensor] = {}  # by length, all that was chosen there before
+        self._refused: dict[int, Tensor] = {}  # by length, all tokens chosen there before
         self._attempts: Counter[int] = Counter()
 
     @property
@@ -126,12 +126,12 @@ class Search:
         return F.pad(self.beams.log_phi, (0, 1))[:, None] + row.log()
 
     def weigh(self, logits: Tensor, candidates: Tensor, attention: Tensor) -> Tensor:
-        """Return the log-probabilities of the candidates under the penalty; of all other tokens -inf.
+        """Return the log-probabilities of the candidates under the penalty; -inf for all other tokens.
 
         Args:
-            logits: `[K, V]` of the next token.
+            logits: `[K, V]` for the next token.
             candidates: `[K, C]` tokens.
-            attention: `[K, C, S + t + 1]` of each candidate's row, a share of 1.
+            attention: `[K, C, S + t + 1]` of each candidate's row, as shares of 1.
 
         Returns:
             `[K, V]`.
@@ -158,11 +158,11 @@ class Search:
         return None
 
     def go_back(self, length: int) -> None:
-        """Be again what the search was with `length` tokens; what was chosen there is refused from now on."""
+        """Roll back to `length` tokens and ban the tokens chosen there."""
         chosen = self._chosen[length]
         self.beams = self._before[length]
         del self._before[length:], self._chosen[length:], self._trusted[length + 1 :]
-        # What was refused behind this length was refused to beams that are gone.
+        # Refusals after this length belong to beams that no longer exist.
         self._refused = {place: refused for place, refused in self._refused.items() if place <= length}
         self._refused[length] = torch.cat([self._refused.get(length, chosen[:0]), chosen])
 
@@ -172,7 +172,7 @@ class Search:
         return logits.flatten().index_fill(0, refused, -torch.inf).view_as(logits).log_softmax(dim=-1)
 
     def step(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """Take the next token of every beam, as transformers' beam search does.
+        """Take the next token of every beam, as in transformers' beam search.
 
         Args:
             log_probs: `[K, V]`, processed.
@@ -198,7 +198,7 @@ class Search:
         return parents[best], tokens[best]
 
     def _finish(self, scores: Tensor, tokens: Tensor, ended: Tensor) -> None:
-        """Keep the best texts that have ended: `[K]`, `[K, t]`, `[K]` of the best continuations."""
+        """Keep the best ended texts: `[K]`, `[K, t]`, `[K]` of the best continuations."""
         now, ending, beams = self.beams, self._ending, self._rule.beams
         finished = list(now.finished)
         if now.open and not (len(finished) == beams and ending.early_stopping is True):

@@ -1,4 +1,4 @@
-"""What is said to a model about a picture: one text, or a conversation about one picture or several."""
+"""Prompts: one text about a picture, or a conversation about one picture or several."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Turn:
-    """What one side says.
+    """One message of a conversation.
 
     Attributes:
-        role: who.
-        text: what.
-        picture: whether a picture comes with it, before the text.
+        role: the speaker.
+        text: the words.
+        picture: whether a picture comes before the text.
     """
 
     role: Literal["user", "assistant"]
@@ -30,12 +30,12 @@ class Turn:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Several turns, at least one with a picture; the last is the user's, and the model answers it."""
+    """Several turns, at least one with a picture; the model answers the last one, the user's."""
 
     turns: tuple[Turn, ...]
 
     def __str__(self) -> str:
-        """Return a text that no other conversation has."""
+        """Return a text that is unique to this conversation."""
         return json.dumps([astuple(turn) for turn in self.turns], ensure_ascii=False)
 
 
@@ -43,15 +43,15 @@ Prompt = str | Conversation
 
 
 def turns_of(prompt: Prompt) -> tuple[Turn, ...]:
-    """Return the turns of a prompt; a text is one of the user with the picture."""
+    """Return the turns of a prompt; a text is one turn of the user, with the picture."""
     return (Turn("user", prompt, picture=True),) if isinstance(prompt, str) else prompt.turns
 
 
 def pictures_of(shown: Shown) -> list[Image.Image]:
-    """Return the pictures that are shown with a prompt, in order."""
+    """Return the pictures of a prompt, in order."""
     return list(shown) if isinstance(shown, Sequence) else [shown]
 
 
 def picture_count(prompt: Prompt) -> int:
-    """Return how many pictures a prompt is about."""
+    """Return the number of pictures of a prompt."""
     return sum(turn.picture for turn in turns_of(prompt))

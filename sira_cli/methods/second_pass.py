@@ -2,11 +2,11 @@
 
     the prompt     model(own inputs)    -> z     into the cache of `generate`
                    model(branch inputs) -> z'    into the branch's own cache
-    a new token    model(token)         -> z     by the model's own mask and positions
-                   model(token)         -> z'    by the branch's own; rule(z, z', t) is handed to `generate`
+    a new token    model(token)         -> z     with the model's own mask and positions
+                   model(token)         -> z'    with the branch's own; `generate` gets rule(z, z', t)
 
-The second pass runs in a hook behind the first, and goes through the model's own generation functions: its
-masks, positions and token types are those of a generation from the branch's inputs alone.
+The second pass runs in a hook after the first, through the model's own generation functions: its masks, positions
+and token types are those of a generation from the branch's inputs alone.
 """
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ def second_pass(
         model: a Hugging Face LVLM.
         prompts: `[B, S]` ids of the prompts that `generate` will get.
         branch: inputs of the B contrast prompts, left-padded, on the model's device.
-        rule: what is made of the logits of both.
+        rule: combines the logits of both.
         within: makes a context in which each pass of the branch runs, for branches of a changed model.
 
     Raises:
-        UnsupportedModelError: the model cannot be followed, or is called for something else than to continue
-            `prompts`, one text each.
+        UnsupportedModelError: the model cannot be followed, or is not called to continue `prompts`, one text each.
         AttachError: the model is attached already, or its cache was filled elsewhere.
         SettingsError: `branch` is not complete.
     """
@@ -57,7 +56,7 @@ def second_pass(
 
 
 class SecondPass:
-    """The contrast branch of B prompts under way. `second_pass` makes it.
+    """The contrast branch of B running prompts, made by `second_pass`.
 
     Attributes:
         cache: keys and values of the branch, never those of the full stream.
@@ -74,7 +73,7 @@ class SecondPass:
         self._model, self._prompts, self._branch, self._rule = model, prompts, dict(branch), rule
         self._within = within
         self._position_state = position_state(model)
-        self._own = False  # while the second pass runs, its hook is the first's too
+        self._own = False  # True while the second pass runs, which calls the same hook
 
     def _after(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """After the first pass: run the second, and replace the first one's logits with the rule's."""
@@ -115,7 +114,7 @@ class SecondPass:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Run the model for the branch: our hook ignores this run, and positions are put back afterwards."""
+        """Run the model for the branch: our hook ignores this run, and positions are restored afterwards."""
         self._own = True
         try:
             with positions_kept(self._position_state), self._within():

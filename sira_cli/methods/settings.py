@@ -21,7 +21,7 @@ class Setting:
 
     Attributes:
         kind: `int`, `float` or `str`.
-        meaning: what it does, as the help says it.
+        meaning: its description in the help.
         low, high: smallest and largest value of a number.
         above_low: whether `low` itself is not allowed.
         choices: the values of a text; none: any text.
@@ -38,7 +38,7 @@ class Setting:
 
     @property
     def values(self) -> str:
-        """What values it takes, in words: `a whole number from 0 to 999`."""
+        """The valid values in words: `a whole number from 0 to 999`."""
         if self.kind is str:
             words = " or ".join(self.choices) or "a text"
         else:
@@ -50,7 +50,7 @@ class Setting:
         return f"{words}, or none" if self.optional else words
 
     def parse(self, name: str, text: str) -> Any:
-        """Turn the text of `--set NAME=TEXT` into a value of the right type; `check` looks at its range.
+        """Convert the text of `--set NAME=TEXT` to a value of the right type; `check` checks its range.
 
         Raises:
             SettingsError: the text is not of that type.
@@ -66,7 +66,7 @@ class Setting:
         """Check the type and the range of a value.
 
         Raises:
-            SettingsError: it has another type or is out of range.
+            SettingsError: the value has another type or is out of range.
         """
         if value is None and self.optional:
             return
@@ -85,9 +85,9 @@ def setting(default: Any, meaning: str, **limits: Any) -> Any:
     """Declare a field of a method's dataclass as a setting.
 
     Args:
-        default: its value unless another is given.
-        meaning: what it does, as the help says it.
-        **limits: as in `Setting`; `kind` is that of the default unless given.
+        default: default value.
+        meaning: its description in the help.
+        **limits: as in `Setting`; `kind` defaults to the type of the default.
     """
     kind = limits.pop("kind", type(default))
     return field(default=default, metadata={_KEY: Setting(kind, meaning, **limits)})

@@ -15,7 +15,7 @@ from sira_cli.methods.settings import setting
 if TYPE_CHECKING:
     from torch import Tensor
 
-AUTHORS = {"caption": 50, "ask": 100}  # visible image tokens, of the 576 that a picture has in LLaVA-1.5
+AUTHORS = {"caption": 50, "ask": 100}  # visible image tokens, of LLaVA-1.5's 576 per picture
 AUTHORS_ALL = 576
 
 
@@ -26,9 +26,9 @@ class Sid(Method):
     Args:
         alpha: contrast strength.
         beta: plausibility cut-off.
-        visible: how many image tokens the contrast stream sees, fewer than the picture has; None: 50 for captions,
-            100 for questions, as its authors have it, and of a picture that has no more than these the authors' share:
-            50 or 100 of 576, rounded, at least one.
+        visible: number of image tokens that the contrast stream sees, fewer than the picture has; None: the authors' 50
+            for captions and 100 for questions; for a picture with no more tokens, the authors' share: 50/576 or
+            100/576, rounded, at least one.
     """
 
     name = "sid"
@@ -36,25 +36,25 @@ class Sid(Method):
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
     visible: int | None = setting(
         None,
-        "image tokens that the contrast stream sees (none: 50, for questions 100, or their share of 576)",
+        "image tokens that the contrast stream sees (none: 50 for captions, 100 for questions, or their share of 576)",
         kind=int,
         low=0,
         optional=True,
     )
 
     def for_task(self, task: str) -> Sid:
-        """Fill in how many image tokens the authors leave visible for such texts."""
+        """Fill in the authors' number of visible image tokens for the task."""
         return self if self.visible is not None else SidAsPublished(self.alpha, self.beta, AUTHORS[task])
 
     def for_picture(self, image_tokens: int) -> Sid:
-        """Fill in how many tokens of such a picture are visible."""
+        """Fill in the number of visible tokens of such a picture."""
         return Sid(self.alpha, self.beta, self.visible_of(image_tokens))
 
     def visible_of(self, image_tokens: int) -> int:
-        """Return how many of a picture's tokens the contrast stream sees.
+        """Return the number of a picture's tokens that the contrast stream sees.
 
         Raises:
-            PictureSettingsError: it would see all of them, so that nothing would be contrasted.
+            PictureSettingsError: the stream would see all of them, so nothing would be contrasted.
         """
         visible = self.visible or 0
         if visible >= image_tokens:
@@ -76,10 +76,10 @@ class Sid(Method):
 
 @dataclass(frozen=True)
 class SidAsPublished(Sid):
-    """SID with the authors' `visible`, which nobody has set: a picture with few tokens shows their share of it."""
+    """SID with the default `visible` (no value given): a picture with few tokens shows the authors' share of them."""
 
     def visible_of(self, image_tokens: int) -> int:
-        """Return `visible`, or the same share of the picture's tokens as it is of LLaVA-1.5's."""
+        """Return `visible`, or for small pictures the same share of their tokens as of LLaVA-1.5's."""
         visible = self.visible or 0
         share = max(1, round(image_tokens * visible / AUTHORS_ALL))
         return visible if visible < image_tokens else min(share, image_tokens - 1)

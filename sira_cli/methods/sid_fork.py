@@ -4,8 +4,8 @@
     from layer 2 on   both streams hold every row. The newest rows of the contrast stream see its text and
                       the `visible` image tokens that they attend to least
 
-Each row ranks the image tokens once, when it is the newest one, and keeps what it computed then: the prompt's rows use
-the ranking of the prompt's last row, each generated token its own. So image rows stay in the cache and only the mask
+Each row ranks the image tokens once, when it is the newest one, and is not computed again: the prompt's rows use the
+ranking of the prompt's last row, each generated token its own. So image rows stay in the cache and only the mask
 changes.
 """
 
@@ -49,7 +49,7 @@ def attach_sid(
         model, on_step: as for `attach`.
         image_tokens: which positions belong to the image.
         alpha, beta: contrast strength and plausibility cut-off.
-        visible: returns how many image tokens the contrast stream sees of a picture with so many.
+        visible: returns the number of visible image tokens, from the picture's number.
 
     Raises:
         PictureSettingsError: from `visible`.
@@ -61,7 +61,7 @@ def attach_sid(
 
 
 class _SidFork(Fork):
-    """A fork at layer 2 whose contrast stream has image rows, most of which it may not see."""
+    """A fork at layer 2 whose contrast stream has image rows, most of them hidden."""
 
     def __init__(self, model: Any, config: SiraConfig, visible: Callable[[int], int], on_step: OnStep | None) -> None:
         check_columns(model, "method sid")
@@ -75,21 +75,21 @@ class _SidFork(Fork):
         self._visible = torch.empty(0)  # [B]
         self._ranking: Any = backbone.decoder_layers[BOUNDARY - 1].self_attn
         self._chosen = torch.empty(0)  # [B, kv] bool, image positions that the newest rows may see
-        self._live = torch.empty(0)  # [B, T] bool, rows of the prompt that are no fillers
+        self._live = torch.empty(0)  # [B, T] bool, rows of the prompt that are not fillers
 
     def hooks(self) -> Iterator[Removable]:
-        """Rank image tokens, beside what a fork does."""
+        """Put the fork's hooks on, and one that ranks image tokens."""
         yield from super().hooks()
         yield self._ranking.register_forward_hook(self._rank, with_kwargs=True)
 
     def choose_cf_rows(self, image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose every row but padding; say how many of the image's are visible."""
+        """Choose every row but padding; set the number of visible image rows."""
         self._visible = torch.tensor([self._visible_of(tokens) for tokens in image.sum(dim=1).tolist()])
         rows, self._live = text_rows(torch.zeros_like(image), valid)
         return rows, self._live
 
     def visible_cf_rows(self, now: Pass) -> Tensor:
-        """Show text, and those image rows that the newest row chose."""
+        """Show text, and the image rows that the newest row chose."""
         assert self.image is not None
         assert isinstance(now.streams, Streams)
         rows = now.streams.rows  # [B, T], every row of the prompt but padding
@@ -117,10 +117,10 @@ class _SidFork(Fork):
 
 
 def _check_first_layers(model: Any, layers: int, first_boundary: int) -> None:
-    """Check that layers 0 and 1 allow the ranking, and a fork behind them.
+    """Check that layers 0 and 1 allow the ranking, and a fork after them.
 
     Raises:
-        UnsupportedModelError: they do not.
+        UnsupportedModelError: the layers do not.
     """
     name = type(model).__name__
     if first_boundary > BOUNDARY or layers <= BOUNDARY:
@@ -131,6 +131,6 @@ def _check_first_layers(model: Any, layers: int, first_boundary: int) -> None:
     kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
     if "sliding_attention" in kinds[BOUNDARY - 1 : BOUNDARY]:
         raise UnsupportedModelError(
-            f"method sid ranks image tokens by the attention of layer {BOUNDARY - 1}, but that of {name} "
-            "has a sliding window, beyond which none is attended to: choose another method"
+            f"method sid ranks image tokens by the attention of layer {BOUNDARY - 1}, but in {name} this "
+            "layer has a sliding window and sees only some of them: choose another method"
         )

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class TextOnly(TwoPasses):
     """SIRA's rule, (1 + alpha) z - alpha z', with z' from a prompt without the image.
 
-    The image's placeholders are deleted and the positions behind them close up. Markers around them are text, as for
-    SIRA, and stay.
+    The image's placeholders are deleted and later positions move up. Markers around them are text, as for SIRA, and
+    stay.
     """
 
     name = "text-only"
@@ -44,7 +44,7 @@ class TextOnly(TwoPasses):
 
 
 def without_image(inputs: Mapping[str, Tensor], image: Tensor) -> dict[str, Tensor]:
-    """Return the prompts without the positions `image [B, S]`, left-padded anew, and without the picture itself."""
+    """Return the prompts without the positions `image [B, S]`, left-padded again, and without the picture itself."""
     from sira_cli.core.masks import text_rows
 
     ids = inputs["input_ids"]  # [B, S]

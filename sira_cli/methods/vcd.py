@@ -29,7 +29,7 @@ class Vcd(TwoPasses):
     Args:
         alpha: contrast strength.
         beta: plausibility cut-off; the authors' script for POPE uses 0.2.
-        noise_step: how much noise, 0 to 999.
+        noise_step: amount of noise, 0 to 999.
     """
 
     name = "vcd"
@@ -76,21 +76,21 @@ def noised(
 ) -> Tensor:
     """Return x' = sqrt(a) x + sqrt(1 - a) e of normalised pixels x, in float32; a = `signal_share(step)`.
 
-    Each prompt has its own seed, from which its pictures draw their noise e in order, whatever else is in the batch.
-    Padding stays as it is.
+    Each prompt has its own seed, from which its pictures draw their noise e in order, independent of the batch.
+    Padding is unchanged.
 
     Args:
-        inputs: what the processor made of B prompts.
-        image_tokens: `[B]` how many each prompt has.
-        copies: how often a patch of `pixel_values` holds the same frame (Qwen: temporal_patch_size); all get one e.
+        inputs: the processor's output for B prompts.
+        image_tokens: `[B]` number of each prompt's image tokens.
+        copies: copies of a frame in each patch of `pixel_values` (Qwen: temporal_patch_size); all get one e.
         step: 0 to 999.
-        seeds: of the noise, B of them.
-        counts: of each prompt's pictures, B of them; None: one each.
+        seeds: B seeds of the noise.
+        counts: B numbers of pictures per prompt; None: one each.
     """
     import torch
 
     pixels = inputs["pixel_values"].float()
-    if "image_position_ids" in inputs:  # Gemma 4 takes values of 0 to 1, and normalises them itself
+    if "image_position_ids" in inputs:  # Gemma 4 expects values from 0 to 1, and normalises them itself
         pixels = 2 * pixels - 1
     mixed, share = pixels.clone(), signal_share(step)
     counts = [1] * len(seeds) if counts is None else counts
@@ -112,13 +112,13 @@ def noised(
 
 
 def _pictures(inputs: Mapping[str, Tensor], pixels: Tensor, image_tokens: list[int], count: int) -> Iterator[list[Any]]:
-    """Yield where each of `count` pictures, or those of each prompt, lie in `pixels`: indices of parts, not padding."""
+    """Yield the place of each of `count` pictures, or of each prompt's, in `pixels`: indices of parts, not padding."""
     if "image_grid_thw" in inputs:  # rows of patches, one picture after the other
         start = 0
         for patches in inputs["image_grid_thw"].prod(dim=-1).tolist():
             yield [slice(start, start + patches)]
             start += patches
-    elif pixels.ndim == 3:  # [pictures or their tiles, patches, values], the patches that are missing at the end
+    elif pixels.ndim == 3:  # [pictures or their tiles, patches, values], padded at the end
         mask = inputs.get("pixel_attention_mask")
         valid = (inputs["image_position_ids"] >= 0).all(dim=-1) if mask is None else mask.bool()  # [rows, patches]
         per_token, row = int(valid.sum()) // sum(image_tokens), 0

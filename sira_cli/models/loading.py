@@ -1,4 +1,4 @@
-"""Load a model with its processor, as a preset says."""
+"""Load the model of a preset, with its processor."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def load(
 
     Args:
         source: a preset (name, YAML file or `Preset`), a checkpoint folder, or a hub model id.
-        method: `sira`, `greedy` for the model as it is, or another one of `sira_cli.methods.METHODS` to compare with.
-            A name takes the preset's settings for that method.
+        method: `sira`, `greedy` for the unchanged model, or another one of `sira_cli.methods.METHODS` to compare with.
+            A method given by name gets the preset's settings for it.
         device: `auto` (cuda, else mps, else cpu; several GPUs if one is too small), `cpu`, `cuda`, `cuda:1`, `mps`.
         quantization: `4bit` or `8bit` for the decoder layers (extra `quant`).
-        offline: never ask the hub; what is cached still works.
-        trust_remote_code: run Python code that the checkpoint brings. Nobody is asked; without it none runs.
+        offline: never contact the hub; cached models still work.
+        trust_remote_code: run the checkpoint's own Python code, without asking; otherwise none of it runs.
         compile: decode with a static cache and a compiled step (sira and greedy, no beams): slow at first, then faster,
             with the same texts up to rounding. Needs a C++ compiler.
-        on_download: called before anything is fetched, with what it is and how large.
+        on_download: called before each download, with its name and size.
         **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
             top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, on_loop, think, dtype,
             attn_implementation, max_pixels, min_pixels, max_tiles, longest_edge, pan_and_scan, pad_to_square, revision,
@@ -62,7 +62,7 @@ def load(
     Raises:
         SettingsError: a preset or a setting is wrong.
         ModelNotFoundError: the weights are not here, incomplete, or cannot be fetched.
-        UnsupportedModelError: the model is one that SIRA cannot follow exactly.
+        UnsupportedModelError: SIRA cannot follow the model exactly.
     """
     preset = source if isinstance(source, Preset) else presets.resolve(os.fspath(source))
     if isinstance(method, str):
@@ -71,10 +71,10 @@ def load(
     method = method.with_settings(**own)
     preset = preset.with_settings(**settings)
     if preset.revision != "main" and (model_folder := from_home(preset.model)).is_dir():
-        raise SettingsError(f"revision {preset.revision!r} means nothing to a folder ({model_folder})")
+        raise SettingsError(f"{model_folder}: a folder has no revisions: leave out revision {preset.revision!r}")
     if compile:
         methods.check_compile(method, preset.generation.num_beams)
-    pick_device(device)  # a wrong name is known at once
+    pick_device(device)  # a wrong name fails at once
     check_quantization(quantization)
     model_name = preset.model
     if model_name == presets.BUNDLED:
@@ -86,7 +86,7 @@ def load(
         dtype = None if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
         where = place(device, model, dtype, quantization)
         if compile and "max_memory" in where:
-            raise SettingsError("compile needs the model on one device, and it fits on several GPUs only: leave it out")
+            raise SettingsError("compile needs the model on one device, but it only fits on several GPUs: leave it out")
         return {"quantization_config": quantized, **where}
 
     checkpoint = find_checkpoint(

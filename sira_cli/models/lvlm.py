@@ -1,4 +1,4 @@
-"""A loaded model that captions pictures and answers questions: from a named picture to its record."""
+"""A loaded model that captions pictures and answers questions, and returns their records."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Lvlm(AnsweringModel):
             prompt: instead of the preset's.
             on_text: called with pieces of text as they are decoded (not with beams or `verify`, nor where the preset's
                 `text` changes them).
-            verify: ask about each thing that the text names whether it is in the picture: `flag` to keep the text,
-                `rewrite` to take out what is not; or a `Verify`.
+            verify: ask for each object that the text names whether it is in the picture: `flag` to keep the text,
+                `rewrite` to remove unsupported objects; or a `Verify`.
 
         Raises:
             PictureError: the picture cannot be opened or processed.
             UnfinishedReasoningError: the text ended inside the model's reasoning.
-            SettingsError: `verify` is none, or does not go with the settings.
+            SettingsError: `verify` is not valid, or does not fit the settings.
         """
         text, look = self.preset.prompts.caption if prompt is None else prompt, Verify.of(verify)
         return self._single("caption", picture, text, on_text, look)
@@ -72,15 +72,15 @@ class Lvlm(AnsweringModel):
         return self.run("ask", picture, self.preset.prompts.asking(question), on_text)
 
     def check(self, picture: PictureSource, text: str, *, words: Words | None = None) -> Check:
-        """Ask about each thing that a text names whether it is in the picture. The decoder plays no part.
+        """Ask for each object that a text names whether it is in the picture. The decoding method plays no part.
 
         Args:
             picture: as for `caption`.
-            text: a caption or an answer, from anywhere; in English, unless `words` are in another language.
-            words: the things to recognise (`sira_cli.language.things`); None: the list that comes along.
+            text: a caption or an answer from any source; in English, unless `words` are in another language.
+            words: the objects to recognise (`sira_cli.language.things`); None: the bundled list.
 
         Returns:
-            The things with their support; none if nothing was recognised.
+            The objects with their support; empty if none was recognised.
 
         Raises:
             PictureError: the picture cannot be opened or processed.
@@ -99,16 +99,16 @@ class Lvlm(AnsweringModel):
     def caption_many(
         self, pictures: Iterable[PictureSource], prompt: str | None = None, *, batch_size: int = 8
     ) -> Iterator[Result]:
-        """Describe pictures, several at once, and yield their results in order; `run_pictures` also keeps them.
+        """Describe pictures, several at once, and yield the results in order; `run_pictures` also writes a file.
 
         Args:
-            pictures: as for `caption`; those that fail give a result whose `status` is `error`.
+            pictures: as for `caption`; one that fails gives a result with `status` `error`.
             prompt: instead of the preset's.
-            batch_size: pictures decoded together, where the method can (`batches`).
+            batch_size: pictures decoded together, if the method can (`batches`).
 
         Raises:
-            SettingsError: the prompt holds the model's placeholder for a picture, or `batch_size` is below 1.
-            PictureError: one of `pictures` is of a type that no picture has.
+            SettingsError: the prompt contains the model's placeholder for a picture, or `batch_size` is below 1.
+            PictureError: one of `pictures` is not of a picture type.
         """
         if batch_size < 1:
             raise SettingsError(f"batch_size must be 1 or more; got {batch_size}")
@@ -124,16 +124,16 @@ class Lvlm(AnsweringModel):
     def run(
         self, task: str, source: PictureSource, prompt: str, on_text: Callable[[str], None] | None = None
     ) -> Result:
-        """Decode one picture and one prompt, which is given to the model word by word.
+        """Decode one picture and one prompt, which is given to the model unchanged.
 
         Args:
-            task: `caption` or `ask`; names the record.
+            task: `caption` or `ask`, for the record.
             source, prompt, on_text: as for `caption`.
 
         Raises:
             PictureError: the picture cannot be opened or processed.
             UnfinishedReasoningError: the text ended inside the model's reasoning.
-            SettingsError: the prompt holds the model's placeholder for a picture.
+            SettingsError: the prompt contains the model's placeholder for a picture.
         """
         return self._single(task, source, prompt, on_text)
 
@@ -201,7 +201,7 @@ class Lvlm(AnsweringModel):
         return Keys.of(self.preset, self.decoder, self.revision, self.quantization)
 
     def key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
-        """Return a hash over everything that decides a picture's text: equal keys mean equal work."""
+        """Return a hash of everything that decides a picture's text: equal keys mean equal work."""
         return self.keys.key(task, file_name, image_sha256, prompt)
 
     def result(
@@ -214,7 +214,7 @@ class Lvlm(AnsweringModel):
         milliseconds: float = 0.0,
         warnings: Sequence[str] = (),
     ) -> Result:
-        """Return the record of a picture; that of a failed one has the same keys and types."""
+        """Return the record of a picture; a failed picture's record has the same keys and types."""
         preset = self.preset
         return Result(
             schema=f"sira.{task}/1",
@@ -256,14 +256,14 @@ class Lvlm(AnsweringModel):
         )
 
     def _other_settings(self, task: str) -> dict[str, Any] | None:
-        """Return settings of the method that have no key of their own in a record."""
+        """Return the method's settings that have no key of their own in a record."""
         settings = self.decoder.for_task(task).settings()
         if "beta" in self.decoder.deciding and self.sira.beta is not None:
             settings["beta"] = self.sira.beta
         return {name: value for name, value in settings.items() if name != "alpha"} or None
 
     def _picture_settings(self, task: str, image_tokens: int) -> dict[str, Any] | None:
-        """Return settings of the method that are others for a picture of so many tokens; 0: it failed."""
+        """Return the method's settings that differ for a picture with this number of tokens (0: it failed)."""
         usual = self.decoder.for_task(task)
         if not image_tokens or (own := usual.for_picture(image_tokens)) is usual:
             return None

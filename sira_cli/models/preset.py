@@ -19,7 +19,7 @@ from sira_cli.methods.base import Method
 from sira_cli.models.texts import TextSettings
 from sira_cli.pictures.names import is_utf8
 
-# Names in `Preset.decisive` that are there only where they are set, so that keys and records name nothing that is off.
+# Names that `Preset.decisive` contains only if they are set, so that keys and records do not list what is off.
 _LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop", "think")
 _LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan", "pad_to_square")
 ONLY_IF_SET = (
@@ -36,7 +36,7 @@ class _Strict(BaseModel):
 
 
 class SiraSettings(_Strict):
-    """K and the strengths; `SiraConfig` says what they mean and checks them."""
+    """K and the strengths; `SiraConfig` documents and checks them."""
 
     k: int | None = None
     k_fraction: float | None = None
@@ -50,11 +50,11 @@ class SiraSettings(_Strict):
 
 
 class Prompts(_Strict):
-    """What is said to the model; `ask` contains `{question}`.
+    """Prompts for the model; `ask` contains `{question}`.
 
     Attributes:
-        verify: asks whether a thing is in the picture; contains `{thing}`, which brings its article.
-        system: the system's message, instead of the chat template's own; empty: the template's own, if it has one.
+        verify: asks whether an object is in the picture; contains `{thing}`, which includes the article.
+        system: system message, instead of the chat template's own; empty: the template's own, if it has one.
     """
 
     caption: str = Field(default="Please describe this image in detail.", min_length=1)
@@ -66,7 +66,7 @@ class Prompts(_Strict):
         """Return the prompt for a question.
 
         Raises:
-            SettingsError: it is no text.
+            SettingsError: the question is not valid text.
         """
         check_text("the question", question)
         return self.ask.replace("{question}", question)
@@ -90,9 +90,9 @@ class Generation(_Strict):
     """Decoding settings; temperature 0 is greedy.
 
     Attributes:
-        repetition_penalty, no_repeat_ngram_size: as transformers has them, on the method's logits; 1 and 0 are off.
-        on_loop: what becomes of a text that repeats itself. It ends, and is kept, or trimmed to the first copy, or is
-            decoded again (`retry`); None: texts may loop.
+        repetition_penalty, no_repeat_ngram_size: as in transformers, on the method's logits; 1 and 0 are off.
+        on_loop: a text that repeats itself is ended, and then kept, trimmed to the first copy or decoded again
+            (`retry`); None: texts may loop.
         think: ask the model to reason before it answers; for chat templates with a switch.
     """
 
@@ -115,37 +115,37 @@ class Generation(_Strict):
 
 
 class VerifySettings(_Strict):
-    """The second look at what a text names.
+    """The second look at the objects that a text names.
 
     Attributes:
-        min_support: below it a thing is not supported. 0.5, where yes and no are as likely, is not measured.
+        min_support: below it an object is not supported. 0.5 (yes and no equally likely) is a choice, not measured.
     """
 
     min_support: float = Field(default=0.5, ge=0, le=1)
 
 
 class Load(_Strict):
-    """How weights are loaded. `attn_implementation: auto` means sdpa where the model has it, else eager."""
+    """How weights are loaded. `attn_implementation: auto` means sdpa if the model has it, else eager."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
 
     @property
     def attention(self) -> str | None:
-        """The attention as transformers takes it; None: it chooses."""
+        """The attention for transformers; None: transformers chooses."""
         return None if self.attn_implementation == "auto" else self.attn_implementation
 
 
 class ImageSettings(_Strict):
-    """How pictures are brought to the model's size; what is not set is as the checkpoint's processor has it.
+    """How pictures are resized for the model; settings that are None keep the checkpoint's value.
 
     Attributes:
-        max_pixels, min_pixels: of the resized picture, where its size decides the number of image tokens (Qwen-VL).
-        max_tiles: most tiles that a picture is cut into (InternVL).
-        longest_edge: of the resized picture, in pixels, where the processor has one (SmolVLM, Idefics3, Pixtral).
-        pan_and_scan: whether crops of wide and tall pictures are shown as well (Gemma 3).
-        pad_to_square: whether bars of the processor's mean colour make pictures square, so that it crops nothing
-            (LLaVA-1.5).
+        max_pixels, min_pixels: limits of the resized picture; its size decides the number of image tokens (Qwen-VL).
+        max_tiles: maximum number of tiles of a picture (InternVL).
+        longest_edge: longest edge of the resized picture in pixels (SmolVLM, Idefics3, Pixtral).
+        pan_and_scan: whether crops of wide and tall pictures are also shown (Gemma 3).
+        pad_to_square: whether pictures are padded to squares with the processor's mean colour, so that nothing is
+            cropped (LLaVA-1.5).
     """
 
     max_pixels: int | None = Field(default=None, ge=1)
@@ -156,7 +156,7 @@ class ImageSettings(_Strict):
     pad_to_square: bool | None = None
 
     def given(self) -> dict[str, Any]:
-        """Return what is set."""
+        """Return the settings that are not None."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
@@ -164,10 +164,10 @@ class Preset(_Strict):
     """A model and everything that decides its answers.
 
     Attributes:
-        family: the heading under which `sira presets list` shows it.
+        family: heading of the preset in `sira presets list`.
         download_gb: size of the weights; only for messages.
-        methods: settings of other methods than `sira` that differ from their defaults, by method and name.
-        text: what is done to captions and answers, but not to those of benchmarks.
+        methods: settings of methods other than `sira` that differ from their defaults, by method and name.
+        text: changes to captions and answers, but not to answers of benchmarks.
     """
 
     name: str = ""
@@ -201,17 +201,17 @@ class Preset(_Strict):
         """Return a method with this preset's settings for it.
 
         Raises:
-            SettingsError: there is no such method.
+            SettingsError: the method does not exist.
         """
         return find_method(name).with_values(**self.methods.get(name, {}))
 
     @property
     def sira_config(self) -> SiraConfig:
-        """The settings as the fork takes them."""
+        """The settings for the fork."""
         return SiraConfig(**self.sira.model_dump(), image_tokens=self.image_tokens)
 
     def decisive(self) -> dict[str, Any]:
-        """Return what of the preset decides a text under SIRA, beside the prompt, as JSON holds it."""
+        """Return the settings that decide a text under SIRA, besides the prompt, as JSON values."""
         left_out = {"name", "description", "family", "download_gb", "prompts", "methods", "text", "verify"}
         values = self.model_dump(mode="json", exclude=left_out)
         later = self.later()
@@ -226,17 +226,17 @@ class Preset(_Strict):
         return values
 
     def later(self) -> dict[str, Any]:
-        """Return settings that records have only where they are set, by their names there."""
+        """Return the settings that records contain only if they are set, by their names in records."""
         values = self.generation.model_dump(mode="json", include={*_LATER_GENERATION}, exclude_defaults=True)
         return values | ({"system": self.prompts.system} if self.prompts.system else {})
 
     @property
     def streams(self) -> bool:
-        """Whether texts are complete as they are decoded, so that their beginnings can be shown."""
+        """Whether texts are final as they are decoded, so that they can be shown piece by piece."""
         return not self.text.given() and self.generation.on_loop in (None, "keep")
 
     def without_text(self) -> Preset:
-        """Return the same preset with texts as the model gives them."""
+        """Return the same preset without changes to the model's texts."""
         return self.model_copy(update={"text": TextSettings()})
 
     def with_settings(self, /, **settings: Any) -> Preset:
@@ -252,7 +252,7 @@ class Preset(_Strict):
         return self.with_values(**{name: value for name, value in settings.items() if value is not None})
 
     def with_values(self, /, **settings: Any) -> Preset:
-        """Do as `with_settings` does, but take None for a value like any other: `beta=None` switches it off."""
+        """Like `with_settings`, but None is a value like any other: `beta=None` switches beta off."""
         values = self.model_dump(mode="json")
         homes = dict.fromkeys(SiraSettings.model_fields, "sira")
         homes |= dict.fromkeys(Generation.model_fields, "generation")
@@ -277,20 +277,20 @@ class Preset(_Strict):
 
 
 def check_text(what: str, text: str) -> None:
-    """Check that a model can be given a text. A command line may hold any bytes.
+    """Check that a text is valid UTF-8. A command line may contain any bytes.
 
     Raises:
-        SettingsError: it holds bytes that are not UTF-8, or half a character.
+        SettingsError: the text contains bytes that are not UTF-8, or half a character.
     """
     if not is_utf8(text):
         raise SettingsError(f"{what}: {text!r:.200} holds bytes that are not UTF-8: write it in UTF-8")
 
 
 def validate(values: dict[str, Any], source: str) -> Preset:
-    """Return the preset of these values, which come from `source`.
+    """Return the preset of these values; `source` names their origin in messages.
 
     Raises:
-        SettingsError: it is none; the message names every mistake.
+        SettingsError: the values are not valid; the message names every mistake.
     """
     try:
         # As JSON, where strict types still let a list fill a tuple.
@@ -313,7 +313,7 @@ def _explain(problem: Any) -> str:
 
 
 def _keys_at(parents: list[Any]) -> list[str]:
-    """Return the valid keys below `parents`, from the schema."""
+    """Return the schema's valid keys under `parents`."""
     schema = Preset.model_json_schema()
     node = schema
     for parent in parents:
@@ -326,6 +326,6 @@ def _keys_at(parents: list[Any]) -> list[str]:
 
 
 def nearest(name: str, known: Any) -> str:
-    """Return a remark for an error: which known name is meant, or which there are."""
+    """Return a remark for an error: the nearest known name, or all known names."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean `{close[0]}`?" if close else f" (valid: {', '.join(sorted(known))})." if known else ""

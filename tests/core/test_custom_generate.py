@@ -112,7 +112,7 @@ def test_a_second_thread_is_refused_while_the_first_one_generates():
 
     assert torch.equal(decode(case, k=3, streamer=Meanwhile()), alone)
     assert isinstance(found[0], AttachError)
-    assert "one after the other, with a lock of theirs, or together as one batch" in str(found[0])
+    assert "take turns, with their own lock, or generate together as one batch" in str(found[0])
     assert torch.equal(decode(case, k=3), alone)
 
 

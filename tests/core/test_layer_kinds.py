@@ -93,7 +93,7 @@ def test_slots_that_are_refilled(kind: str):
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [("llama4", "attend within chunks"), ("dots3_note", "keep an indexer's as well")]
+    ("kind", "reason"), [("llama4", "attend within chunks"), ("dots3_note", "also keep an indexer's")]
 )
 def test_layers_without_plain_columns(kind: str, reason: str):
     model = case_of(kind).model

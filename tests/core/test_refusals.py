@@ -206,7 +206,7 @@ def test_static_caches_without_an_end():
     case = tiny.gemma3()
     cache = hf.StaticCache(case.model.config, 64)
     cache.layers = [hf.cache_utils.StaticSlidingWindowLayer(64, 12) for _ in cache.layers]
-    refused(case, UnsupportedModelError, "does not say how long", past_key_values=cache)
+    refused(case, UnsupportedModelError, "does not limit the length", past_key_values=cache)
 
 
 def test_sid_with_a_static_cache(llava: tiny.Tiny):

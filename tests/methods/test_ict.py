@@ -86,7 +86,7 @@ def test_the_number_of_slices_is_the_authors_share(layers, slices, expected):
         (Ict("c"), {}, (3, 2), SettingsError, "c: has no image level, only nothing"),
         (Ict("c"), IMAGE, (4, 2), SettingsError, r"made for a model of 3 x 2 slices .* this one has 4 x 2"),
         (Ict("c"), IMAGE, (3, 3), SettingsError, r"made for a model of 3 x 2 slices .* this one has 3 x 3"),
-        (Ict("c"), {"image.spread": torch.ones(3, 2)}, (3, 2), DataError, "c: has no image.direction: make it anew"),
+        (Ict("c"), {"image.spread": torch.ones(3, 2)}, (3, 2), DataError, "c: has no image.direction: make it again"),
     ],
 )
 def test_what_does_not_fit_is_refused(method, given, shape, error, message):
@@ -208,7 +208,7 @@ def test_an_error_inside_the_model_leaves_it_as_it_was():
 def test_without_a_calibration_it_does_not_attach():
     case = case_of("LLaVA-1.5")
     with (
-        pytest.raises(SettingsError, match="give `calibration=` a file that `sira calibrate ict` made"),
+        pytest.raises(SettingsError, match="set `calibration=` to a file made by `sira calibrate ict`"),
         Ict().attach(case.model, SiraConfig(), torch.empty(0), {}),
     ):
         pass

@@ -289,7 +289,7 @@ def test_dola_of_few_layers_has_the_candidate_that_transformers_takes(layers, ti
 
 
 def test_dola_has_no_low_candidate_of_three_tied_layers():
-    with pytest.raises(SettingsError, match="3 layers are too few for the bucket 'low': take high"):
+    with pytest.raises(SettingsError, match="3 layers are too few for the bucket 'low': use high"):
         Dola().candidates(3, tied=True)
     assert Dola(bucket="high").candidates(3, tied=True) == [1]
 

@@ -94,5 +94,5 @@ def test_keys_follow_the_content_of_the_file_and_not_its_place(tmp_path):
 
 
 def test_a_method_without_one_says_what_it_needs():
-    with pytest.raises(SettingsError, match="give `calibration=` a file that `sira calibrate needy` made"):
+    with pytest.raises(SettingsError, match="set `calibration=` to a file made by `sira calibrate needy`"):
         Needy().read()

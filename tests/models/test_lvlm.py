@@ -328,7 +328,7 @@ def test_an_empty_prompt_is_a_prompt(llava, photos):
 
 
 def test_a_revision_of_a_folder_is_refused(llava_folder):
-    with pytest.raises(SettingsError, match="revision 'abc' means nothing to a folder"):
+    with pytest.raises(SettingsError, match="a folder has no revisions: leave out revision 'abc'"):
         load(llava_folder, revision="abc")
 
 
