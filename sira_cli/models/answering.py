@@ -1,4 +1,4 @@
-"""A loaded model under a decoding method: from the tokens of texts to answers."""
+"""A loaded model under a decoding method: from text tokens to answers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Ended:
     """A text that has ended.
 
     Attributes:
-        tokens: its own, without what pads it in a batch.
+        tokens: its tokens, without padding.
         finish_reason: why it ended.
-        text, reasoning: what it says, and what the model thought before.
+        text, reasoning: the answer, and the model's thoughts before it.
         reasoning_tokens: number of tokens of the thoughts.
-        error: why it is no answer; empty: it is one.
+        error: why it is not an answer; empty: it is one.
     """
 
     tokens: list[int]
@@ -36,7 +36,7 @@ class Ended:
 
 
 class AnsweringModel(DecodingModel):
-    """A `DecodingModel` that knows where its texts end, why, and what becomes of one that repeats itself."""
+    """A `DecodingModel` that returns answers, with their finish reasons, and handles texts that repeat themselves."""
 
     def answer(
         self,
@@ -54,7 +54,7 @@ class AnsweringModel(DecodingModel):
         Args:
             inputs: from `prepare`.
             on_text, seeds: as in `generate`.
-            words: score the words (`WordScores`), instead of calling `on_text`.
+            words: score the words (`WordScores`) instead of calling `on_text`.
             task, trail: as in `generate`.
             **watching: `on_tokens`, `on_new` and `start` of `generate`, for the first try.
 
@@ -114,11 +114,11 @@ class AnsweringModel(DecodingModel):
         return answers
 
     def answer_of(self, row: list[int], image_tokens: int, prompt_tokens: int) -> Answer:
-        """Make an answer of a text's new tokens, which may be padded.
+        """Return the answer of a text's new tokens, which may be padded.
 
         Args:
             row: the tokens.
-            image_tokens, prompt_tokens: how many its prompt has.
+            image_tokens, prompt_tokens: the prompt's counts.
         """
         ended = self.ended(row)
         return Answer(
@@ -134,11 +134,11 @@ class AnsweringModel(DecodingModel):
         )
 
     def ended(self, row: list[int], *, at_once: bool = False) -> Ended:
-        """Return a text by its new tokens.
+        """Return the text of new tokens.
 
         Args:
-            row: the tokens, perhaps padded.
-            at_once: whether its prompt was prepared so (`prepare`).
+            row: the tokens, possibly padded.
+            at_once: as its prompt was prepared (`prepare`).
         """
         row = self.ends.until_end(row)
         reason: FinishReason = self.ends.finish_reason(row)
@@ -155,7 +155,7 @@ class AnsweringModel(DecodingModel):
         return Ended(row, reason, "" if error else text, parsed.reasoning, parsed.reasoning_tokens, error)
 
     def _unfinished(self, tokens: int, reason: FinishReason) -> str:
-        """Return what to tell of a text whose thoughts have not come to their end."""
+        """Return the message for a text whose thoughts have not ended."""
         ways = ["use `max_new_tokens=`"] if reason == "length" else []
         ways += ["switch thinking off"] if self.preset.generation.think else []
         return f"ended inside its reasoning after {tokens} tokens" + f"; {' or '.join(ways)}" * bool(ways)

@@ -1,4 +1,4 @@
-"""Where the calibrations of models are kept, and which one belongs to a model."""
+"""Paths of calibrations, and the calibration of a model."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ SHIPPED = Path(__file__).parents[1] / "demo" / "calibrations"  # of the bundled 
 
 
 def place(kind: str, model: str, revision: str) -> Path:
-    """Return where the calibration of a model is kept: `$SIRA_HOME/calibrations/ict/MODEL@REVISION.safetensors`.
+    """Return the path of a model's calibration: `$SIRA_HOME/calibrations/ict/MODEL@REVISION.safetensors`.
 
     Args:
-        kind: the method that it is for.
+        kind: its method.
         model: hub id or folder.
-        revision: what pins the model's files (`Checkpoint.revision`).
+        revision: `Checkpoint.revision` of the model's files.
     """
     return presets.home() / "calibrations" / kind / f"{Path(model).name}@{_short(revision)}.safetensors"
 
 
 def find(kind: str, revision: str) -> Path | None:
-    """Return the calibration of a model, wherever its folder lies now; the user's own comes before a shipped one."""
+    """Return a model's calibration, even if its folder has moved; the user's own comes before a shipped one."""
     for folder in (presets.home() / "calibrations", SHIPPED):
         for path in sorted((folder / kind).glob(f"*@{_short(revision)}.safetensors")):
             return path
@@ -33,16 +33,16 @@ def find(kind: str, revision: str) -> Path | None:
 
 
 def calibrated(method: Method, model: str, revision: str) -> Method:
-    """Return a method with the calibration of a model, if it needs one; a file that was given is checked.
+    """Return a method with the calibration of a model, if it needs one; a given file is checked.
 
     Args:
         method: with the settings in force.
-        model: as presets name it, for messages.
-        revision: what pins the model's files (`Checkpoint.revision`).
+        model: its name in presets, for messages.
+        revision: `Checkpoint.revision` of the model's files.
 
     Raises:
-        NotCalibratedError: there is none.
-        SettingsError: that which was given is of another model or for another method.
+        NotCalibratedError: no calibration exists.
+        SettingsError: the given one is for another model or method.
         DataError: the file cannot be read.
     """
     if not isinstance(method, Calibrated):

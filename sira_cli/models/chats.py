@@ -1,4 +1,4 @@
-"""Prompts as a checkpoint's chat template takes them: a system's message or none, one turn or several."""
+"""Prompts in the form of a checkpoint's chat template: with or without a system message, one turn or several."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sira_cli.models.vocabulary import Vocabulary
 Chat = list[dict[str, Any]]
 _SYNTAX = Environment(extensions=["jinja2.ext.loopcontrols"])
 SWITCHES = ("enable_thinking", "thinking")  # variables by which templates ask for reasoning before an answer
-_PROBE = "?!?"  # what the user says where only what the template adds matters
+_PROBE = "?!?"  # the user's message when only the template's additions matter
 
 
 def template_of(processor: Any) -> str | None:
@@ -29,21 +29,21 @@ def thinking(template: str, think: bool) -> dict[str, bool]:
     """Return the variables that switch reasoning on or off, in a chat template that has such a switch."""
     try:
         names = meta.find_undeclared_variables(_SYNTAX.parse(template))
-    except TemplateError:  # has tags of its own
+    except TemplateError:  # the template has its own tags
         return {}
     return {name: think for name in SWITCHES if name in names}
 
 
 def parser_of(processor: Any, vocabulary: Vocabulary, *, system: str, think: bool) -> ReasoningParser:
-    """Return what tells a model's reasoning from its answers.
+    """Return the parser that separates a model's reasoning from its answers.
 
     Args:
         processor, vocabulary: the checkpoint's.
-        system: the system's message; empty: none.
+        system: system message; empty: none.
         think: whether the model is asked to reason.
 
     Raises:
-        SettingsError: it is, and the chat template has no way to do so.
+        SettingsError: `think` is set, but the chat template has no switch for it.
     """
     if think:
         check_thinking(processor, system)
@@ -54,10 +54,10 @@ def parser_of(processor: Any, vocabulary: Vocabulary, *, system: str, think: boo
 
 
 def check_thinking(processor: Any, system: str) -> None:
-    """Check that a checkpoint's model can be asked to reason, or reasons always.
+    """Check that a checkpoint's model can be asked to reason, or always reasons.
 
     Raises:
-        SettingsError: its chat template has no way to do so.
+        SettingsError: its chat template has no switch for reasoning.
     """
     template = template_of(processor)
     if template is None or not (
@@ -65,18 +65,18 @@ def check_thinking(processor: Any, system: str) -> None:
     ):
         raise SettingsError(
             f"`think=`: the model's chat template has no switch for reasoning, such as {SWITCHES[0]}: leave it out, or "
-            "take a model that has one. Reasoning that a model writes by itself is told apart without it"
+            "use a model that has one. Reasoning that a model writes by itself is separated without it"
         )
 
 
 class Chats:
-    """How a chat template wants its messages.
+    """The message format of a chat template.
 
     Attributes:
-        template: as it is rendered.
+        template: the template for rendering.
         switches: the variables that switch reasoning on or off, with their values.
-        plain: whether it takes a message's content as text (JoyCaption), not as a list of parts. Such a template itself
-            places the image token, and pictures come beside the chat.
+        plain: whether a message's content is text (JoyCaption), not a list of parts. Such a template places the image
+            token itself, and pictures are passed separately.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class Chats:
         Args:
             processor: the checkpoint's.
             template: its chat template.
-            system: the system's message; empty: none.
-            think: ask for reasoning, where the template has a switch.
-            at_once: have prompts end with an empty thought where the template opens one all the same.
+            system: system message; empty: none.
+            think: ask for reasoning, if the template has a switch.
+            at_once: end prompts with an empty thought if the template opens a thought in any case.
         """
         self._processor, self._system = processor, system
         self.template, self.switches = template, thinking(template, think)
@@ -103,21 +103,21 @@ class Chats:
                 self.template = f"{template.removesuffix(chr(10))}{{{{ {closing!r} }}}}"
 
     def tail(self) -> str:
-        """Return what the template writes behind a message of the user; nothing where it refuses a single one."""
+        """Return the template's text after a user message; empty if it refuses a single message."""
         try:
             return self._rendered([self._message("user", _PROBE, "image")]).rpartition(_PROBE)[2]
         except (TemplateError, TypeError):
             return ""
 
     def chat(self, prompt: Prompt, images: Sequence[Any]) -> Chat:
-        """Return the messages of a prompt, in the form in which the template renders them.
+        """Return the messages of a prompt, in the template's format.
 
         Args:
             prompt: one text, or a conversation.
             images: the pictures, one for each turn that has one.
 
         Raises:
-            SettingsError: the template does not render all turns of a conversation.
+            SettingsError: the template cannot render all turns of a conversation.
         """
         turns = list(turns_of(prompt))
         if self._system and not self._takes_system:
@@ -130,11 +130,11 @@ class Chats:
             return chat
         raise SettingsError(
             f"the model's chat template does not take the turns {', '.join(turn.role for turn in turns)} with their "
-            "pictures: send one message of the user with one picture"
+            "pictures: send one user message with one picture"
         )
 
     def _messages(self, turns: Sequence[Turn], images: Sequence[Any], *, as_text: bool) -> Chat:
-        """Return turns as messages; `as_text`: with text as the content of those of the assistant."""
+        """Return turns as messages; `as_text`: the assistant's messages have text as content."""
         unseen = iter(images)
         first = [self._message("system", self._system)] if self._system and self._takes_system else []
         return [
@@ -154,14 +154,14 @@ class Chats:
         return {"role": role, "content": [*seen, {"type": "text", "text": text}]}
 
     def _renders(self, chat: Chat, turns: Sequence[Turn]) -> bool:
-        """Return whether what the turns say is rendered in their order, and the pictures where they belong."""
+        """Return whether the turns' texts are rendered in order, with the pictures at their places."""
         try:
             rendered, alone = self._rendered(chat), self._rendered([self._message("user", "?", "image")])
         except (TemplateError, TypeError):
             return False
         token = getattr(self._processor, "image_token", None) or ""
         if token not in alone:
-            token = ""  # the template writes another one, which the processor replaces (Gemma 3)
+            token = ""  # the template writes another token, which the processor replaces (Gemma 3)
         place = 0
         for turn in turns:
             begins = rendered.find(turn.text.strip(), place)
@@ -181,7 +181,7 @@ class Chats:
         return text
 
     def _takes_system_message(self) -> bool:
-        """Return whether the template renders a system's message; some leave it out, some refuse it."""
+        """Return whether the template renders a system message; some omit it, some refuse it."""
         try:
             return self._system in self._rendered([self._message("system", self._system), self._message("user", "?")])
         except TemplateError:
@@ -190,7 +190,7 @@ class Chats:
     def _wants_plain_text(self) -> bool:
         """Return whether the template takes text as a message's content.
 
-        Such a template fails on a list, or writes it out as Python does, with quotes around the text.
+        Such a template fails on a list, or prints it like Python, with quotes around the text.
         """
         chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": _PROBE}]}]
         try:

@@ -25,11 +25,11 @@ def choose(lvlm: Lvlm, inputs: Any, choices: Sequence[str]) -> list[Answer]:
         choices: as the model would spell them.
 
     Returns:
-        Answers whose `choices` hold for each choice, in every view, `logprob` (of its tokens together) and
+        Answers whose `choices` contain for each choice, in every view, `logprob` (sum over its tokens) and
         `probability` (its share among the given ones).
 
     Raises:
-        SettingsError: there are fewer than two, or one has no tokens; or the method has no CF stream.
+        SettingsError: fewer than two choices, a choice without tokens, or a method without a CF stream.
     """
     require(lvlm.decoder, Ability.TRACES, "choosing among given answers")
     inputs = lvlm.to_device(inputs)

@@ -1,7 +1,7 @@
 """Decoding steps as one compiled graph: `load(..., compile=True)`.
 
-Transformers compiles the decoding step of a static cache, hooks included; the pass over the prompt stays as it is. What
-is left to do is to hand it the same cache again and again: a cache of another size would need a new graph.
+Transformers compiles the decoding step of a static cache, hooks included, but not the pass over the prompt. This file
+passes it the same cache each time: a cache of another size would need a new graph.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CACHE_ROWS = 256  # the rows of caches come in multiples of this, so that prompt
 
 
 class CompiledSteps:
-    """What `generate` needs so that its decoding steps are compiled.
+    """Arguments of `generate` for compiled decoding steps.
 
     Attributes:
-        config: how they are compiled.
+        config: how steps are compiled.
         cache: the cache of the latest request; None before the first.
 
     Args:
@@ -42,11 +42,11 @@ class CompiledSteps:
             raise SettingsError(f"compile needs device cpu or cuda, not {model.device.type}")
         quantizer = getattr(model, "hf_quantizer", None)
         if quantizer is not None and not quantizer.is_compileable:
-            raise SettingsError("compile does not go with this quantization: leave out one of them")
+            raise SettingsError("compile does not work with this quantization: leave out one of them")
         check_static_cache(model)
         self._model = model
-        # Inductor, with CUDA graphs where there is CUDA; not for sliding windows, whose rows transformers counts in
-        # Python: each count would be a CUDA graph of its own.
+        # Inductor, with CUDA graphs on CUDA; not for sliding windows, whose rows transformers counts in Python: each
+        # count would need its own CUDA graph.
         kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
         self.config = CompileConfig(mode="default") if "sliding_attention" in kinds else CompileConfig()
         compile_everywhere(self.config)
@@ -56,7 +56,7 @@ class CompiledSteps:
     def arguments(self, batch: int, prompt: int, new_tokens: int) -> dict[str, Any]:
         """Return arguments of `generate`: an empty cache with room for prompts and texts, and how to compile.
 
-        The cache is kept as long as the batch size stays, and may only grow: a long one serves short prompts, too.
+        The cache is kept while the batch size stays the same, and only grows: a long one also serves short prompts.
         """
         needed = prompt + new_tokens
         if self.cache is None or self._batch != batch or self._rows < needed or self.cache.new_tokens < new_tokens:
@@ -69,7 +69,7 @@ class CompiledSteps:
 
 @contextmanager
 def compiler_errors() -> Iterator[None]:
-    """Turn what the compiler raises inside the block into an error that says what to do.
+    """Turn compiler errors inside the block into an error with advice.
 
     Raises:
         SettingsError: the decoding step cannot be compiled on this machine, or for this model.

@@ -1,4 +1,4 @@
-"""What checkpoints of earlier years leave out of their processors' files, or call by a name that is gone."""
+"""Complete the processor files of older checkpoints: missing settings, and names that no longer exist."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from transformers import AutoConfig
 
 from sira_cli.errors import UnsupportedModelError
 
-# Image processors that transformers has renamed since: that of the first uploads of Qwen2.5-VL.
+# Image processors that transformers has renamed: that of the first uploads of Qwen2.5-VL.
 RENAMED = {"Qwen2_5_VLImageProcessor": "Qwen2VLImageProcessor"}
 SMALL = (".json", ".jinja", ".model", ".txt")  # endings of all files that a processor may need
-# Vision towers that put a token in front of those of the patches. It is counted, also where it is dropped again.
+# Vision towers that put a token before those of the patches. It is counted, even if it is dropped again.
 CLASS_TOKENS = {"clip_vision_model": 1}
 
 
 @contextmanager
 def todays_names(folder: Path) -> Iterator[Path]:
-    """Give a folder with the files of a checkpoint's processor in which no former name stands: mostly `folder`."""
+    """Yield a folder with the checkpoint's processor files, old names replaced; usually `folder` itself."""
     settings = read_settings(folder, "preprocessor_config.json")
     today = RENAMED.get(settings.get("image_processor_type", ""))
     if today is None:
@@ -39,12 +39,12 @@ def todays_names(folder: Path) -> Iterator[Path]:
 
 
 def complete_processor(processor: Any, folder: Path, *, trust_remote_code: bool) -> None:
-    """Set what the processor of the checkpoint in `folder` lacks and no picture can do without.
+    """Set missing processor settings of the checkpoint in `folder` that every picture needs.
 
-    LLaVA's processors count image tokens themselves. Until autumn 2024 they did not, and their files do not say how.
+    LLaVA's processors count image tokens themselves. Until autumn 2024 they did not, and their files lack the settings.
 
     Raises:
-        UnsupportedModelError: the rest of the checkpoint does not tell either.
+        UnsupportedModelError: the rest of the checkpoint also lacks them.
     """
     if hasattr(processor, "num_additional_image_tokens"):
         _complete_counting(processor, folder, trust_remote_code)
@@ -59,7 +59,7 @@ def complete_processor(processor: Any, folder: Path, *, trust_remote_code: bool)
 
 
 def read_settings(folder: Path, name: str) -> dict[str, Any]:
-    """Return what a JSON file of a checkpoint holds; nothing if it is not there."""
+    """Return the content of a checkpoint's JSON file; empty if the file does not exist."""
     path = folder / name
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return content
@@ -81,7 +81,7 @@ def _complete_counting(processor: Any, folder: Path, trust_remote_code: bool) ->
     for name in lacking:
         if known[name] is None:
             raise UnsupportedModelError(
-                f"{folder}: neither processor_config.json nor config.json says {name}, without which image tokens "
+                f"{folder}: neither processor_config.json nor config.json has {name}, without which image tokens "
                 "cannot be counted: add it to processor_config.json"
             )
         setattr(processor, name, known[name])

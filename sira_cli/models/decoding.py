@@ -38,7 +38,7 @@ from sira_cli.models.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
 
-BRANCH = "contrast_"  # begins the names of the inputs that a contrast stream of its own gets
+BRANCH = "contrast_"  # prefix of input names of a separate contrast stream
 
 
 class DecodingModel:
@@ -48,14 +48,14 @@ class DecodingModel:
         model, processor: the Hugging Face objects.
         preset: every setting in force.
         method, decoder: the method's name, and the method with its settings.
-        k, layers: K and L; K is 0 under a method that has none.
+        k, layers: K and L; K is 0 for a method without a fork.
         alpha: the method's contrast strength; 0 for one without.
         sira: the settings of the fork, with the model's image tokens.
         find_image: `[B, S]` input ids -> bool, P_img.
         vocabulary: the tokenizer, token by token.
-        parser: what tells reasoning from answers.
+        parser: separates reasoning from answers.
         ends: the tokens that end a text.
-        compiled: what compiles the decoding steps; None: they are not compiled.
+        compiled: compiles the decoding steps; None: they are not compiled.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class DecodingModel:
         image_tokens = preset.image_tokens.with_ids(processor.tokenizer)
         self.find_image = image_tokens.resolve(model.config).find
         self.sira = dataclasses.replace(preset.sira_config, image_tokens=image_tokens)
-        fork = Fork(model, self.sira)  # refuses a model that cannot be forked now, not at the first picture
+        fork = Fork(model, self.sira)  # refuses an unsupported model now, not at the first picture
         self.k, self.layers = fork.k if "k" in method.from_preset else 0, fork.layers
         self.alpha = method.contrast_strength(self.sira)
         method.check_model(model, self.sira)
@@ -90,8 +90,8 @@ class DecodingModel:
         self.vocabulary = Vocabulary(processor.tokenizer)
         self.parser = parser_of(processor, self.vocabulary, system=preset.prompts.system, think=preset.generation.think)
         self.ends = EndTokens.of(model, processor.tokenizer)
-        # Algorithm 1 picks from z_cd alone. So nothing else that a checkpoint's generation_config.json may hold takes
-        # part (Qwen2.5-VL has a repetition penalty).
+        # Algorithm 1 picks from z_cd alone, so other settings of a checkpoint's generation_config.json are ignored
+        # (Qwen2.5-VL has a repetition penalty).
         model.generation_config = GenerationConfig(
             eos_token_id=list(self.ends.ids) or None, pad_token_id=self.ends.padding
         )
@@ -103,28 +103,28 @@ class DecodingModel:
 
     @property
     def device(self) -> str:
-        """Where the weights are: `cpu`, `cuda:0`, or several."""
+        """Device of the weights: `cpu`, `cuda:0`, or several."""
         return ", ".join(map(str, devices_of(self.model)))
 
     @property
     def batches(self) -> bool:
-        """Whether several pictures can be decoded together, each text as if it were alone."""
+        """Whether several pictures can be decoded together, each text as if decoded alone."""
         able = Ability.BATCHES in self.decoder.abilities
         return able and (self.preset.generation.temperature == 0 or self.samples_rows)
 
     @property
     def samples_rows(self) -> bool:
-        """Whether each row of a batch is sampled by itself; with beams or a method's own search it is not."""
+        """Whether each row of a batch is sampled separately; not with beams or a method's own search."""
         return self.preset.generation.num_beams == 1 and Ability.BATCHES in self.decoder.abilities
 
     @property
     def _leaves_trail(self) -> bool:
-        """Whether the cache of `generate` says all that the method needs to go on, or another prompt of the picture."""
+        """Whether the cache of `generate` is enough to continue a text, or to run another prompt of the picture."""
         return self.decoder.rewinds and self.compiled is None and self.preset.generation.num_beams == 1
 
     @property
     def refills(self) -> bool:
-        """Whether the next picture can take the place of a text that has ended (`models/refilling.py`)."""
+        """Whether the next picture can take the place of an ended text (`models/refilling.py`)."""
         return refills(self.decoder, self.preset, self.model)
 
     def picture_seeds(self, image_hashes: Sequence[str]) -> list[int]:
@@ -138,15 +138,15 @@ class DecodingModel:
 
     @property
     def both_streams(self) -> SiraConfig:
-        """The settings under which both streams are looked at; for methods with `Ability.TRACES`."""
+        """The settings for observing both streams; for methods with `Ability.TRACES`."""
         return self.decoder.fork_config(self.sira)
 
     def check_prompt(self, prompt: Prompt) -> None:
-        """Check that a prompt can be asked.
+        """Check that a prompt is valid.
 
         Raises:
-            SettingsError: it holds the model's placeholder for a picture, is no text, or has turns for which the
-                checkpoint's chat format has no room.
+            SettingsError: the prompt contains the model's placeholder for a picture, is not text, or has turns that
+                do not fit the checkpoint's chat format.
         """
         for turn in turns_of(prompt):
             check_text("the prompt", turn.text)
@@ -159,13 +159,13 @@ class DecodingModel:
                 check_chat(self.processor, prompt, self.preset.prompts.system)
 
     def check_prompts(self, prompts: Iterable[tuple[str, str]]) -> None:
-        """Check that many prompts can be asked, before any picture is read.
+        """Check that many prompts are valid, before any picture is read.
 
         Args:
-            prompts: each with the name of the picture that it is about.
+            prompts: pairs of a prompt and its picture's name.
 
         Raises:
-            SettingsError: one holds the model's placeholder for a picture.
+            SettingsError: a prompt contains the model's placeholder for a picture.
         """
         for prompt, picture in prompts:
             try:
@@ -180,8 +180,8 @@ class DecodingModel:
 
         Args:
             images, prompts: as for `prepare`.
-            system: the system's message; empty: the preset's.
-            at_once: ask for an answer behind an empty thought, whatever the preset says of reasoning.
+            system: system message; empty: the preset's.
+            at_once: ask for an answer after an empty thought, regardless of the preset's `think`.
         """
         if self.preset.image.pad_to_square:
             images = [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
@@ -206,11 +206,11 @@ class DecodingModel:
     ) -> Any:
         """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU. Safe in another thread.
 
-        The inputs of a contrast stream that is a pass of its own are among them, under names that begin with `BRANCH`.
+        They include the inputs of a separate contrast stream, under names that begin with `BRANCH`.
 
         Args:
-            images, prompts: B of each; with a conversation, as many pictures as it has turns with one.
-            image_hashes: what tells each prompt's pictures apart, for methods that draw noise; None: their samples.
+            images, prompts: B of each; a conversation has one picture per turn with a picture.
+            image_hashes: identify each prompt's pictures, for methods that draw noise; None: computed from samples.
             at_once: as for `chat_inputs`.
         """
         if image_hashes is None and self.decoder.uses_seed:
@@ -244,23 +244,23 @@ class DecodingModel:
         start: Start | None = None,
         trail: Trail | None = None,
     ) -> torch.Tensor:
-        """Decode prepared inputs by the method and the settings in force; the global random state stays as it was.
+        """Decode prepared inputs with the method and the settings in force; the global random state is unchanged.
 
         Args:
-            inputs: what `prepare` makes of B pictures and prompts, on the model's device.
+            inputs: output of `prepare` for B pictures and prompts, on the model's device.
             on_text: called with pieces of text as they are decoded (B = 1, not with beams or a method's own search).
             on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
-                `on_text`. With `greedy` the CF stream is computed, too, and has no part in the choice.
+                `on_text`. With `greedy` the CF stream is also computed, but has no part in the choice.
             on_new: called with the B new tokens of a step, instead of `on_text` (not with beams or a method's own
                 search).
-            seeds: of each row, from `text_seeds`; None: those of rows without pictures and prompts.
+            seeds: seeds of the rows, from `text_seeds`; None: seeds for rows without pictures and prompts.
             task: `caption` or `ask`, which some methods treat differently.
-            start: how the texts begin, if not with nothing.
-            trail: takes what the method computes of the prompts and texts, where that can be used again.
+            start: the beginning of the texts; None: empty.
+            trail: receives the method's reusable computations for the prompts and texts.
 
         Raises:
-            SettingsError: `on_tokens` with beams (a step belongs to no single text), with compiled steps, or with a
-                method that has no CF stream; or the decoding step cannot be compiled on this machine.
+            SettingsError: `on_tokens` with beams (a step does not belong to a single text), with compiled steps, or
+                with a method without a CF stream; or the decoding step cannot be compiled on this machine.
 
         Returns:
             Ids of the new tokens `[B, N]`, with the end token, shorter answers padded.
@@ -286,7 +286,7 @@ class DecodingModel:
         if cache is not None:
             picking["past_key_values"] = cache
         with torch.random.fork_rng(cuda):
-            torch.manual_seed(seeds[0])  # for whatever does not sample row by row
+            torch.manual_seed(seeds[0])  # for sampling that is not row by row
             output = self.decode(
                 inputs,
                 (start.new_tokens or settings.max_new_tokens) - start.behind,
@@ -306,10 +306,10 @@ class DecodingModel:
 
         Args:
             inputs: as for `generate`.
-            new_tokens: at most so many.
+            new_tokens: maximum number of new tokens.
             task: as in `generate`.
-            room: new tokens that a static cache has room for, if more: another room would be another compiled graph.
-            **arguments: of `Method.generate`.
+            room: new tokens that a static cache has room for, if more: another size would need another compiled graph.
+            **arguments: arguments of `Method.generate`.
 
         Returns:
             Ids `[B, S + N]`, prompts included.
@@ -326,7 +326,7 @@ class DecodingModel:
             return decoder.generate(self.model, own, self.sira, branch, **arguments)
 
     def _picking(self, seeds: Sequence[int], attention_mask: torch.Tensor, start: Start) -> dict[str, Any]:
-        """Return the arguments of `generate` that say how a token is picked from the method's logits."""
+        """Return the arguments of `generate` that define how a token is picked from the method's logits."""
         settings = self.preset.generation
         processors = self.processors(seeds, attention_mask, start)
         how: dict[str, Any] = {"do_sample": False}
@@ -342,12 +342,12 @@ class DecodingModel:
     def processors(
         self, seeds: Sequence[int], attention_mask: torch.Tensor, start: Start | None = None
     ) -> LogitsProcessorList:
-        """Return what the settings in force do to a method's logits before the largest one is picked; often nothing.
+        """Return the processors of a method's logits for the settings in force; often none.
 
         Args:
-            seeds: of each row.
+            seeds: seeds of the rows.
             attention_mask: `[B, S]` of the prompts, left-padded.
-            start: how the texts begin; None: with nothing.
+            start: the beginning of the texts; None: empty.
         """
         settings, start = self.preset.generation, start or Start.at_nothing(len(seeds))
         processors = processors_of(settings, attention_mask)
@@ -357,16 +357,16 @@ class DecodingModel:
         return processors
 
     def _check_watching(self) -> None:
-        """Check that both streams can be looked at step by step."""
+        """Check that both streams can be observed step by step."""
         require(self.decoder, Ability.TRACES, "looking at both streams")
         if self.compiled is not None:
             check_compile(self.decoder, self.preset.generation.num_beams, "a trace or a score of words")
         if self.preset.generation.num_beams > 1:
-            raise SettingsError("with several beams a step belongs to no single text: leave out `num_beams=`")
+            raise SettingsError("with several beams a step does not belong to one text: leave out `num_beams=`")
 
 
 def refills(method: Method, preset: Preset, model: Any) -> bool:
-    """Return whether texts of a method under these settings can take one another's places in a model's batch."""
+    """Return whether a model's slots can be refilled under this method and these settings."""
     settings = preset.generation
     able = Ability.REFILLED_SLOTS in method.abilities and movable_rows(find_backbone(model).mixers)
     return able and settings.num_beams == 1 and settings.on_loop != "retry"

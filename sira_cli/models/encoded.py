@@ -1,11 +1,11 @@
-"""The image features of the pictures that were encoded last, for the next question about the same picture.
+"""The image features of the latest pictures, for the next question about the same picture.
 
     question 1   pixels -> image encoder -> features -> decoder
     question 2   the same pixels         -> features -> decoder
 
-Two pictures are the same if every number that the encoder gets is. So a picture that a method changes is another one.
-Of the families it is known which part of what an encoder gets is one picture; of other types that equal the reference,
-only pictures that are asked about one at a time are kept.
+Two pictures are the same if all numbers in the encoder's input are equal. So a picture changed by a method is another
+one. For the families it is known which part of the encoder's input is one picture; for other types that equal the
+reference, features are kept only if pictures are asked about one at a time.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from torch import Tensor
 
 from sira_cli.core.families import FAMILIES, TESTED
 
-MOST = 4  # pictures; some methods encode each of them twice, the second time changed
+MOST = 4  # pictures; some methods encode each of them a second time, changed
 
 
 class EncodedPictures:
-    """Image features by what the encoder was given. They stay where the model put them."""
+    """Image features by the encoder's input. They stay on the model's device."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin empty."""
         self._kept: OrderedDict[str, Any] = OrderedDict()
 
     @contextmanager
     def used_by(self, model: Any, pictures: int) -> Iterator[None]:
-        """Let `model` encode no picture inside this context whose features are here.
+        """Inside this context, `model` uses stored features instead of encoding a picture again.
 
-        Nothing is kept of types outside `TESTED`.
+        Nothing is kept for types outside `TESTED`.
 
         Args:
-            model: a Hugging Face LVLM. Its method that encodes pictures is covered for the time being.
-            pictures: how many a batch holds.
+            model: a Hugging Face LVLM. Its method that encodes pictures is replaced meanwhile.
+            pictures: number of pictures in a batch.
         """
         body = model.base_model
         kind = model.config.model_type
@@ -66,14 +66,14 @@ class EncodedPictures:
             del body.get_image_features
 
     def _whole(self, encode: Any, given: Mapping[str, Any], pictures: int) -> Any:
-        """Keep all that an encoder returns, for all that it gets."""
+        """Keep an encoder's whole output for its whole input."""
         plain = all(value is None or isinstance(value, Tensor | bool | int | float | str) for value in given.values())
         if pictures > 1 or not plain:
             return encode(**given)
         name = _digest(given)
         if name not in self._kept:
             self._keep(name, encode(**given))
-        return copy.deepcopy(self._get(name))  # a model may change what it gets
+        return copy.deepcopy(self._get(name))  # a model may change it
 
     def _features(self, encode: Any, given: Mapping[str, Any], pictures: int) -> Any:
         if not isinstance(given.get("pixel_values"), Tensor):
@@ -86,7 +86,7 @@ class EncodedPictures:
         if pictures == 1 or len(parts) < 2:
             return _joined([self._encoded(encode, whole, given)])
         if len(set(names)) == len(names) and not self._kept.keys() & set(names):
-            return encode(**given)  # all of them new: together they are encoded faster
+            return encode(**given)  # all are new: encoding them together is faster
         found: dict[str, Any] = {}
         for name, part in zip(names, parts, strict=True):
             found[name] = found.get(name) or self._encoded(encode, name, part)
@@ -108,7 +108,7 @@ class EncodedPictures:
 
 
 def _digest(given: Mapping[str, Any]) -> str:
-    """Return a hash over every number that an encoder gets."""
+    """Return a hash of all numbers of an encoder's input."""
     digest = hashlib.sha256()
     for name, value in sorted(given.items()):
         if isinstance(value, Tensor):
@@ -120,9 +120,9 @@ def _digest(given: Mapping[str, Any]) -> str:
 
 
 def _parts(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Part what an encoder gets into what it encodes by itself: pictures, or tiles of pictures; all of it at the least.
+    """Split an encoder's input into parts that it encodes separately: pictures, or tiles; at least one part.
 
-    Tensors have a row per picture, but for the patches of pictures of any size, which `image_grid_thw` counts.
+    Tensors have a row per picture, except patches of pictures of any size, which `image_grid_thw` counts.
     """
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     grid = tensors.get("image_grid_thw")
@@ -139,12 +139,12 @@ def _parts(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _joined(outputs: Sequence[Any]) -> Any:
-    """Return an encoder's outputs as one, and a new object: `generate` changes what it gets."""
+    """Join an encoder's outputs in a new object: `generate` changes it."""
     made: dict[str, Any] = {"pooler_output": _all([output.pooler_output for output in outputs])}
     if getattr(outputs[0], "deepstack_features", None) is not None:
         layers = zip(*(output.deepstack_features for output in outputs), strict=True)
         made["deepstack_features"] = [_all(layer) for layer in layers]
-    return type(outputs[0])(**made)  # a decoder reads nothing else of it
+    return type(outputs[0])(**made)  # a decoder reads nothing else
 
 
 def _all(features: Sequence[Any]) -> Any:

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class EndTokens:
-    """What a checkpoint says about the end of texts.
+    """A checkpoint's settings for the end of texts.
 
     Attributes:
-        ids: tokens that end a text; may be none.
-        padding: the token that fills up shorter texts; None if the checkpoint has none at all.
+        ids: tokens that end a text; may be empty.
+        padding: the token that pads shorter texts; None if the checkpoint has none.
     """
 
     ids: tuple[int, ...]
@@ -33,6 +33,6 @@ class EndTokens:
         return "stop" if tokens and tokens[-1] in self.ids else "length"
 
     def until_end(self, tokens: list[int]) -> list[int]:
-        """Cut off what pads a shorter text in a batch; the end token stays."""
+        """Cut off the padding of a shorter text in a batch; the end token stays."""
         ends = (index for index, token in enumerate(tokens) if token in self.ids)
         return tokens[: next(ends, len(tokens)) + 1]

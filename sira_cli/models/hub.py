@@ -1,5 +1,5 @@
-"""From a model id or folder to a folder with its files. The cache is asked first: without a network,
-look-ups that retry for half a minute would come before an answer that is known at once."""
+"""From a model id or folder to a folder with its files. The cache is checked first: without a network,
+look-ups retry for half a minute."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ TIMEOUT = 10.0  # seconds for the first answer of the hub
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's files on disk. `commit` is None for a folder of the user's."""
+    """A model's files on disk. `commit` is None for a user's folder."""
 
     folder: Path
     commit: str | None = None
 
     @functools.cached_property
     def revision(self) -> str:
-        """What pins the files: the commit, or a fingerprint of the folder, taken when first asked for."""
+        """The version of the files: the commit, or a fingerprint of the folder, taken on first use."""
         return self.commit or _fingerprint(self.folder)
 
 
 @dataclass(frozen=True)
 class Download:
-    """What is about to be fetched, for the user to know before it starts."""
+    """A download that is about to start, to show to the user."""
 
     model: str
     revision: str
@@ -73,20 +73,20 @@ def find_checkpoint(
     judge: Callable[[Path], object] = lambda folder: None,
     on_download: Callable[[Download], None] | None = None,
 ) -> Checkpoint:
-    """Find the files of `model`: a folder, a hub id in the cache, or one that is fetched from the hub.
+    """Find the files of `model`: in a folder, in the cache, or on the hub, from where they are fetched.
 
     Args:
         model: folder or hub id.
         revision: branch, tag or commit on the hub.
-        offline: never ask the hub.
-        code: fetch Python files too (for `trust_remote_code`).
-        expected_gb: size to name where the hub cannot be asked.
-        judge: given a folder with config.json before anything else is fetched; raises what is to be raised.
-        on_download: told what will be fetched before anything is.
+        offline: never contact the hub.
+        code: also fetch Python files (for `trust_remote_code`).
+        expected_gb: size for messages if the hub cannot be reached.
+        judge: called with a folder with config.json before anything else is fetched; may raise.
+        on_download: called before each download.
 
     Raises:
-        ModelNotFoundError: not on this machine, and it cannot be fetched.
-        UnsupportedModelError: it is in a form that is not for `sira`, such as an adapter.
+        ModelNotFoundError: the model is not on this machine, and cannot be fetched.
+        UnsupportedModelError: its format is not supported, such as an adapter.
     """
     folder = _as_folder(model)
     if folder is not None:
@@ -112,13 +112,13 @@ def find_checkpoint(
         if on_download is not None:
             total = sum(file.size or 0 for file in wanted) / 1e9
             on_download(Download(model, revision, total, constants.HF_HUB_CACHE))
-        # By the name that was asked for: only then is it known in the cache the next time.
+        # By the requested name: only then is it found in the cache the next time.
         fetched = Path(snapshot_download(model, revision=revision, **patterns))
     return Checkpoint(fetched, fetched.name)
 
 
 def find_config(model: str, revision: str = "main", *, offline: bool = False) -> Path:
-    """Return a folder that holds at least the model's config.json.
+    """Return a folder with at least the model's config.json.
 
     Raises:
         ModelNotFoundError: as `find_checkpoint`.
@@ -138,15 +138,15 @@ def find_config(model: str, revision: str = "main", *, offline: bool = False) ->
 def find_described(
     model: str, revision: str = "main", *, offline: bool = False, judge: Callable[[Path], object]
 ) -> Path:
-    """Return a folder that holds all of a model but perhaps its weights, which are not fetched.
+    """Return a folder with all files of a model; weights may be missing, and are not fetched.
 
     Args:
         model, revision, offline: as for `find_checkpoint`.
-        judge: given a folder with config.json before anything else is fetched; raises what is to be raised.
+        judge: called with a folder with config.json before anything else is fetched; may raise.
 
     Raises:
         ModelNotFoundError: as `find_checkpoint`.
-        UnsupportedModelError: it has no tokenizer, or nothing that processes pictures.
+        UnsupportedModelError: the model has no tokenizer or no image processor.
     """
     folder = find_config(model, revision, offline=offline)
     if _as_folder(model) is None and _lacking_part(folder) is not None:
@@ -159,7 +159,7 @@ def find_described(
             folder = Path(snapshot_download(model, revision=revision, **patterns))
     lacking = _lacking_part(folder)
     if lacking is not None:
-        raise UnsupportedModelError(f"{model}: {lacking}: a picture cannot be put before the model")
+        raise UnsupportedModelError(f"{model}: {lacking}: the model cannot be given a picture")
     return folder
 
 
@@ -190,7 +190,7 @@ def _check_listed(model: str, revision: str, info: ModelInfo) -> None:
 
 
 def _read_json(path: str | Path) -> Any:
-    """Return what a JSON file holds; None if it is damaged, which others will say."""
+    """Return the content of a JSON file; None if it is damaged, which is reported elsewhere."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
@@ -199,7 +199,7 @@ def _read_json(path: str | Path) -> Any:
 
 @contextlib.contextmanager
 def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator[None]:
-    """Turn every failure of the hub into one line with a way out."""
+    """Turn every failure of the hub into one line with advice."""
     ways_out = (
         f"Either fetch it where there is a network (`hf download {model}`) and pass its folder with `model=`, "
         "or use `preset=` demo, which needs no download."
@@ -227,7 +227,7 @@ def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator
 
 
 def what_is_lacking(folder: Path) -> str | None:
-    """Return what a checkpoint folder lacks; None: nothing."""
+    """Return the missing part of a checkpoint folder; None: it is complete."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
@@ -243,7 +243,7 @@ def what_is_lacking(folder: Path) -> str | None:
 
 
 def _lacking_part(folder: Path) -> str | None:
-    """Return which part besides the weights a checkpoint folder lacks; None: nothing."""
+    """Return the missing part of a checkpoint folder, besides weights; None: it is complete."""
     for part, names in PARTS.items():
         if not any((folder / name).is_file() for name in names):
             return f"no {part} ({' or '.join(names)})"
@@ -251,8 +251,8 @@ def _lacking_part(folder: Path) -> str | None:
 
 
 def _fingerprint(folder: Path) -> str:
-    """A name for what a folder holds: names and sizes of its files, small ones whole, of weights 64 KiB in
-    every 8 MiB. New weights or settings change it, gigabytes need not be read."""
+    """Return a fingerprint of a folder: names and sizes of its files, small files whole, 64 KiB of every 8 MiB
+    of weights. New weights or settings change it, without reading gigabytes."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if any(path.match(pattern) for pattern in FILES + CODE)):
         size = path.stat().st_size

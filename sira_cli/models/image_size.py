@@ -1,4 +1,4 @@
-"""How large pictures are when a model sees them: a preset's limits, put on the checkpoint's own processor."""
+"""The size of pictures for a model: a preset's limits, set on the checkpoint's own processor."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def limit_size(processor: Any, settings: ImageSettings) -> None:
-    """Put limits on a processor.
+    """Set limits on a processor.
 
     Raises:
-        SettingsError: its image processor has no such limit, or one that cannot be as low.
+        SettingsError: its image processor has no such limit, or does not allow such a low one.
     """
     if settings.max_pixels is not None or settings.min_pixels is not None:
         _limit_pixels(processor.image_processor, settings.min_pixels, settings.max_pixels)
@@ -35,14 +35,14 @@ def limit_size(processor: Any, settings: ImageSettings) -> None:
 
 
 def pad_to_square(shown: Shown, mean: Sequence[float]) -> list[Image.Image]:
-    """Return pictures with bars of one colour at their short sides, as LLaVA-1.5's authors show them.
+    """Pad pictures to squares with bars of one colour, as LLaVA-1.5's authors do.
 
     Args:
         shown: RGB pictures.
-        mean: of the image processor, from 0 to 1 per channel: the bars are 0 in its pixels.
+        mean: the image processor's mean, 0 to 1 per channel: the bars become 0 in its pixels.
 
     Raises:
-        HugePictureError: a square would have more pixels than a picture may have.
+        HugePictureError: a square would have more pixels than the limit.
     """
     colour = tuple(int(255 * channel) for channel in mean)
     return [_squared(picture, colour) for picture in pictures_of(shown)]
@@ -75,7 +75,7 @@ def _limit_pixels(images: Any, least: int | None, most: int | None) -> None:
     if size["shortest_edge"] > size["longest_edge"]:
         raise SettingsError(
             f"image.min_pixels: {size['shortest_edge']} is more than the {size['longest_edge']} that "
-            f"{type(images).__name__} shrinks pictures to: give max_pixels as well"
+            f"{type(images).__name__} shrinks pictures to: also give max_pixels"
         )
     images.size = size
 
@@ -106,6 +106,6 @@ def _check_least(name: str, given: int, least: int, unit: str) -> None:
 
 
 def _set(processor: Any, option: str, value: Any) -> None:
-    """Set an option of an image processor, and where the processor around it has a default that would win, that."""
+    """Set an option of an image processor, and the enclosing processor's default if it would override it."""
     setattr(processor.image_processor, option, value)
     processor.images_kwargs = {**(getattr(processor, "images_kwargs", None) or {}), option: value}

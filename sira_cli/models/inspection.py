@@ -1,4 +1,4 @@
-"""What can be known of a model from its config.json alone, without its weights."""
+"""Facts about a model from its config.json alone, without its weights."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class ModelFacts:
 
 
 def inspect_model(model: str, revision: str = "main", *, offline: bool = False) -> ModelFacts:
-    """Build the model without weights and look.
+    """Build the model without weights, and return its facts.
 
     Raises:
-        ModelNotFoundError: its config.json is not here and cannot be fetched.
-        UnsupportedModelError: SIRA cannot follow it exactly.
+        ModelNotFoundError: its config.json is not on this machine and cannot be fetched.
+        UnsupportedModelError: SIRA cannot follow the model exactly.
     """
     folder = find_config(model, revision, offline=offline)
     lvlm = _without_weights(folder)
@@ -47,22 +47,22 @@ def inspect_model(model: str, revision: str = "main", *, offline: bool = False) 
 
 
 def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = False) -> Any:
-    """Check that SIRA can follow a model, by its config.json: first as it stands there, then built without weights.
+    """Check that SIRA can follow a model, by its config.json: first the file itself, then the model without weights.
 
-    Where the code of the checkpoint itself makes the model, nothing is checked: it may need the weights.
+    If the checkpoint's own code makes the model, nothing is checked: it may need the weights.
 
     Args:
-        folder: holds at least config.json.
+        folder: contains at least config.json.
         preset: with K, and the attention that the model is loaded with.
-        trust_remote_code: as the model is loaded.
+        trust_remote_code: as for loading the model.
 
     Returns:
-        The model without weights; None where it is not checked.
+        The model without weights; None if it is not checked.
 
     Raises:
-        UnsupportedModelError: SIRA cannot follow it exactly.
-        SettingsError: K does not fit it.
-        ModelNotFoundError: transformers has something against config.json.
+        UnsupportedModelError: SIRA cannot follow the model exactly.
+        SettingsError: K does not fit the model.
+        ModelNotFoundError: transformers refuses config.json.
     """
     if trust_remote_code and "auto_map" in _stated(folder):
         return None
@@ -72,10 +72,10 @@ def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = F
 
 
 def _stored_weights(lvlm: Any, folder: Path) -> int:
-    """Return how many weights the files hold. The output matrix is among them unless config.json ties it.
+    """Return the number of weights in the files. They include the output matrix unless config.json ties it.
 
-    The model itself cannot tell: where config.json is silent, transformers takes InternVL's for tied, and its files
-    hold a matrix of their own.
+    The model itself is not reliable: if config.json is silent, transformers treats InternVL's matrix as tied, but its
+    files contain it.
     """
     text = lvlm.config.get_text_config(decoder=True)
     tied = _stated(folder).get("tie_word_embeddings", getattr(text, "tie_word_embeddings", False))
@@ -88,14 +88,14 @@ def _stored_weights(lvlm: Any, folder: Path) -> int:
 
 
 def _stated(folder: Path) -> dict[str, Any]:
-    """Return what config.json says, without the defaults of transformers."""
+    """Return the content of config.json, without the defaults of transformers."""
     with reading(folder):
         stated: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         return stated
 
 
 def _without_weights(folder: Path, attention: str | None = None) -> Any:
-    """Return the model that config.json describes, on torch's meta device."""
+    """Return the model of config.json, on torch's meta device."""
     with reading(folder):
         config = read_config(folder)
         model_class: Any = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)]

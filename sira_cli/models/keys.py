@@ -15,12 +15,12 @@ from sira_cli.models.records import hash_of
 
 @dataclass(frozen=True)
 class Keys:
-    """What decides the texts of a run, beside the pictures and the prompts.
+    """Everything that decides the texts of a run, besides the pictures and the prompts.
 
     Attributes:
         method, preset: with the settings in force.
-        settings: what else decides, as JSON holds it.
-        draws: whether random numbers take part.
+        settings: other deciding settings, as JSON values.
+        draws: whether random numbers are used.
     """
 
     method: Method
@@ -34,7 +34,7 @@ class Keys:
 
         Args:
             preset, method: with the settings in force.
-            revision: what pins the model's files (`Checkpoint.revision`).
+            revision: `Checkpoint.revision` of the model's files.
             quantization: `4bit`, `8bit` or None.
 
         Raises:
@@ -47,11 +47,11 @@ class Keys:
     def key(
         self, task: str, file_name: str, image_sha256: str, prompt: str, verify: Mapping[str, Any] | None = None
     ) -> str:
-        """Return a hash over everything that decides a picture's text.
+        """Return a hash of everything that decides a picture's text.
 
         Args:
-            task, file_name, image_sha256, prompt: of the record.
-            verify: how a second look was done (`Verify.settings`); it decides where it rewrites texts.
+            task, file_name, image_sha256, prompt: fields of the record.
+            verify: settings of the second look (`Verify.settings`); part of the key if it rewrites texts.
         """
         more: dict[str, Any] = {"draws": "per picture and prompt"} if self.draws else {}
         if verify is not None and verify["mode"] == "rewrite":
@@ -61,5 +61,5 @@ class Keys:
 
     @functools.cached_property
     def _decisive(self) -> dict[str, dict[str, Any]]:
-        """What decides texts of each task."""
+        """The deciding settings by task."""
         return {task: self.method.decisive(self.preset.decisive(), task) for task in ("caption", "ask", "check")}

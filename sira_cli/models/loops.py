@@ -1,4 +1,4 @@
-"""The loop guard: a text that repeats itself again and again is ended."""
+"""The loop guard: ends texts that repeat themselves again and again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from transformers import StoppingCriteria
 
 from sira_cli.models.texts import sentence_ends
 
-# A text loops if a piece comes COPIES times in a row, and the copies have TOKENS tokens together. Of 10,000 captions of
-# the bundled model, which all ended by themselves, some say a sentence three times, and one says a word 22 times.
+# A text loops if a piece comes COPIES times in a row, and the copies have TOKENS tokens together. Among 10,000 captions
+# of the bundled model, which all ended by themselves, some repeat a sentence three times, and one a word 22 times.
 COPIES = 4
 TOKENS = 32
 LONGEST = 128  # tokens of a piece
@@ -22,7 +22,7 @@ RETRIED = f"repeated itself: decoded again with no_repeat_ngram_size {RETRY_NGRA
 
 @dataclass(frozen=True)
 class Loop:
-    """Where a text loops.
+    """The place of a loop in a text.
 
     Attributes:
         first: tokens up to the end of the first copy.
@@ -34,15 +34,15 @@ class Loop:
 
 
 class LoopFinder:
-    """Follows a text token by token, and finds a loop as soon as there are enough copies."""
+    """Follows a text token by token, and finds a loop as soon as it has enough copies."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
-        # For each length of a piece: how many of the latest tokens are equal to those one piece before.
+        # For each length of a piece: number of latest tokens that equal those one piece before.
         self._runs = [0] * (LONGEST + 1)
 
     def add(self, token: int) -> Loop | None:
-        """Take the next token; return the loop if there is one now."""
+        """Take the next token; return the loop that it completes, if any."""
         tokens, runs = self._tokens, self._runs
         found = None
         for length in range(1, min(LONGEST, len(tokens)) + 1):
@@ -67,24 +67,24 @@ def first_copy(text: str, beginning: str) -> str:
     """Return a looping text up to the end of the sentence in which its first copy ends.
 
     Args:
-        text: all of it.
-        beginning: up to the end of the first copy, which may be inside of a sentence.
+        text: the whole text.
+        beginning: the text up to the end of the first copy, which may be inside a sentence.
     """
     return text[: next((end for end in sentence_ends(text) if end >= len(beginning)), len(beginning))]
 
 
 class LoopGuard(StoppingCriteria):
-    """Ends those of B texts that loop; the others go on."""
+    """Ends looping texts of a batch of B; the others go on."""
 
     def __init__(self, before: Sequence[Sequence[int]]) -> None:
-        """Guard texts of which `generate` was given these tokens with the prompts."""
+        """Guard texts whose first tokens, `before`, `generate` got with the prompts."""
         self._finders = [LoopFinder() for _ in before]
         for finder, tokens in zip(self._finders, before, strict=True):
             for token in tokens:
                 finder.add(token)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.Tensor:
-        """Called by `generate` behind each token, `input_ids [B, S]`; return `[B]`, whether each text ends."""
+        """Called by `generate` after each token, `input_ids [B, S]`; return `[B]`, whether each text ends."""
         newest = input_ids[:, -1].tolist()
         ended = [finder.add(token) is not None for finder, token in zip(self._finders, newest, strict=True)]
         return torch.tensor(ended, device=input_ids.device)

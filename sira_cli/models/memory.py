@@ -1,7 +1,7 @@
-"""How many pictures fit into memory together: caches as large as the model's shape makes them, all else as measured.
+"""How many pictures fit into memory together: caches computed from the model's shape, all else measured.
 
-one prefill of one picture, under the method   ->  the largest memory that it took, and the caches that it left
-these caches, with columns for all new tokens  ->  what a text holds when it is as long as it may become
+one prefill of one picture, under the method   ->  its peak memory, and its caches
+these caches, with columns for all new tokens  ->  memory of a text at its maximum length
 free memory                                    ->  the largest batch
 """
 
@@ -26,9 +26,9 @@ from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.peak import peak_memory
 from sira_cli.models.placement import devices_of
 
-LOGITS = 6  # float32 numbers per word of the vocabulary and text: both streams', their contrast, what picks from it
-# Of the memory that is free. A GPU whose memory ends raises an error, and the batch is halved; a process on a CPU is
-# killed, and other programs use the same memory.
+LOGITS = 6  # float32 numbers per vocabulary entry and text: both streams', their contrast, the picking of a token
+# Shares of free memory. A full GPU raises an error, and the batch is halved; a process on a CPU is killed, and other
+# programs use the same memory.
 SHARES = {"cuda": 0.9}
 SHARE = 0.5
 # A larger batch is hardly faster, and many pictures would be read ahead for it.
@@ -42,12 +42,12 @@ class StreamLayer:
 
     Attributes:
         column_bytes: bytes per column.
-        columns: how many there are behind the prompt.
-        window: how many the model's own layer sees; 0: all of them.
-        slides: whether columns that the window has left are dropped.
-        room: columns that are allocated and not in use, at most.
+        columns: number of columns after the prompt.
+        window: columns that the model's own layer sees; 0: all.
+        slides: whether columns outside the window are dropped.
+        room: maximum number of allocated but unused columns.
         fork: whether it is the CF stream of a fork.
-        state: whether it is a recurrent layer's, one column that each token replaces.
+        state: whether it is a recurrent layer's state: one column, replaced by each token.
     """
 
     column_bytes: int
@@ -59,14 +59,14 @@ class StreamLayer:
     state: bool = False
 
     def growing(self, new_tokens: int) -> int:
-        """Return the most bytes of a cache that `generate` lets grow by so many tokens."""
+        """Return the maximum bytes of a cache that grows by `new_tokens` tokens in `generate`."""
         if self.state:
             return self.column_bytes
         columns = self.columns + new_tokens
         return self.column_bytes * (min(columns, self.window) if self.slides else columns + self.room)
 
     def refilled(self, prompt: int, new_tokens: int) -> int:
-        """Return the most bytes where slots are refilled (`core/refill.py`): no window slides there, and all have room.
+        """Return the maximum bytes with refilled slots (`core/refill.py`): no window slides, and all have room.
 
         Args:
             prompt: tokens of the prompt.
@@ -86,7 +86,7 @@ class StreamLayer:
 
 
 def windows(cache: DynamicCache) -> list[int]:
-    """Return the sliding window of each layer of an empty cache; 0: it has none."""
+    """Return the sliding window of each layer of an empty cache; 0: no window."""
     return [int(getattr(layer, "sliding_window", 0) or 0) for layer in cache.layers]
 
 
@@ -95,13 +95,13 @@ def stream_layers(cache: DynamicCache, windows: Sequence[int]) -> list[StreamLay
 
     Args:
         cache: filled.
-        windows: of its layers, when it was empty; none: they have none.
+        windows: from `windows`, when the cache was empty; empty: no windows.
     """
     found = []
     layers: list[Any] = list(cache.layers)
     for layer, window in zip(layers, windows or [0] * len(layers), strict=True):
         if isinstance(layer, LateStateLayer):
-            layer = layer.states  # of both streams
+            layer = layer.states  # both streams'
         for stream, fork in ((layer, False), (getattr(layer, "cf", None), True)):
             if isinstance(stream, LinearAttentionLayer):
                 states = [*stream.conv_states.values(), *stream.recurrent_states.values()]
@@ -125,30 +125,30 @@ def stream_layers(cache: DynamicCache, windows: Sequence[int]) -> list[StreamLay
 
 @dataclass(frozen=True)
 class PictureMemory:
-    """What a picture takes in a batch, in bytes.
+    """Memory of a picture in a batch, in bytes.
 
     Attributes:
-        prefill: the most while its prompt runs: pixels, image features, activations, logits, and its caches by then.
-        text: its caches when its text is as long as it may become, and the logits of a step.
+        prefill: peak while its prompt runs: pixels, image features, activations, logits, and its caches so far.
+        text: its caches at the maximum length of its text, and the logits of a step.
     """
 
     prefill: int
     text: int
 
     def needed(self, batch_size: int, groups: int = 0) -> int:
-        """Return what a batch needs, in bytes.
+        """Return the memory of a batch, in bytes.
 
         Args:
-            batch_size: how many pictures.
-            groups: so many groups fill the batch, and prompts of one run beside the texts of the others; 0: all
-                prompts run together, and then all texts.
+            batch_size: number of pictures.
+            groups: number of groups that fill the batch; the prompts of one run while the others hold texts. 0: all
+                prompts run together, then all texts.
         """
         if groups:
             return batch_size * self.text + max(1, batch_size // groups) * self.prefill
         return batch_size * max(self.prefill, self.text)
 
     def largest_batch(self, free: int, most: int, groups: int = 0) -> int:
-        """Return how many pictures fit into so many bytes: at least 1, at most `most`."""
+        """Return how many pictures fit into `free` bytes: from 1 to `most`."""
         return max((size for size in range(1, most + 1) if self.needed(size, groups) <= free), default=1)
 
 
@@ -156,16 +156,16 @@ class PictureMemory:
 def measure_picture(
     lvlm: DecodingModel, inputs: Any, task: str = "caption", *, refilled: bool = False
 ) -> PictureMemory:
-    """Run the prompt of one picture, and return what the picture takes in a batch.
+    """Run the prompt of one picture, and return the picture's memory in a batch.
 
     Args:
         lvlm: the model under its method.
-        inputs: from its `prepare`, of one picture and prompt; of the largest of a run, to be safe.
+        inputs: from its `prepare`, for one picture and prompt; to be safe, the largest picture of a run.
         task: `caption` or `ask`.
         refilled: whether slots are refilled.
 
     Raises:
-        torch.OutOfMemoryError: memory does not suffice for one picture.
+        torch.OutOfMemoryError: memory is too small for one picture.
     """
     model, settings = lvlm.model, lvlm.preset.generation
     text_config = model.config.get_text_config(decoder=True)
@@ -173,7 +173,7 @@ def measure_picture(
     own_windows = windows(cache)
     decodings: list[Any] = []
     plain = copy.copy(lvlm)
-    plain.compiled = None  # only steps are
+    plain.compiled = None  # only steps are compiled
     with peak_memory(*devices_of(model)) as peak:
         plain.decode(
             plain.to_device(inputs),
@@ -200,9 +200,9 @@ def measure_picture(
 
 
 def free_memory(*devices: torch.device) -> int:
-    """Return the bytes that a batch may take: a share of what nobody uses, on the device where that is least.
+    """Return the bytes that a batch may take: a share of the free memory of the device with the least.
 
-    Of several devices each takes a part of what a batch needs only, so this errs on the side of small batches.
+    With several devices each holds only a part of a batch, so this errs on the side of small batches.
     """
     return min(map(_free, devices))
 
@@ -217,5 +217,5 @@ def _free(device: torch.device) -> int:
 
 
 def most_pictures(device: torch.device) -> int:
-    """Return how many pictures are decoded together at most, however large the memory."""
+    """Return the maximum batch size, for any amount of memory."""
     return LIMITS.get(device.type, LIMIT)

@@ -1,4 +1,4 @@
-"""The most memory that something took: on GPUs by torch's own count, elsewhere by the system's of the process."""
+"""Peak memory: on GPUs by torch's count, elsewhere by the system's count for the process."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 import psutil
 import torch
 
-TICK = 0.005  # seconds between two looks at the process's memory
+TICK = 0.005  # seconds between two readings of the process's memory
 
 
 @dataclass
 class Peak:
-    """The most memory that a block took beyond what was in use before, in bytes."""
+    """Peak memory of a block beyond the memory in use before, in bytes."""
 
     bytes: int = 0
 
 
 @contextlib.contextmanager
 def peak_memory(*devices: torch.device) -> Iterator[Peak]:
-    """Measure the most memory that the block takes: what torch allocates on GPUs, else what the process has."""
+    """Measure the block's peak memory: torch's allocations on GPUs, else the memory of the process."""
     peak = Peak()
     if devices[0].type == "cuda":
         for device in devices:
@@ -53,10 +53,10 @@ def peak_memory(*devices: torch.device) -> Iterator[Peak]:
 
 
 def restart_peak(devices: Sequence[torch.device]) -> int | None:
-    """Let `peak_since` count from here on. Return the bytes that torch has allocated so far, on GPUs.
+    """Restart the count of `peak_since`. Return the bytes that torch has allocated so far, on GPUs.
 
-    No thread looks at the memory in between, so that what is timed is not disturbed. On Linux the process's own peak
-    (`peak_of_process`) is forgotten.
+    No thread reads the memory in between, so timing is not disturbed. On Linux this also resets the process's own
+    peak (`peak_of_process`).
     """
     if devices[0].type == "cuda":
         return _restart_count(devices)
@@ -66,7 +66,7 @@ def restart_peak(devices: Sequence[torch.device]) -> int | None:
 
 
 def peak_since(devices: Sequence[torch.device]) -> int | None:
-    """Return the peak since `restart_peak` in bytes: of what torch allocated on GPUs, of a process on Linux."""
+    """Return the peak since `restart_peak` in bytes: torch's allocations on GPUs, else the process on Linux."""
     if devices[0].type == "cuda":
         return _counted(devices)
     status = Path("/proc/self/status")
@@ -75,7 +75,7 @@ def peak_since(devices: Sequence[torch.device]) -> int | None:
 
 
 def peak_of_process() -> dict[str, int]:
-    """Return bytes: `host`, the most that this process had, and `cuda`, what torch had on its GPUs, if any."""
+    """Return peaks in bytes: `host`, of this process, and `cuda`, torch's on its GPUs, if any."""
     peak = {}
     try:
         import resource
@@ -90,7 +90,7 @@ def peak_of_process() -> dict[str, int]:
 
 
 def _restart_count(devices: Sequence[torch.device]) -> int:
-    """Let torch count from here on, and return the bytes that are allocated."""
+    """Restart torch's count, and return the allocated bytes."""
     for device in devices:
         torch.cuda.reset_peak_memory_stats(device)
     return sum(map(torch.cuda.memory_allocated, devices))

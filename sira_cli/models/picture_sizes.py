@@ -1,6 +1,6 @@
-"""How large an image processor makes a picture, known before it does.
+"""The size of a picture after an image processor, known in advance.
 
-Most processors resize to a size of their own, to tiles, or to a number of pixels. Those that resize by the shorter edge
+Most processors resize to a fixed size, to tiles, or to a number of pixels. Those that resize by the shorter edge
 keep the shape: 1 x 120,000 pixels become 336 x 40,320,000, of which the model sees 336 x 336.
 """
 
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-MOST = 2**24  # pixels of a picture that is resized by its shorter edge; as many as Qwen3-VL, which reads most, reads
-MOST_SQUARE = 2**27  # pixels of the square into which a picture is put as it is, to be resized then
+MOST = 2**24  # pixels of a picture resized by its shorter edge; Qwen3-VL's limit, the largest of all
+MOST_SQUARE = 2**27  # pixels of the square into which a picture is put before it is resized
 
 
 def check_picture_size(image_processor: Any, width: int, height: int) -> None:
-    """Check that an image processor makes no giant of a picture.
+    """Check that an image processor does not make a picture too large.
 
     Raises:
-        ValueError: it does; the message has the picture's size, the one that it would get, and the limit.
+        ValueError: the picture would be too large; the message has its size, the new size and the limit.
     """
     for (new_width, new_height), most in _sizes(image_processor, width, height):
         if new_width * new_height > most:
@@ -27,13 +27,13 @@ def check_picture_size(image_processor: Any, width: int, height: int) -> None:
 
 
 def _sizes(image_processor: Any, width: int, height: int) -> list[tuple[tuple[int, int], int]]:
-    """Return the sizes on the way of a picture to the model that depend on its shape, each with its limit."""
+    """Return a picture's sizes during processing that depend on its shape, each with its limit."""
     found = []
     if type(image_processor).__name__.startswith("LlavaImageProcessor") and image_processor.do_pad:
         width = height = max(width, height)
         found.append(((width, height), MOST_SQUARE))
     size = {name for name, value in dict(getattr(image_processor, "size", None) or {}).items() if value}
-    tiled = hasattr(image_processor, "image_grid_pinpoints")  # LLaVA-NeXT resizes squares only by their edge
+    tiled = hasattr(image_processor, "image_grid_pinpoints")  # LLaVA-NeXT resizes only squares by their edge
     if size == {"shortest_edge"} and not tiled and image_processor.do_resize:
         short = image_processor.size["shortest_edge"]
         long = short * max(width, height) // min(width, height)

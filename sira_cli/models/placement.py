@@ -1,4 +1,4 @@
-"""Where a model is put: on one device, or with `auto` on several GPUs if one is too small for it."""
+"""The placement of a model: on one device, or with `auto` on several GPUs if one is too small."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import nn
 from sira_cli.core.families import text_stack
 from sira_cli.errors import SettingsError
 
-SHARE = 0.8  # of the free memory of GPUs may be weights; caches and activations need the rest
-BYTES = {"4bit": 0.5, "8bit": 1.0}  # of a weight of the decoder layers
+SHARE = 0.8  # of a GPU's free memory is for weights; caches and activations need the rest
+BYTES = {"4bit": 0.5, "8bit": 1.0}  # bytes per weight of the decoder layers
 
 
 def devices_of(model: Any) -> list[torch.device]:
-    """Return the devices on which a model's weights are, that of its inputs first."""
+    """Return the devices of a model's weights; that of its inputs comes first."""
     return sorted({weight.device for weight in model.parameters()}, key=lambda each: (each != model.device, str(each)))
 
 
 def pick_device(name: str) -> str:
-    """Return the device that `auto`, or a name of torch's, stands for.
+    """Return the device for `auto` or a torch name.
 
     Raises:
-        SettingsError: there is no such device here.
+        SettingsError: this machine has no such device.
     """
     if name == "auto":
         if torch.cuda.is_available():
@@ -37,24 +37,24 @@ def pick_device(name: str) -> str:
     if device.type not in ("cpu", "cuda", "mps"):
         raise SettingsError(f"device {name} is not supported; expected auto, cpu, cuda, cuda:1 or mps")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingsError(f"device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices")
+        raise SettingsError(f"device {name} does not exist: torch sees {torch.cuda.device_count()} CUDA devices")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise SettingsError("device mps is not there: it needs a Mac with Apple silicon")
+        raise SettingsError("device mps does not exist: it needs a Mac with Apple silicon")
     return name if name != "cuda" else "cuda:0"
 
 
 def place(device: str, model: Any, dtype: torch.dtype | None, quantization: str | None) -> dict[str, Any]:
-    """Return the options of `from_pretrained` that put a model where it is to be.
+    """Return the options of `from_pretrained` that place a model.
 
     Args:
-        device: as the user names it.
-        model: the model without weights; None if it cannot be built without them. Such a model goes to one device, and
-            so does one whose checkpoint is quantized: its size in memory is not known.
-        dtype: the precision that it is loaded in; None: its own.
+        device: the user's name of the device.
+        model: the model without weights; None if it cannot be built without them. Such a model goes to one device,
+            like one with a quantized checkpoint: its size in memory is not known.
+        dtype: the precision for loading; None: the model's own.
         quantization: `4bit`, `8bit` or None.
 
     Raises:
-        SettingsError: there is no such device, or all GPUs together are too small.
+        SettingsError: the device does not exist, or all GPUs together are too small.
     """
     one = pick_device(device)
     unknown = model is None or getattr(model.config, "quantization_config", None) is not None
@@ -65,17 +65,17 @@ def place(device: str, model: Any, dtype: torch.dtype | None, quantization: str 
 
 
 def share_out(needed: int, free: Sequence[int]) -> dict[str, Any]:
-    """Return the options of `from_pretrained` for a model of `needed` bytes on GPUs with so many bytes free.
+    """Return the options of `from_pretrained` for a model of `needed` bytes on GPUs with `free` bytes.
 
     Raises:
-        SettingsError: it fits on all of them together neither.
+        SettingsError: the model does not fit on all GPUs together.
     """
     if needed <= SHARE * free[0]:
         return {"device_map": "cuda:0"}
     if needed > SHARE * sum(free):
         raise SettingsError(
-            f"the weights take {needed / 1e9:.1f} GB, and of the {sum(free) / 1e9:.1f} GB that are free on "
-            f"{len(free)} GPUs they may take {SHARE:.0%}: give `quantization=` 4bit, or take a smaller model"
+            f"the weights take {needed / 1e9:.1f} GB, more than {SHARE:.0%} of the {sum(free) / 1e9:.1f} GB that are "
+            f"free on {len(free)} GPUs: give `quantization=` 4bit, or use a smaller model"
         )
     return {"device_map": "auto", "max_memory": dict(enumerate(free))}  # the CPU is not among them
 

@@ -1,4 +1,4 @@
-"""What the precision `auto` means on a processor: the checkpoint's own, where the processor computes in it."""
+"""The precision `auto` on a processor: the checkpoint's own, if the processor computes in it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _log = logging.getLogger(__name__)
 def computes_in(dtype: torch.dtype) -> bool:
     """Return whether this processor has arithmetic for a 16-bit type. Without it every number is converted first.
 
-    Where torch cannot tell, as without oneDNN, the answer is yes.
+    If torch cannot determine it, as without oneDNN, the answer is yes.
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call] # not annotated upstream
         return True
     if dtype == torch.bfloat16:
-        if platform.machine().lower() in ("x86_64", "amd64"):  # torch's answer counts those on which it only converts
+        if platform.machine().lower() in ("x86_64", "amd64"):  # torch's answer includes processors that only convert
             return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
 def on_processor(own: torch.dtype | None, folder: Path) -> torch.dtype | str:
-    """Return the precision that `auto` stands for where a model runs on the CPU.
+    """Return the precision of `auto` for a model on the CPU.
 
     Args:
         own: the checkpoint's precision.
-        folder: with the checkpoint's weights.
+        folder: folder of the checkpoint's weights.
 
     Returns:
-        float32, if the checkpoint has a 16-bit precision that the processor does not compute in, and memory suffices
-        for weights of twice the size; else `auto`, the checkpoint's.
+        float32, if the processor does not compute in the checkpoint's 16-bit precision, and memory suffices for
+        weights of twice the size; else `auto`, the checkpoint's.
     """
     if own not in (torch.bfloat16, torch.float16) or computes_in(own):
         return "auto"

@@ -1,4 +1,4 @@
-"""Presets in files: those that come along, and your own.
+"""Presets in files: the shipped ones, and your own.
 
 Errors name the file, the key and the nearest valid name.
 """
@@ -16,7 +16,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.files import from_home
 from sira_cli.models.preset import Preset, Prompts, nearest, validate
 
-# In the wheel the presets lie inside the package, in a checkout beside it.
+# In the wheel the presets are inside the package, in a checkout next to it.
 _PACKAGE = Path(__file__).parents[1]
 SHIPPED = next(folder for folder in (_PACKAGE / "shipped_presets", _PACKAGE.parent / "presets") if folder.is_dir())
 DEFAULT = "qwen2.5-vl-7b"
@@ -25,7 +25,7 @@ BUNDLED_FOLDER = _PACKAGE / "demo" / "model"
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a key that is given twice is an error; plain YAML would take the last."""
+    """YAML in which a duplicate key is an error; plain YAML would use the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Called by PyYAML for each mapping."""
@@ -41,8 +41,8 @@ class _UniqueKeys(yaml.SafeLoader):
 def for_model(model: str) -> Preset:
     """Return the preset of a model id or folder: K = L/2, alpha = 0.5, image tokens from its config.
 
-    The sizes of pictures, the system prompt and the settings of the second look are those of the shipped preset of the
-    same id (`shipped_for`), where there is one.
+    Picture sizes, the system prompt and the settings of the second look come from the shipped preset of the same id
+    (`shipped_for`), if it exists.
     """
     shipped = shipped_for(model)
     if shipped is None:
@@ -52,7 +52,7 @@ def for_model(model: str) -> Preset:
 
 
 def shipped_for(model: str) -> Preset | None:
-    """Return the shipped preset of a model id; of several, that with the shortest name: others are variants of it."""
+    """Return the shipped preset of a model id, or the one with the shortest name of several: others are variants."""
     for path in sorted(SHIPPED.glob("*.yaml"), key=lambda path: len(path.stem)):
         preset = read(path)
         if preset.model == model:
@@ -64,7 +64,7 @@ def read(path: Path) -> Preset:
     """Read the preset in a YAML file.
 
     Raises:
-        SettingsError: the file is no preset; the message names the key and the nearest valid name.
+        SettingsError: the file is not a preset; the message names the key and the nearest valid name.
     """
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # a SafeLoader
@@ -88,7 +88,7 @@ def find(name: str) -> Preset:
     """Return the preset of a name or path, looked up as a path, among the user's presets, among the shipped ones.
 
     Raises:
-        SettingsError: there is none; the message names the nearest.
+        SettingsError: the preset does not exist; the message names the nearest.
     """
     if name.endswith((".yaml", ".yml")) or os.sep in name:
         path = from_home(name)
@@ -105,10 +105,10 @@ def find(name: str) -> Preset:
 
 
 def resolve(source: str) -> Preset:
-    """Return the preset for what `load` was given: a preset's name or file, a checkpoint folder, or a hub model id.
+    """Return the preset for the `source` of `load`: a preset's name or file, a checkpoint folder, or a hub model id.
 
     Raises:
-        SettingsError: it is none of them.
+        SettingsError: `source` is none of these.
     """
     if source.endswith((".yaml", ".yml")) or source in available():
         return find(source)
@@ -128,16 +128,16 @@ def available() -> dict[str, Path]:
 
 
 def home() -> Path:
-    """Return the user's folder for presets: `$SIRA_HOME`, else the system's place for settings."""
+    """Return the user's folder for presets: `$SIRA_HOME`, else the system's folder for settings."""
     return Path(os.environ.get("SIRA_HOME") or user_config_path("sira"))
 
 
 def cache() -> Path:
-    """Return the folder for what `sira` makes itself and can make again."""
+    """Return the folder for files that `sira` makes and can make again."""
     return Path(os.environ["SIRA_HOME"]) / "cache" if os.environ.get("SIRA_HOME") else user_cache_path("sira")
 
 
 def to_yaml(preset: Preset) -> str:
-    """Return the preset as a file would say it, without the defaults."""
+    """Return the preset as a YAML file, without the defaults."""
     values = preset.model_dump(mode="json", exclude_defaults=True)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)

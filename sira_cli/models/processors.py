@@ -1,8 +1,7 @@
 """A checkpoint's processor (tokenizer, image processor, chat template), loaded from its own files.
 
-`sira` shows pictures, never videos. Several families' processors also want a video processor, which
-needs torchvision; they are loaded without it, so that one path serves machines with and without
-torchvision.
+`sira` uses pictures, never videos. Several families' processors also need a video processor, which needs
+torchvision; they are loaded without it, so that machines with and without torchvision share one path.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from sira_cli.pictures.names import one_line
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
 
-# Checkpoints that carry no chat template, and the prompt that their family was trained with.
+# Prompts from training, for families with checkpoints without a chat template.
 PROMPTS_WITHOUT_TEMPLATE = {
     "llava": "USER: <image>\n{prompt} ASSISTANT:",
     "paligemma": "<image>{prompt}",
@@ -39,16 +38,16 @@ PROMPTS_WITHOUT_TEMPLATE = {
 
 
 def load_processor(folder: Path, *, image: ImageSettings | None = None, trust_remote_code: bool = False) -> Any:
-    """Load the processor that the checkpoint in `folder` names, without its video part.
+    """Load the processor of the checkpoint in `folder`, without its video part.
 
     Args:
         folder: a checkpoint's files.
-        image: the preset's limits of the size of pictures.
+        image: the preset's limits on picture sizes.
         trust_remote_code: run the checkpoint's own Python code.
 
     Raises:
-        UnsupportedModelError: the checkpoint names no processor for pictures and text, or it lacks what every picture
-            needs.
+        UnsupportedModelError: the checkpoint names no processor for pictures and text, or the processor lacks a setting
+            that every picture needs.
         SettingsError: the processor has no such limit, or a narrower one.
     """
     if trust_remote_code:
@@ -74,22 +73,22 @@ def chat_inputs(
     think: bool = False,
     at_once: bool = False,
 ) -> Any:
-    """Turn prompts, each with its pictures, into the model's inputs, in the checkpoint's chat format.
+    """Convert prompts with their pictures to the model's inputs, in the checkpoint's chat format.
 
     Args:
         processor, model_type: the checkpoint's.
-        images, prompts: B of each; with a conversation, as many pictures as it has turns with one.
-        system: the system's message instead of the template's own; in front of the prompts where there is none.
-        think: ask for reasoning before the answer, where the chat format has a switch.
-        at_once: ask for an answer behind an empty thought, where the chat format has thoughts.
+        images, prompts: B of each; a conversation has one picture per turn with a picture.
+        system: system message instead of the template's own; put before the prompts if the format has none.
+        think: ask for reasoning before the answer, if the chat format has a switch.
+        at_once: ask for an answer after an empty thought, if the chat format has thoughts.
 
     Returns:
         A mapping of tensors for B rows, left-padded: `input_ids`, `attention_mask`, `pixel_values`, ...
 
     Raises:
-        UnsupportedModelError: the checkpoint has no chat template and its family no known prompt.
-        SettingsError: the chat format has no room for all turns of a prompt (`check_chat`).
-        ValueError: the image processor would make a giant of a picture, or refuses it.
+        UnsupportedModelError: the checkpoint has no chat template, and its family has no known prompt.
+        SettingsError: the chat format cannot hold all turns of a prompt (`check_chat`).
+        ValueError: the image processor would make a picture too large, or refuses it.
     """
     check_pictures(processor, images)
     template = template_of(processor)
@@ -119,10 +118,10 @@ def chat_inputs(
 
 
 def check_pictures(processor: Any, images: Sequence[Shown]) -> None:
-    """Check that the checkpoint's image processor makes no giant of a picture.
+    """Check that the checkpoint's image processor does not make a picture too large.
 
     Raises:
-        ValueError: it does.
+        ValueError: a picture would be too large.
     """
     for shown in images:
         for image in pictures_of(shown):
@@ -130,22 +129,22 @@ def check_pictures(processor: Any, images: Sequence[Shown]) -> None:
 
 
 def check_chat(processor: Any, conversation: Conversation, system: str) -> None:
-    """Check that the checkpoint's chat format has room for all turns of a conversation.
+    """Check that the checkpoint's chat format can hold all turns of a conversation.
 
     Raises:
-        SettingsError: it has not.
+        SettingsError: the format cannot.
     """
     template = template_of(processor)
     if template is None:
         raise SettingsError(
-            "the checkpoint has no chat template, so that there is no format for several turns: send one message of "
-            "the user with one picture"
+            "the checkpoint has no chat template, so it has no format for several turns: send one user message "
+            "with one picture"
         )
     Chats(processor, template, system).chat(conversation, ["picture"] * picture_count(conversation))
 
 
 def pixel_library(processor: Any) -> str:
-    """Return the library that makes a picture's pixels, with its version. Where torchvision is installed, it may be it.
+    """Return the library that makes a picture's pixels (torchvision, if installed and used), with its version.
 
     The two round differently: by up to 0.16, in units of the spread of pixels in training.
     """
@@ -155,13 +154,13 @@ def pixel_library(processor: Any) -> str:
 
 
 def refused(name: str, error: Exception) -> PictureError:
-    """Turn whatever an image processor raises about a picture into the picture's error."""
+    """Turn any error of an image processor into the picture's error."""
     reason = str(error).strip().splitlines() or [type(error).__name__]
     return PictureError(f"{one_line(name)}: the image processor refused it: {reason[0]}")
 
 
 def _processor_class(folder: Path) -> Any:
-    """Return the class that the files name, in AutoProcessor's order; else the one of the model type."""
+    """Return the class named in the files, in AutoProcessor's order; else that of the model type."""
     for file in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
         name = read_settings(folder, file).get("processor_class")
         if name is not None:
@@ -180,13 +179,13 @@ def _processor_class(folder: Path) -> Any:
 
 
 def _importable(named: Any) -> Any:
-    """Return `named`, or what it stands for where transformers puts a dummy because torchvision is missing.
+    """Return `named`, or the real class if transformers has a dummy because torchvision is missing.
 
-    PixtralProcessor's module takes one function, which is not needed here, from the image processor that
-    uses torchvision. The one that uses Pillow has the same function, and stands in during the import.
+    PixtralProcessor's module imports one function, not needed here, from the image processor that
+    uses torchvision. The one that uses Pillow has the same function, and replaces it during the import.
 
     Raises:
-        UnsupportedModelError: it really needs torchvision.
+        UnsupportedModelError: the class really needs torchvision.
     """
     if not getattr(named, "is_dummy", False):
         return named
@@ -203,7 +202,7 @@ def _importable(named: Any) -> Any:
 
 
 class _NoVideo(ProcessorMixin):
-    """Comes after a processor class in the order of bases: takes a video processor that is None out of its call."""
+    """Base after a processor class in the order of bases: removes a video processor that is None from its call."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(  # type: ignore[no-untyped-call] # not annotated upstream
@@ -215,7 +214,7 @@ _NONE = ("video_processor", None)
 
 
 def _without_video(base: Any) -> Any:
-    """Return a subclass of a processor class that asks for no video processor."""
+    """Return a subclass of a processor class without a video processor."""
     if "video_processor" not in inspect.signature(base.__init__).parameters:
         return base
 

@@ -1,7 +1,7 @@
-"""Weights in fewer bits, by bitsandbytes: those of the decoder layers, and no others.
+"""Weights in fewer bits, by bitsandbytes: only those of the decoder layers.
 
-What sees the picture (vision tower and projector) is small, and coarse numbers there cost the most; the output matrix
-stays as it is because its logits are contrasted.
+The vision tower and projector are small, and coarse numbers there cost the most; the output matrix is not quantized,
+because its logits are contrasted.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from transformers import BitsAndBytesConfig
 from sira_cli.core.families import text_stack
 from sira_cli.errors import SettingsError
 
-LEAST_SHARE = 0.5  # of the decoder layers' weights must be ones that bitsandbytes reaches, else it is of no use
+LEAST_SHARE = 0.5  # minimum share of the decoder layers' weights that bitsandbytes must reach to be useful
 
 
 def check_quantization(name: str | None) -> None:
-    """Check that there is such a quantization, and what it needs.
+    """Check the name of a quantization, and that bitsandbytes is installed.
 
     Raises:
-        SettingsError: another name than `4bit` and `8bit`, or bitsandbytes is not installed.
+        SettingsError: the name is not `4bit` or `8bit`, or bitsandbytes is not installed.
     """
     if name is None:
         return
@@ -34,20 +34,20 @@ def check_quantization(name: str | None) -> None:
 
 
 def quantization_config(name: str, model: Any) -> BitsAndBytesConfig:
-    """Return what a quantization means to transformers.
+    """Return the config of a quantization for transformers.
 
     Args:
         name: `4bit` (QLoRA's: normal floats, computed in bfloat16, their constants quantized again; Dettmers et al.
             2023, arXiv:2305.14314) or `8bit` (LLM.int8(); Dettmers et al. 2022, arXiv:2208.07339).
-        model: the model, perhaps without its weights; None: it cannot be built without them.
+        model: the model, possibly without its weights; None: it cannot be built without them.
 
     Raises:
-        SettingsError: its structure is not known, or most of it are experts, which bitsandbytes leaves as they are.
+        SettingsError: its structure is not known, or most weights are experts, which bitsandbytes does not quantize.
     """
     if model is None:
         raise SettingsError(
-            "quantization needs to know which layers are those of the language model, and the checkpoint's own code "
-            "makes this one: leave out `quantization=`"
+            "quantization needs the language model's layers, which are not known, because the checkpoint's own code "
+            "makes this model: leave out `quantization=`"
         )
     layers = text_stack(model).layers
     reached = sum(part.weight.numel() for part in layers.modules() if type(part) is nn.Linear)
@@ -55,7 +55,7 @@ def quantization_config(name: str, model: Any) -> BitsAndBytesConfig:
     if reached < LEAST_SHARE * weights:
         raise SettingsError(
             f"quantization reaches {reached / weights:.0%} of the weights of {type(model).__name__}: the others are "
-            "experts, which bitsandbytes leaves as they are. Leave out `quantization=`, or take a smaller model"
+            "experts, which bitsandbytes does not quantize. Leave out `quantization=`, or use a smaller model"
         )
     return BitsAndBytesConfig(
         load_in_4bit=name == "4bit",
@@ -68,7 +68,7 @@ def quantization_config(name: str, model: Any) -> BitsAndBytesConfig:
 
 
 def _beside_layers(module: nn.Module, layers: nn.Module, name: str = "") -> list[str]:
-    """Return the names of the largest parts with matrices that hold none of the decoder layers."""
+    """Return the names of the largest parts with matrices that contain no decoder layers."""
     if module is layers:
         return []
     if all(part is not layers for part in module.modules()):

@@ -1,4 +1,4 @@
-"""The frame of every call into transformers that reads a checkpoint: nobody is asked anything, errors are one line."""
+"""Context of every transformers call that reads a checkpoint: no questions to the user, errors in one line."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from transformers import dynamic_module_utils
 
 from sira_cli.errors import ModelNotFoundError, SiraError
 
-# What transformers raises for torn weights, damaged JSON, sizes that do not match, a missing package, ...
+# Errors of transformers for torn weights, damaged JSON, sizes that do not match, a missing package, ...
 LOAD_ERRORS = (
     *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ImportError),
     SafetensorError,
     StrictDataclassError,
 )
-_LOCK = threading.RLock()  # two loads at once would put each other's limit back
+_LOCK = threading.RLock()  # two simultaneous loads would reset each other's limit
 
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
     """Read a checkpoint inside the block.
 
-    Where a part of a checkpoint brings code of its own and transformers was not told whether to run it, it asks on
-    stdin, and takes a `y` for a yes. Parts of parts are loaded without being told. With no time to answer they fail.
+    If a part of a checkpoint has its own code, and the caller does not set whether to run it, transformers asks on
+    stdin. Nested parts are always loaded that way. A time limit of 0 for the answer makes them fail.
 
     Raises:
-        ModelNotFoundError: transformers has something against the files.
+        ModelNotFoundError: transformers refuses the files.
     """
     with _LOCK:
         seconds = dynamic_module_utils.TIME_OUT_REMOTE_CODE
@@ -40,7 +40,7 @@ def reading(folder: Path) -> Iterator[None]:
         except SiraError:
             raise
         except LOAD_ERRORS as error:
-            # What a config's own check says stands in its cause.
+            # The message of a config's own check is in the error's cause.
             said = error.__cause__ or error if isinstance(error, StrictDataclassError) else error
             reason = str(said).strip().splitlines() or [type(error).__name__]
             raise ModelNotFoundError(f"the model in {folder} cannot be loaded: {reason[0]}") from error

@@ -1,11 +1,11 @@
-"""A model's reasoning told apart from its answers, by the markers that its tokenizer or its chat template knows.
+"""A model's reasoning separated from its answers, by the markers of its tokenizer or chat template.
 
     <think>The cup is red.</think>A red cup.          both markers
     The cup is red.</think>A red cup.                 the prompt ends with the first one, or the model left it out
     <think>...</think>A red<think>...</think> cup.    several thoughts
 
-A marker that is a token is known by its id, any other by its text. In a text it counts anywhere if the chat template
-names it, else only at the beginning: a picture may show `<think>` to a model that has no thoughts.
+A marker that is a token is found by its id, any other by its text. In a text it counts anywhere if the chat template
+contains it, else only at the beginning: a picture may show `<think>` to a model without thoughts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sira_cli.models.vocabulary import Detokenizer, Vocabulary, Word
 
 @dataclass(frozen=True)
 class Markers:
-    """What stands around a thought.
+    """The markers around a thought.
 
     Attributes:
         opening, closing: the markers.
-        label: what the model writes first in each thought, and is no part of it.
+        label: text at the start of each thought that is not part of it.
     """
 
     opening: str
@@ -38,21 +38,21 @@ MARKERS = (
     Markers("<seed:think>", "</seed:think>"),  # Seed
     Markers("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
 )
-# What stands around an answer, and is no part of it: of GLM.
+# Markers around an answer (GLM), not part of it.
 FRAMES = ("<|begin_of_box|>", "<|end_of_box|>", "<answer>", "</answer>")
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A text apart from its thoughts.
+    """A text, separated from its thoughts.
 
     Attributes:
-        text, reasoning: without white space around them; several thoughts have an empty line between them.
+        text, reasoning: without surrounding white space; several thoughts are separated by empty lines.
         reasoning_tokens: number of tokens of the thoughts, markers included.
         inside: whether it ends inside a thought.
-        steps: which of the tokens are not inside a thought that has tokens around it.
-        cuts: parts of what these tokens read together that are no text, as start and end in characters.
-        retracted: how often a part that had been text turned out to be a thought.
+        steps: the tokens that are not inside a thought with marker tokens.
+        cuts: parts of the decoded tokens that are not text, as start and end in characters.
+        retracted: number of times that text turned out to be a thought.
     """
 
     text: str
@@ -65,21 +65,21 @@ class Parsed:
 
 
 def left_open(text: str) -> Markers | None:
-    """Return the markers of the thought that a text leaves open; None if it leaves none."""
+    """Return the markers of the thought that a text leaves open, or None."""
     last = max(MARKERS, key=lambda markers: text.rfind(markers.opening))
     return last if text.rfind(last.opening) > text.rfind(last.closing) else None
 
 
 class ReasoningParser:
-    """Tells the reasoning of one model, under one chat template, from its answers.
+    """Separates the reasoning of one model, under one chat template, from its answers.
 
     Attributes:
         vocabulary: the model's.
-        begins_in: the markers of the thought in which texts begin, because the prompt opens it; None: in none.
+        begins_in: the markers of the thought that the prompt opens, in which texts begin; None: no thought.
         opening, closing: markers that are tokens, by id.
         frames: ids of tokens around answers.
-        written: the markers whose closing one is no token; `named`: those of them that the chat template names.
-        framed: frames that the chat template names, and are no tokens.
+        written: markers whose closing one is not a token; `named`: those of them in the chat template.
+        framed: frames in the chat template that are not tokens.
     """
 
     def __init__(self, vocabulary: Vocabulary, template: str = "", tail: str = "", *, think: bool = False) -> None:
@@ -88,7 +88,7 @@ class ReasoningParser:
         Args:
             vocabulary: the model's.
             template: its chat template.
-            tail: what the template writes behind the last message of the user.
+            tail: the template's text after the last user message.
             think: whether the model is asked to reason.
         """
         self.vocabulary, self._think = vocabulary, think
@@ -102,22 +102,22 @@ class ReasoningParser:
 
     @property
     def expects(self) -> bool:
-        """Whether the model is known to reason, so that every record has a place for it."""
+        """Whether the model is known to reason, so that every record has a `reasoning` field."""
         return self._think or self.begins_in is not None
 
     def begin(self, *, at_once: bool = False) -> Parsing:
-        """Return a text that has no token yet; `at_once`: it answers at once, whatever the prompt of others opens."""
+        """Return an empty text; `at_once`: it begins with the answer, even if other prompts open a thought."""
         return Parsing(self, None if at_once else self.begins_in)
 
     def parse(self, tokens: Sequence[int], *, at_once: bool = False) -> Parsed:
-        """Return a text of these tokens apart from its thoughts; `at_once` as for `begin`."""
+        """Return the text of these tokens, separated from its thoughts; `at_once` as for `begin`."""
         parsing = self.begin(at_once=at_once)
         for token in tokens:
             parsing.add(token)
         return parsing.parsed()
 
     def words(self, tokens: Sequence[int], *, at_once: bool = False) -> list[Word]:
-        """Return the words of the text alone, otherwise as `Vocabulary.words`; `at_once` as for `begin`."""
+        """Return the words of the text without thoughts, as `Vocabulary.words`; `at_once` as for `begin`."""
         parsed = self.parse(tokens, at_once=at_once)
         return [
             replace(word, first=parsed.steps[word.first], last=parsed.steps[word.last - 1] + 1)
@@ -129,7 +129,7 @@ class Parsing:
     """One text and its thoughts, token by token.
 
     Attributes:
-        inside: whether the newest token is inside a thought that has tokens around it.
+        inside: whether the newest token is inside a thought with marker tokens.
     """
 
     def __init__(self, parser: ReasoningParser, begins_in: Markers | None) -> None:
@@ -137,14 +137,14 @@ class Parsing:
         self._parser, self._begins_in = parser, begins_in
         self.inside = begins_in is not None and begins_in not in parser.written
         self._count = self._retracted = 0
-        self._tokens: list[int] = []  # outside of thoughts
+        self._tokens: list[int] = []  # outside thoughts
         self._steps: list[int] = []
         self._thoughts: list[str] = []
-        self._newest, self._label = "", ""  # the thought that goes on, and what it may begin with
+        self._newest, self._label = "", ""  # the current thought, and its possible label
         self._detokenizer = Detokenizer(parser.vocabulary)
 
     def add(self, token: int) -> bool:
-        """Take the next token; return whether it is outside of thoughts that have tokens around them."""
+        """Take the next token; return whether it is outside thoughts with marker tokens."""
         parser, before = self._parser, len(self._tokens)
         if token in parser.opening:
             self.inside, self._label = True, parser.opening[token].label  # the prompt may have opened it already
@@ -159,7 +159,7 @@ class Parsing:
         return len(self._tokens) > before
 
     def parsed(self, *, final: bool = True) -> Parsed:
-        """Return what is known; unless `final`, without an end that may be a part of a marker or a character."""
+        """Return the text so far; unless `final`, without an end that may be part of a marker or a character."""
         vocabulary = self._parser.vocabulary
         plain = vocabulary.text(self._tokens)
         begins_in = self._begins_in if self._begins_in in self._parser.written else None
@@ -183,8 +183,7 @@ class Parsing:
     def _close(self) -> None:
         if self.inside:
             self._thoughts.append(self._thought(final=True))
-        else:  # it was a thought all the time
-            self._thoughts.append(self._parser.vocabulary.text(self._tokens))
+        else:  # it was a thought from the startself._thoughts.append(self._parser.vocabulary.text(self._tokens))
             self._retracted += bool(self._tokens)
             self._tokens, self._steps = [], []
         self.inside, self._newest, self._label = False, "", ""
@@ -198,7 +197,7 @@ class Parsing:
 
 
 class _Written:
-    """A text with markers that are written out, and what they take out of it."""
+    """A text with markers written out, and the parts that they remove."""
 
     def __init__(self, parser: ReasoningParser, text: str, begins_in: Markers | None, *, thought: bool) -> None:
         self.cuts: list[tuple[int, int]] = []
@@ -223,15 +222,15 @@ class _Written:
 
     @property
     def text(self) -> str:
-        """What is left."""
+        """The remaining text."""
         return self._before(len(self._whole))
 
     def count(self, spans: Sequence[tuple[int, int]]) -> int:
-        """Return how many tokens, which stand at these places, are taken out."""
+        """Return how many of the tokens at these places are removed."""
         return sum(any(start <= first and last <= end for start, end in self.cuts) for first, last in spans)
 
     def hold_back(self) -> None:
-        """Take out an end with which a marker may begin."""
+        """Remove an end that may be the beginning of a marker."""
         held = max((_overlap(self._whole, mark) for mark in (*self._marks(), *self._expected)), default=0)
         if self.inside:
             self.thoughts[-1] = self.thoughts[-1][: len(self.thoughts[-1]) - held]
@@ -239,7 +238,7 @@ class _Written:
             self.cuts.append((len(self._whole) - held, len(self._whole)))
 
     def _cut(self) -> None:
-        start, place = 0, 0  # where the current thought began, its marker included; up to where all is settled
+        start, place = 0, 0  # start of the current thought, marker included; end of the settled part
         while True:
             if self._inside is not None:
                 end = self._whole.find(self._inside.closing, place)
@@ -260,23 +259,23 @@ class _Written:
                 self._inside, start = opened, at
             elif mark in FRAMES:
                 self.cuts.append((at, place))
-            else:  # a closing one alone: it was a thought all the time
+            else:  # a closing marker alone: it was a thought from the start
                 self.thoughts.append(self._before(at))
                 self.cuts = [(0, place)]
                 self.retracted += 1
 
     def _before(self, place: int) -> str:
-        """Return what is left before a place behind all that is taken out."""
+        """Return the remaining text before a place after all removed parts."""
         ends = [0, *(end for _, end in self.cuts)]
         starts = [*(start for start, _ in self.cuts), place]
         return "".join(self._whole[end:start] for end, start in zip(ends, starts, strict=True))
 
     def _marks(self) -> list[str]:
-        """Return the markers that count; behind a thought also those around an answer."""
+        """Return the markers that count; after a thought also those around an answer."""
         frames = FRAMES if self._thought or self.thoughts else self._framed
         return [*(mark for each in self._markers for mark in (each.opening, each.closing)), *frames]
 
 
 def _overlap(text: str, marker: str) -> int:
-    """Return how many characters of a marker a text ends with, fewer than all."""
+    """Return the length of the marker's beginning that a text ends with, less than the whole marker."""
     return next((size for size in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:size])), 0)

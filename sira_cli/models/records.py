@@ -1,4 +1,4 @@
-"""What one picture gave: the record that is written, with the same keys and types for good and failed pictures."""
+"""The record of one picture, with the same keys and types for good and failed pictures."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ FinishReason = Literal["stop", "length", "loop", "error"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What decoding gave for one picture; with `error`, that it failed.
+    """The result of decoding one picture; if it failed, with `error`.
 
     Attributes:
-        text: without the white space around it.
+        text: without surrounding white space.
         finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `loop` (it
             repeated itself), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
-        error: what went wrong.
-        words, choices, objects, verify: only if they were asked for.
-        warnings: why to look at the text again.
-        draft, removed: the first text, and the things that were taken out of it, where it was rewritten.
-        reasoning: what the model thought before, apart from the text; None: it is not known to think.
-        reasoning_tokens: so many of `output_tokens`.
-        tokens: as they were decoded, with the end token.
+        error: the reason of a failure.
+        words, choices, objects, verify: only if requested.
+        warnings: reasons to check the text.
+        draft, removed: the first text, and the objects removed from it, if it was rewritten.
+        reasoning: the model's thoughts before the text; None: the model is not known to think.
+        reasoning_tokens: their share of `output_tokens`.
+        tokens: as decoded, with the end token.
     """
 
     text: str = ""
@@ -47,9 +47,9 @@ class Answer:
     tokens: tuple[int, ...] = ()
 
 
-# Marks the fields that are equal in all records of a file: a file holds the texts of one configuration.
+# Marks the fields that are equal in all records of a file: a file contains the texts of one configuration.
 SAME_IN_A_FILE = {"same in a file": True}
-# The same for settings that are off unless they are set: where a record does not have them, they are off.
+# The same for settings that are off by default: in a record without them, they are off.
 OFF_IF_ABSENT = {**SAME_IN_A_FILE, "off if absent": True}
 
 
@@ -59,32 +59,30 @@ class Result:
 
     Attributes:
         schema: `sira.caption/1`, `sira.ask/1` or `sira.check/1`.
-        key: hash over all that decides the text; equal keys mean equal work.
-        k, alpha: of the method; 0 where it has none.
+        key: hash of everything that decides the text; equal keys mean equal work.
+        k, alpha: the method's; 0 if it has none.
         text: the answer; empty if the picture failed.
         finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `loop` (it
             repeated itself), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         duration_ms: wall time of this picture in milliseconds, preprocessing included.
-        method_settings: settings of the method that have no key of their own; None, and not in the record, if there
-            are none.
-        system, repetition_penalty, no_repeat_ngram_size, on_loop, think: None, and not in the record, where they are
-            off.
-        text_settings: what was done to the text; None, and not in the record, if nothing was.
-        picture_settings: settings of the method that were others for this picture than in `method_settings`; None, and
-            not in the record, if there are none.
-        warnings: why to look at the picture and its text again; None, and not in the record, if there is no reason.
-        reasoning: what the model thought before it answered; None, and not in the record, if it did not.
-        words, choices: None, and not in the record, unless they were asked for (`Lvlm.answer`, `choose`).
-        support: of a check, that of the least supported thing; 1 where the text names none, 0 where it failed.
-        fixed: of a check, the text without what the picture does not support.
-        dropped: of a check that decodes nothing, the sentences that `fixed` lacks.
-        objects: what the text names, each with its support (`second_look.Claim`); None, and not in the record, unless a
-            second look was asked for.
-        verify: how the second look was done; None as `objects`.
-        draft: the first text; None, and not in the record, unless a second look changed it.
-        removed: what was taken out of the draft: each thing with its support; None as `draft`. Of a
-            check that decodes anew: what `fixed` lacks.
+        method_settings: settings of the method without their own key.
+        system, repetition_penalty, no_repeat_ngram_size, on_loop, think: as in the preset, if set.
+        text_settings: changes to the text.
+        picture_settings: settings of the method that differ from `method_settings` for this picture.
+        warnings: reasons to check the picture and its text.
+        reasoning: the model's thoughts before its answer.
+        words, choices: only if requested (`Lvlm.answer`, `choose`).
+        support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed.
+        fixed: in a check, the text without unsupported objects.
+        dropped: in a check that decodes nothing, the sentences missing from `fixed`.
+        objects: the objects that the text names, each with its support (`second_look.Claim`); only with a second look.
+        verify: the settings of the second look; None like `objects`.
+        draft: the first text; only if a second look changed it.
+        removed: objects removed from the draft, each with its support; None like `draft`. In a check that decodes
+            again: the objects missing from `fixed`.
+
+    Fields of the last kinds, from `method_settings` on, are None and not in the record if they do not apply.
     """
 
     schema: str = field(metadata=SAME_IN_A_FILE)
@@ -140,23 +138,23 @@ class Result:
         return json.dumps(self.to_record(), ensure_ascii=False, allow_nan=False)
 
     def configuration(self) -> dict[str, Any]:
-        """Return what is equal in all records of a file."""
+        """Return the fields that are equal in all records of a file."""
         return configuration_of(self.to_record())
 
 
 CONFIGURATION = tuple(each.name for each in fields(Result) if "same in a file" in each.metadata)
 LATER = tuple(each.name for each in fields(Result) if "off if absent" in each.metadata)
-# Only records that have something to say there have these.
+# Optional fields: only in records to which they apply.
 OPTIONAL = tuple(each.name for each in fields(Result) if each.default is None)
-# Without one of these it is not a record.
+# Required: without one of these it is not a record.
 REQUIRED = frozenset(CONFIGURATION) - {*LATER, *OPTIONAL}
 
 
 def configuration_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is equal in all records of a file, from one of them; None for what is off.
+    """Return the fields that are equal in all records of a file, from one record; None for settings that are off.
 
     Raises:
-        KeyError: it is not a record.
+        KeyError: `record` is not a record.
     """
     return {
         name: record.get(name) if name in LATER else record[name]
@@ -166,6 +164,6 @@ def configuration_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hash_of(**decisive: Any) -> str:
-    """Return the sha256, in hexadecimal, over a canonical JSON of everything that decides something."""
+    """Return the SHA-256, in hexadecimal, of the arguments as canonical JSON."""
     canonical = json.dumps(decisive, sort_keys=True, ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A decoder that never waits: a row whose text has ended gives its place to the next picture."""
+"""A decoder that never waits: the next picture takes the row of an ended text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class _Row(Generic[T]):
-    """A text under way; `prompt` is `[1, S]`, without padding; `loops` is None where texts may loop."""
+    """A running text; `prompt` is `[1, S]`, without padding; `loops` is None if texts may loop."""
 
     item: T
     prompt: Tensor
@@ -35,7 +35,7 @@ class _Row(Generic[T]):
     has_ended: bool = False
 
     def pick(self, logits: Tensor) -> Tensor:
-        """Pick the next token from `[1, V]`: `[1]`."""
+        """Pick the next token: `[1, V]` -> `[1]`."""
         ids: Any = torch.cat([self.prompt, self.prompt.new_tensor([self.tokens])], dim=1)
         scores: Any = logits
         token: Tensor = self.processors(ids, scores).argmax(dim=-1)
@@ -47,9 +47,9 @@ class Ended(Generic[T]):
     """A text that has ended.
 
     Attributes:
-        item: whatever came with its prompt.
+        item: the item given with its prompt.
         answer: the text, and how it ended.
-        seconds: the time of the passes that it was in, shared among the rows of each.
+        seconds: time of its passes, divided among the rows of each.
     """
 
     item: T
@@ -58,7 +58,7 @@ class Ended(Generic[T]):
 
 
 class RefilledSlots(Generic[T]):
-    """Texts under way, each as if it were alone: add prompts while others are being decoded, and take what has ended.
+    """Running texts, each as if decoded alone: add prompts while others are decoded, and take ended texts.
 
         slots = RefilledSlots(lvlm)
         slots.add(names, lvlm.prepare(images, prompts), lvlm.text_seeds(hashes, prompts))
@@ -69,7 +69,7 @@ class RefilledSlots(Generic[T]):
     The method's hooks are on the model only while `add` and `advance` run.
 
     Attributes:
-        rows: as given; another number holds after `clear`.
+        rows: as given; a new number applies after `clear`.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class RefilledSlots(Generic[T]):
         """Begin without texts.
 
         Args:
-            lvlm: the model; its `refills` says whether it can do this.
+            lvlm: the model; `refills` must be true.
             task: `caption` or `ask`, which some methods treat differently.
-            on_token: called with each new token of a text: what came with its prompt, the token, and the method's
-                logits for it, `[V]` float32. True ends the text with this token.
-            rows: how many texts there will be at once, for compiled steps: each other number is another graph.
+            on_token: called with each new token of a text: its item, the token, and the method's logits for it, `[V]`
+                float32. True ends the text with this token.
+            rows: number of simultaneous texts, for compiled steps: each number needs its own graph.
         """
         self._on_token = on_token
         self._lvlm, self._decoder = lvlm, lvlm.decoder.for_task(task)
@@ -98,18 +98,18 @@ class RefilledSlots(Generic[T]):
 
     @property
     def under_way(self) -> int:
-        """Number of texts that were added and not yet taken."""
+        """Number of texts added and not yet taken."""
         return len(self._rows) + len(self._ended)
 
     @torch.no_grad()
     def add(self, items: Sequence[T], inputs: Any, seeds: Sequence[int], lengths: Sequence[int] | None = None) -> None:
-        """Run some prompts together, and let their texts begin beside the others.
+        """Run some prompts together, and begin their texts next to the others.
 
         Args:
-            items: what they are about, handed back with their answers.
+            items: their items, returned with the answers.
             inputs: from `Lvlm.prepare`.
-            seeds: of each text, from `Lvlm.text_seeds`.
-            lengths: how many tokens each text may have; None: what the settings in force say.
+            seeds: one per text, from `Lvlm.text_seeds`.
+            lengths: maximum tokens of each text; None: from the settings in force.
         """
         started = time.perf_counter()
         lvlm, inputs = self._lvlm, self._lvlm.to_device(inputs)
@@ -131,10 +131,10 @@ class RefilledSlots(Generic[T]):
 
     @torch.no_grad()
     def advance(self, pause: Callable[[], bool] | None = None) -> list[Ended[T]]:
-        """Decode until a text ends, and return those that have; empty if none is under way.
+        """Decode until a text ends, and return the ended texts; empty if no text is running.
 
         Args:
-            pause: asked behind every token of the texts; true: return, though none may have ended.
+            pause: called after every token of the texts; true: return, even if no text has ended.
         """
         if self.under_way and not self._ended:
             with self._decoder.attach(self._lvlm.model, self._lvlm.sira, torch.empty(0), {}):
@@ -148,7 +148,7 @@ class RefilledSlots(Generic[T]):
         return ended
 
     def clear(self) -> None:
-        """Give up all texts under way, as one must after an error."""
+        """Drop all running texts, as is necessary after an error."""
         self._rows, self._ended, self._batch = [], [], self._empty_batch()
 
     def _empty_batch(self) -> RowBatch:
@@ -162,7 +162,7 @@ class RefilledSlots(Generic[T]):
             return self._batch.step(newest)
 
     def _take(self, rows: Sequence[_Row[T]], logits: Tensor, started: float) -> None:
-        """Pick a token for each of some rows, and note which texts have ended."""
+        """Pick a token for each of some rows, and record which texts have ended."""
         picked = logits.argmax(dim=-1)
         if rows[0].processors:
             picked = torch.cat([row.pick(z[None]) for row, z in zip(rows, logits, strict=True)])
@@ -177,7 +177,7 @@ class RefilledSlots(Generic[T]):
         self._drop_ended()
 
     def _drop_ended(self) -> None:
-        """Let rows leave whose texts have ended; the last rows take their places, so that few are copied."""
+        """Remove rows whose texts have ended; the last rows take their places, so that few are copied."""
         going = [number for number, row in enumerate(self._rows) if not row.has_ended]
         if len(going) == len(self._rows):
             return

@@ -1,4 +1,4 @@
-"""Settings against texts that repeat themselves, as transformers has them: processors of the method's logits."""
+"""Settings against repetition, as in transformers: processors of the method's logits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sira_cli.models.preset import Generation
 
 
 def processors_of(generation: Generation, attention_mask: torch.Tensor) -> LogitsProcessorList:
-    """Return the processors for these settings; none if they are off.
+    """Return the processors for these settings; empty if they are off.
 
-    `generate` applies them to what it gets from the model, which is the contrast. They count the prompt's tokens, too,
-    as in transformers, but not what pads a shorter prompt in a batch.
+    `generate` applies them to the model's output, which is the contrast. They also count the prompt's tokens, as in
+    transformers, but not its padding in a batch.
 
     Args:
         generation: the settings.
@@ -28,7 +28,7 @@ def processors_of(generation: Generation, attention_mask: torch.Tensor) -> Logit
 
 
 class NoRepeatedNgrams(NoRepeatNGramLogitsProcessor):
-    """Forbids tokens that would repeat an n-gram, except where a method's cut-off leaves no other token."""
+    """Forbids tokens that would repeat an n-gram, unless a method's cut-off leaves no other token."""
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
         """Return `scores [B, V]` with -inf at forbidden tokens; `input_ids [B, S]` are all tokens so far."""

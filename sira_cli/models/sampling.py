@@ -1,7 +1,7 @@
-"""Sampling with random numbers of each row's own: a text does not depend on what else is in its batch, or came before.
+"""Sampling with separate random numbers per row: a text does not depend on the rest of its batch, or on earlier texts.
 
 A row's seed is derived from the run's seed, the picture and the prompt. So two pictures, or two questions about one
-picture, have independent draws, and a text can be made again alone, in a batch, under Ray and after a resume. Equal
+picture, have independent draws, and a text can be reproduced alone, in a batch, under Ray and after a resume. Equal
 pictures with equal prompts have equal draws.
 """
 
@@ -20,11 +20,11 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-_COLDEST = 1e-6  # below it, float32 has no room for the quotient; the best token is the only one long before
+_COLDEST = 1e-6  # below it, float32 overflows; only the best token is left long before
 
 
 def derived_seed(seed: int, *of: str) -> int:
-    """Return a seed of 63 bits that is another for each `of`, such as a picture's hash and a prompt."""
+    """Return a seed of 63 bits that differs for each `of`, such as a picture's hash and a prompt."""
     digest = hashlib.sha256(json.dumps([seed, *of]).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -32,18 +32,18 @@ def derived_seed(seed: int, *of: str) -> int:
 class RowSampler(LogitsProcessor):
     """Leaves one token per row: the one that the row's next uniform number picks from its distribution.
 
-    What follows, be it the largest score or another draw, can only take that token.
+    The next step, greedy or another draw, can only take that token.
     """
 
     def __init__(self, seeds: Sequence[int], drawn: int = 0) -> None:
-        """Begin texts of B rows with these seeds; so many numbers of each are used up already."""
+        """Begin texts of B rows with these seeds; the first `drawn` numbers of each are skipped."""
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         for generator in self._generators:
             for _ in range(drawn):
                 torch.rand((1,), generator=generator, dtype=torch.float64)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores `[B, V]` that are -inf but for the picked tokens, by inverting each row's cumulative sum."""
+        """Return scores `[B, V]`, -inf except at the picked tokens, by inverting each row's cumulative sum."""
         exact = torch.float32 if scores.device.type == "mps" else torch.float64  # mps has no float64
         uniform = [torch.rand((1,), generator=generator, dtype=torch.float64) for generator in self._generators]
         sums = scores.softmax(dim=-1, dtype=exact).cumsum(dim=-1)  # [B, V]
@@ -57,7 +57,7 @@ class RowSampler(LogitsProcessor):
 def sampler(seeds: Sequence[int], temperature: float, top_p: float, drawn: int = 0) -> LogitsProcessorList:
     """Return processors that sample B rows with these seeds at a temperature, from the share `top_p` of probability.
 
-    `drawn` tokens of each were sampled before.
+    `drawn` tokens of each row were sampled before.
     """
     processors = LogitsProcessorList([TemperatureLogitsWarper(max(temperature, _COLDEST))])
     if top_p < 1:

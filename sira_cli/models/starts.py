@@ -1,4 +1,4 @@
-"""Where decoding starts, if not with nothing, and what it leaves for another start."""
+"""Starts of decoding other than an empty text, and the trail that it leaves for another start."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sira_cli.core.positions import position_state
 
 @dataclass(frozen=True)
 class Start:
-    """How B texts begin.
+    """The beginning of B texts.
 
     Attributes:
-        tokens: the first tokens of each text; the texts go on behind them.
-        behind: so many of them stand behind the prompts already, in what `generate` gets.
-        cache: keys and values of all but the last column of what `generate` gets; None: of nothing.
-        processors, stopping: what picks and ends the texts, beside the settings.
-        new_tokens: tokens of a text at most, the first ones included; None: as the settings say.
+        tokens: the first tokens of each text, which then continues.
+        behind: number of them that are already in the inputs of `generate`, after the prompts.
+        cache: keys and values of all but the last column of the inputs of `generate`; None: empty.
+        processors, stopping: logits processors and stopping criteria, besides the settings.
+        new_tokens: maximum tokens of a text, the first ones included; None: from the settings.
     """
 
     tokens: Sequence[Sequence[int]]
@@ -37,44 +37,44 @@ class Start:
 
     @classmethod
     def at_nothing(cls, rows: int) -> Start:
-        """Return the start of so many texts that have no token yet."""
+        """Return the start of `rows` empty texts."""
         return cls([[]] * rows)
 
 
 class Trail:
-    """What a method computed of prompts and their texts, to go back in.
+    """A method's computations for prompts and their texts, to go back to.
 
     Attributes:
-        cache: keys and values; None: none that can be used again.
-        rows: which rows of the batch's prompts it holds.
-        texts: the tokens of each of them, as decoded.
+        cache: reusable keys and values, or None.
+        rows: the rows of the batch's prompts that it contains.
+        texts: the decoded tokens of each.
     """
 
     def __init__(self, rows: Sequence[int]) -> None:
-        """Begin an empty one of some rows."""
+        """Begin an empty trail of some rows."""
         self.rows = list(rows)
         self.cache: DynamicCache | None = None
         self.texts: list[list[int]] = [[] for _ in rows]
         self._model: Any = None
 
     def begin(self, model: Any, cache: DynamicCache | None) -> DynamicCache:
-        """Return the cache that decoding is to fill: that of its start, or a new one."""
+        """Return the cache for decoding to fill: that of its start, or a new one."""
         self._model = model
         self.cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
         return self.cache
 
     def end(self, texts: list[list[int]]) -> None:
-        """Take the tokens that were decoded, and what the model keeps of the prompts beside the cache."""
+        """Take the decoded tokens, and the model's state outside the cache."""
         self.texts = texts
         state = () if self._model is None else position_state(self._model)
         self._positions = [(module, name, getattr(module, name)) for module, name in state]
 
     def back(self, inputs: Any, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[Any, Start] | None:
-        """Return inputs and a start that go on behind given tokens of some texts; None if the cache does not have them.
+        """Return inputs and a start that continue some texts after given tokens; None if the cache does not have them.
 
         Args:
-            inputs: of the whole batch, on the model's device.
-            rows: which of its rows, those of this trail.
+            inputs: inputs of the whole batch, on the model's device.
+            rows: some of its rows, all in this trail.
             tokens: the first tokens of each of these texts.
         """
         places = [self.rows.index(row) for row in rows]

@@ -1,4 +1,4 @@
-"""What `generate` tells while it works: pieces of text, or tokens."""
+"""Streamers of `generate`: pieces of text, or tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sira_cli.models.reasoning import Parsing
 
 
 class NewTokens(BaseStreamer):
-    """Hands on the new tokens of a step, once they are known."""
+    """Passes on the new tokens of a step, once they are known."""
 
     def __init__(self, on_tokens: Callable[[list[int]], None]) -> None:
         self._on_tokens = on_tokens
@@ -28,7 +28,7 @@ class NewTokens(BaseStreamer):
 
 
 class TextPieces(NewTokens):
-    """Hands on the text of B = 1 as far as it is certain, without its reasoning."""
+    """Passes on the certain part of a text (B = 1), without its reasoning."""
 
     def __init__(self, parsing: Parsing, on_text: Callable[[str], None]) -> None:
         super().__init__(self._add)
@@ -44,7 +44,7 @@ class TextPieces(NewTokens):
 
     def _tell(self, *, final: bool) -> None:
         parsed = self._parsing.parsed(final=final)
-        if parsed.retracted > self._retracted:  # what was handed on cannot be taken back: the answer follows it
+        if parsed.retracted > self._retracted:  # text already passed on cannot be taken back: the answer follows it
             self._text, self._retracted = "", parsed.retracted
         if len(parsed.text) > len(self._text):
             self._on_text(parsed.text[len(self._text) :])

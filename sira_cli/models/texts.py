@@ -1,4 +1,4 @@
-"""What is done to a text once it is decoded: whole sentences only, no more than so many, words before and behind."""
+"""Changes to decoded texts: whole sentences only, a maximum number of sentences, a prefix and a suffix."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sira_cli.models.records import Answer
 
-# A full stop ends a sentence if white space without a small letter behind it follows, or nothing; a Chinese or Japanese
-# one always does. Quotes, brackets and Markdown's asterisks that close behind it belong to the sentence.
+# A full stop ends a sentence at the end of the text, or before white space that no small letter follows; a Chinese or
+# Japanese one always does. Closing quotes, brackets and Markdown's asterisks after it belong to the sentence.
 _CLOSING = "\"')\\]*_\u2019\u201d\u00bb"
 _SENTENCE_END = re.compile(
     rf"[.!?\u2026]+[{_CLOSING}]*(?=\s+(?![a-z\u00df-\u00ff])|\s*$)"
     "|[\u3002\uff01\uff1f]+[\u300d\u300f\u2019\u201d\uff09]*"
 )
-# What a full stop may follow inside a sentence: a title before a name, a number that begins the line of a list.
+# Before a full stop inside a sentence: a title before a name, a number at the start of a list item.
 _NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|Jr|Sr|vs|etc|e\.g|i\.e)\.$|^\s*\d+\.$", re.MULTILINE)
 
 
 class TextSettings(BaseModel):
-    """What is done to decoded texts; by default nothing.
+    """Changes to decoded texts; none by default.
 
     Attributes:
-        prefix, suffix: put before and behind each text as they are, such as the trigger word of a training set.
-        max_sentences: cut a text off behind so many sentences.
+        prefix, suffix: put unchanged before and after each text, such as the trigger word of a training set.
+        max_sentences: keep this number of sentences of a text.
         complete_sentences: drop the unfinished last sentence of a text that `max_new_tokens` or the loop guard ended,
             unless it is the only one.
     """
@@ -39,11 +39,11 @@ class TextSettings(BaseModel):
     complete_sentences: bool = False
 
     def given(self) -> dict[str, Any]:
-        """Return what differs from the defaults, as JSON holds it; empty: texts stay as they are."""
+        """Return the settings that differ from the defaults, as JSON values; empty: texts are not changed."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def finished(self, answer: Answer) -> Answer:
-        """Return an answer with its text, and the scores of its words, as these settings want them."""
+        """Return an answer with its text and its words' scores, changed by these settings."""
         if not self.given() or answer.error:
             return answer
         text = self._cut(answer.text, answer.finish_reason)
@@ -67,7 +67,7 @@ class TextSettings(BaseModel):
 
 
 def sentence_ends(text: str) -> list[int]:
-    """Return where the sentences of a text end: positions behind each one's full stop."""
+    """Return the ends of a text's sentences: positions after their full stops."""
     return [
         match.end() for match in _SENTENCE_END.finditer(text) if not _NO_END.search(text[: match.end()].rstrip("*_"))
     ]

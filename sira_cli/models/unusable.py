@@ -1,6 +1,6 @@
-"""Popular repositories that hold a model in a form that `sira` cannot load, and what to take instead.
+"""Popular repositories with models in a format that `sira` cannot load, and their alternatives.
 
-Told by names of files and small JSON files, before anything large is fetched and before torch is imported.
+Detected by file names and small JSON files, before anything large is fetched and before torch is imported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sira_cli.errors import UnsupportedModelError
 
 OWN_CODE = "only its own Python code runs it, which SIRA cannot follow, with or without `trust_remote_code=`"
 AUTHORS_LLAVA = "it is LLaVA in its authors' format: take the version for transformers, from https://hf.co/llava-hf"
-# Reasons by `model_type` of config.json; `{model}` is what was asked for.
+# Reasons by `model_type` of config.json; `{model}` is the requested name.
 MODEL_TYPES = {
     "internvl_chat": "it is InternVL in its authors' format: take the version for transformers ({model}-hf on the hub)",
     "llava_llama": AUTHORS_LLAVA,
@@ -26,21 +26,21 @@ MODEL_TYPES = {
 
 
 def check_usable(model: str, files: Collection[str], read: Callable[[str], Any]) -> None:
-    """Check that a repository or folder is none of those that are known not to work.
+    """Check that a repository or folder is not one that is known not to work.
 
     Args:
         model: its name, for messages.
         files: names of all its files.
-        read: returns what a JSON file holds.
+        read: returns the content of a JSON file.
 
     Raises:
-        UnsupportedModelError: it is one; the message says what to take instead.
+        UnsupportedModelError: the format is not supported; the message names an alternative.
     """
     if not any(map(is_weights, files)):
         if "adapter_config.json" in files:
             base = _value(read("adapter_config.json"), "base_model_name_or_path") or "its base model"
             raise UnsupportedModelError(
-                f"{model} is an adapter (LoRA) of {base} and no model: load {base} and the adapter with peft, "
+                f"{model} is an adapter (LoRA) of {base}, not a model: load {base} and the adapter with peft, "
                 "`merge_and_unload()`, save the result and the processor to a folder, and give that folder"
             )
         if any(name.endswith(".gguf") for name in files):
@@ -58,10 +58,10 @@ def check_usable(model: str, files: Collection[str], read: Callable[[str], Any])
 
 
 def is_weights(name: str) -> bool:
-    """Return whether a file of a repository holds weights of the model, by its name."""
+    """Return whether a file of a repository contains weights of the model, by its name."""
     return name.endswith(".safetensors") and not name.startswith("adapter_") and "/" not in name
 
 
 def _value(content: Any, name: str) -> Any:
-    """Return what a JSON object holds by that name; None if it holds nothing, or is none."""
+    """Return the value of a JSON object by name; None if it has none, or `content` is not an object."""
     return content.get(name) if isinstance(content, dict) else None

@@ -18,7 +18,7 @@ class Vocabulary:
     """A tokenizer, seen token by token.
 
     Attributes:
-        lock: held by whoever uses the tokenizer; padding and decoding at once is an error in `tokenizers`.
+        lock: must be held to use the tokenizer; padding and decoding at once is an error in `tokenizers`.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -30,17 +30,17 @@ class Vocabulary:
         self._byte_level = space is not None and space != tokenizer.unk_token_id
 
     def is_special(self, token: int) -> bool:
-        """Return whether a token is no text: an end token and the like."""
+        """Return whether a token is not text, such as an end token."""
         return token in self._special
 
-    @functools.cache  # noqa: B019 (one object a run; the same tokens come back at every step)
+    @functools.cache  # noqa: B019 (one object per run; the same tokens come back at every step)
     def describe(self, token: int) -> dict[str, Any]:
         """Return `token_id`, `token` (its text) and `bytes` of a token line."""
         data = self.data(token)
         return {"token_id": token, "token": data.decode("utf-8", "replace"), "bytes": list(data)}
 
     def data(self, token: int) -> bytes:
-        """Return the bytes that a token stands for; none for a token beyond the tokenizer's vocabulary."""
+        """Return the bytes of a token; empty for a token beyond the tokenizer's vocabulary."""
         if token in self._added:
             return self._added[token].encode()
         piece = self._tokenizer.convert_ids_to_tokens(token)
@@ -53,7 +53,7 @@ class Vocabulary:
         return str(piece).replace("▁", " ").encode()
 
     def token(self, text: str) -> int | None:
-        """Return the token that stands for a text as it is, such as a marker; None if there is none."""
+        """Return the token for exactly this text, such as a marker, or None."""
         token: int | None = self._tokenizer.convert_tokens_to_ids(text)
         return None if token == self._tokenizer.unk_token_id else token
 
@@ -72,22 +72,22 @@ class Vocabulary:
         return ids
 
     def encode_inside(self, word: str) -> list[int]:
-        """Return the tokens of a word inside of a text, that is, behind a space."""
+        """Return the tokens of a word inside a text, that is, after a space."""
         before, both = self.encode("a"), self.encode(f"a {word}")
         return both[len(before) :] if both[: len(before)] == before else self.encode(word)
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return what tokens read together, without special ones."""
+        """Return the text of tokens, without special ones."""
         with self.lock:
             text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
     def words(self, tokens: Sequence[int], cuts: Sequence[tuple[int, int]] = ()) -> list[Word]:
-        """Return the words of the stripped text, each with the tokens that have a part in it.
+        """Return the words of the stripped text, each with its tokens.
 
         Args:
-            tokens: of the text.
-            cuts: start and end of what is taken out of it, in characters and in order.
+            tokens: tokens of the text.
+            cuts: start and end of the removed parts, in characters and in order.
         """
         text, spans = self.text(tokens), self.spans(tokens)
         for start, end in reversed(cuts):
@@ -103,7 +103,7 @@ class Vocabulary:
         return words
 
     def spans(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
-        """Return where in the text each token is; a part of a character is where the whole one will be."""
+        """Return each token's place in the text; for a part of a character, the place of the whole one."""
         ends = [len(self.text(tokens[: count + 1]).rstrip("�")) for count in range(len(tokens))]
         starts = [0, *ends][:-1]
         for step in range(len(tokens) - 2, -1, -1):
@@ -113,16 +113,16 @@ class Vocabulary:
 
 
 class Detokenizer:
-    """The text of tokens that come one by one, at the same price for each, however many there are."""
+    """The text of tokens that come one by one, at constant cost per token."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        """Begin with none."""
+        """Begin without tokens."""
         self._vocabulary = vocabulary
-        self._before: list[int] = []  # read already; the next token is read with them, as a space may depend on it
+        self._before: list[int] = []  # decoded already; decoded again with the next token, as a space may depend on it
         self._new: list[int] = []
 
     def add(self, token: int) -> str:
-        """Return the text that a token adds; of a part of a character none, until the whole one is there."""
+        """Return the text that a token adds; empty for a part of a character, until it is complete."""
         self._new.append(token)
         read = self._vocabulary.text(self._before)
         text = self._vocabulary.text([*self._before, *self._new])
@@ -134,7 +134,7 @@ class Detokenizer:
 
 @dataclass(frozen=True)
 class Word:
-    """What stands between white space.
+    """A word, delimited by white space.
 
     Attributes:
         start, end: characters of the stripped text.
@@ -150,10 +150,10 @@ class Word:
 
 @functools.cache
 def _characters() -> dict[str, int]:
-    """Return the printable characters that stand for bytes in byte-level vocabularies."""
+    """Return the printable characters for bytes in byte-level vocabularies."""
     return {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 def _moved(place: int, start: int, end: int) -> int:
-    """Return where a place in a text is once a part of it is taken out."""
+    """Return a place in a text after a part of it is removed."""
     return place if place <= start else max(place, end) - (end - start)

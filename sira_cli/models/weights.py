@@ -1,4 +1,4 @@
-"""A checkpoint's weights into a model, on a device, in a precision."""
+"""Load a checkpoint's weights into a model, on a device, in a precision."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     """Read the config of a model for pictures and text.
 
     Raises:
-        UnsupportedModelError: it is of another kind, has code of its own that may not run, or more layers than any
-            model.
-        LOAD_ERRORS: whatever transformers has against config.json; see `reading`.
+        UnsupportedModelError: the model is of another kind, has its own code that may not run, or more layers than
+            any model.
+        LOAD_ERRORS: errors of transformers about config.json; see `reading`.
     """
     stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not trust_remote_code and "auto_map" in stated and stated.get("model_type") not in CONFIG_MAPPING:
@@ -47,13 +47,13 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def own_dtype(config: Any) -> torch.dtype | None:
-    """Return the precision that a config names for the whole model or else, as Qwen3-VL's, for the text stack alone."""
+    """Return a config's precision for the whole model, or else (Qwen3-VL) for the text stack."""
     dtype: torch.dtype | None = config.dtype or config.get_text_config(decoder=True).dtype
     return dtype
 
 
 def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
-    """Load the model in a checkpoint folder, every one of its tensors from the files.
+    """Load the model in a checkpoint folder, with all tensors from the files.
 
     Args:
         folder: a checkpoint's files.
@@ -64,7 +64,7 @@ def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
         UnsupportedModelError: not a model for pictures and text.
         SettingsError: the GPUs of `max_memory` are too small.
         ModelNotFoundError: tensors are missing.
-        LOAD_ERRORS: whatever transformers has against the files; see `reading`.
+        LOAD_ERRORS: errors of transformers about the files; see `reading`.
     """
     config = read_config(folder, trust_remote_code=trust_remote_code)
     if (options["dtype"], options["device_map"], options["quantization_config"]) == ("auto", "cpu", None):

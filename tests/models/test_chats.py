@@ -105,9 +105,9 @@ def test_one_turn_and_several_share_a_batch(tmp_path, write, method):
 )
 def test_a_chat_format_without_room_for_turns_is_refused(tmp_path, write):
     lvlm = load(write(tmp_path / "checkpoint"))
-    with pytest.raises(SettingsError, match="one message of the user with one picture"):
+    with pytest.raises(SettingsError, match="one user message with one picture"):
         lvlm.check_prompt(conversation())
-    with pytest.raises(SettingsError, match="one message of the user with one picture"):
+    with pytest.raises(SettingsError, match="one user message with one picture"):
         lvlm.prepare([Image.open(EXAMPLES[0]).convert("RGB")], [conversation()])
 
 

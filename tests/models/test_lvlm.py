@@ -387,7 +387,7 @@ def test_a_model_of_another_kind(llava_folder, tmp_path):
         ({"method": "siren"}, "no method named 'siren'; available: sira, greedy"),
         ({"device": "gpu"}, "no device named 'gpu'"),
         ({"device": "meta"}, "device meta is not supported"),
-        ({"device": "cuda:7"}, "device cuda:7 is not there: torch sees 0 CUDA devices"),
+        ({"device": "cuda:7"}, "device cuda:7 does not exist: torch sees 0 CUDA devices"),
         ({"quantization": "3bit"}, "no quantization named '3bit'; expected 4bit or 8bit"),
         ({"k": 8}, r"L = 8 decoder layers, so k must be 1\.\.7"),
         ({"temperature": -1}, "temperature"),

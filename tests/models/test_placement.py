@@ -62,7 +62,7 @@ def test_several_gpus_only_where_one_is_too_small(qwen, gpus):
 
 
 def test_gpus_that_are_too_small_together(gpus):
-    message = r"the weights take 35\.0 GB, and of the 40\.0 GB that are free on 2 GPUs they may take 80%: give `quant"
+    message = r"the weights take 35\.0 GB, more than 80% of the 40\.0 GB that are free on 2 GPUs: give `quant"
     with pytest.raises(SettingsError, match=message):
         share_out(35 * GB, [16 * GB, 24 * GB])
 

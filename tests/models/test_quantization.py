@@ -64,7 +64,7 @@ def test_experts_which_bitsandbytes_leaves_as_they_are_are_refused():
 
 
 def test_a_model_of_the_checkpoints_own_code_is_refused():
-    with pytest.raises(SettingsError, match="the checkpoint's own code makes this one: leave out"):
+    with pytest.raises(SettingsError, match="the checkpoint's own code makes this model: leave out"):
         quantization_config("4bit", None)
 
 

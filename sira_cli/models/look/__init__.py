@@ -1,10 +1,10 @@
-"""The second look at texts: does the picture support what they name, and how they are decoded again without the rest.
+"""The second look at texts: does the picture support the objects they name; texts decoded again without the others.
 
-verify          whether and how to look (`Verify`), and what that goes with
-second_look     the questions about each thing that a text names, and their answers
-verifying       answers of a model with what their texts name (`VerifiedAnswers`)
-rewriting       texts decoded again without what is not supported
-continuing      decoding from the middle of a text on
+verify          settings of the second look (`Verify`), and their checks
+second_look     the questions about each object that a text names, and their answers
+verifying       a model's answers with the objects of their texts (`VerifiedAnswers`)
+rewriting       texts decoded again without unsupported objects
+continuing      decoding from the middle of a text
 forbidding      words that may not come again, as tokens
 sentences       texts without the sentences that name something
 """

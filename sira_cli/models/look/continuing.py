@@ -1,8 +1,8 @@
-"""Texts that are decoded again from one of their tokens on, as if they had been decoded in one go.
+"""Texts decoded again from one of their tokens on, as if in one go.
 
-the first tokens     given: the method computes of them what it computes of its own, and then picks no other
-... most of them     not even computed again, where the method's cache says all: it is cut back to them
-what follows         picked by the method, without what the text may not name
+the first tokens     given: the method computes them like its own, but picks no others
+... most of them     not computed again if the method's cache is enough: it is cut back to them
+the rest             picked by the method, without forbidden objects
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, Given, Watch, reach
 from sira_cli.models.starts import Start, Trail
 
-TRIES = 16  # times that a text may begin to name something forbidden, before it is let go on
+TRIES = 16  # times that a text may begin to name a forbidden object, before it is allowed
 
 
 @dataclass
 class Continuation:
-    """A text that goes on behind some of its tokens.
+    """A text that continues after some of its tokens.
 
     Attributes:
-        row: which of the batch.
+        row: its row in the batch.
         kept: its first tokens, which stay.
-        forbidden: what the rest may not name.
-        bans: tokens that would, behind which others.
+        forbidden: objects that the rest may not name.
+        bans: tokens that would name them, with the tokens before.
     """
 
     row: int
@@ -49,28 +49,27 @@ class Decoded:
         task: str = "caption",
         trail: Trail | None = None,
     ) -> None:
-        """Take what was decoded.
+        """Take decoded texts.
 
         Args:
             lvlm: the model under its method.
-            inputs: of the B prompts, from `prepare`, on the model's device.
+            inputs: from `prepare` for the B prompts, on the model's device.
             seeds, task: as for `generate`.
-            words: what names things.
-            trail: what decoding has left of all of them.
+            words: the names of objects.
+            trail: the trail of decoding all of them.
         """
         self._lvlm, self._inputs, self._seeds, self._words, self._task = lvlm, inputs, seeds, words, task
         rows = range(len(inputs["input_ids"]))
         self._trails = dict.fromkeys(rows, trail or Trail(rows))
 
     def go_on(self, texts: Sequence[Continuation], new_tokens: int | None = None) -> list[list[int]]:
-        """Return the tokens of texts, the kept ones included, of which the rest names nothing forbidden.
+        """Return the tokens of texts, kept ones included, whose rest names no forbidden object.
 
-        Where the method has no other way to go on, after `TRIES` at the latest, something forbidden is named all the
-        same.
+        If the method has no other way to continue, after `TRIES` at the latest, a forbidden object is named anyway.
 
         Args:
             texts: some of the B.
-            new_tokens: of a text at most, the kept ones included; None: as the settings say.
+            new_tokens: maximum tokens of a text, kept ones included; None: from the settings.
         """
         found: dict[int, list[int]] = {}
         starts = {text.row: list(text.kept) for text in texts}
@@ -92,7 +91,7 @@ class Decoded:
                     continue
                 name = reach(self._lvlm.vocabulary, tokens, span[0] + 1, len(text.kept) + 1)
                 while name > len(text.kept) and not text.bans.add(tokens[:name]):
-                    name -= 1  # the method's cut-off had left no other token
+                    name -= 1  # the method's cut-off left no other token
                 if name == len(text.kept):
                     free.add(text.row)
                 starts[text.row] = tokens[: max(name - 1, len(text.kept))]
@@ -101,13 +100,13 @@ class Decoded:
     def _decode(
         self, texts: Sequence[Continuation], starts: dict[int, list[int]], free: set[int], new_tokens: int | None
     ) -> list[tuple[list[int], bool]]:
-        """Return the tokens of each text, and whether it has come to its end."""
+        """Return the tokens of each text, and whether it has ended."""
         found: dict[int, tuple[list[int], bool]] = {}
         for trail in {id(trail): trail for trail in (self._trails[text.row] for text in texts)}.values():
             own = {text.row: text for text in texts if self._trails[text.row] is trail}
             rows = list(own)
             back = trail.back(self._inputs, rows, [starts[row] for row in rows])
-            if back is None:  # from the prompts on, all of them
+            if back is None:  # all rows, from the prompts on
                 rows = list(range(len(self._inputs["input_ids"])))
                 back = self._inputs, Start([starts[row] if row in own else [] for row in rows])
             inputs, start = back
@@ -124,7 +123,7 @@ class Decoded:
         free: set[int],
         new_tokens: int | None,
     ) -> list[tuple[list[int], bool]]:
-        """Decode some rows; those that are no text of `texts` are idle."""
+        """Decode some rows; rows without a text in `texts` are idle."""
         lvlm, prompt = self._lvlm, inputs["input_ids"].shape[1]
         before = [list(tokens[: start.behind]) for tokens in start.tokens]
         nothing = Forbidden(frozenset())

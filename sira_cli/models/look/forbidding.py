@@ -1,12 +1,12 @@
-"""Keep texts from naming things, however they are spelled: what counts is the text, not its tokens.
+"""Keep texts from naming objects in any spelling: the text counts, not its tokens.
 
-    ... There is a dog on     `Watch` reads along: as soon as it is certain that a text names a forbidden thing, it ends
-    ... There is a | dog      `Bans`: the token that began the name may not follow these tokens any more
+    ... There is a dog on     `Watch` reads along: a text that certainly names a forbidden object ends
+    ... There is a | dog      `Bans`: the token that began the name may no longer follow these tokens
     ... There is a cat ...    decoding goes on from there
 
-What names a thing is what the second look recognises (`language.things`): plurals and synonyms of its group do, in any
-capitals. A longer word that begins with it does not: without "cat" there may be cattle, without "light" a traffic light
-and a light bulb. So a name is certain only once the word behind it is there.
+Names are those that the second look recognises (`language.things`): also plurals and synonyms of the group, in any
+case. A longer word that begins with a name is not one: without "cat" a text may name cattle, without "light" a traffic
+light and a light bulb. So a name is certain only after the next word.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from transformers import LogitsProcessor, StoppingCriteria
 from sira_cli.language.things import Words
 from sira_cli.models.vocabulary import Vocabulary
 
-# What makes a name certain: another sign than those inside of compounds, or a complete word behind it.
+# A name is certain after a character not used inside compounds, or a complete word.
 _CERTAIN = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")
 
 
 @dataclass(frozen=True)
 class Forbidden:
-    """Things that a text may not name.
+    """Objects that a text may not name.
 
     Attributes:
-        groups: heads of their synonyms in the list.
-        but: names that are allowed all the same.
+        groups: heads of their synonym groups in the list.
+        but: names that are allowed anyway.
     """
 
     groups: frozenset[str]
     but: frozenset[str] = frozenset()
 
     def first(self, words: Words, text: str, start: int, *, ended: bool) -> tuple[int, int] | None:
-        """Return start and end of the first mention of one, if it is certain.
+        """Return start and end of the first certain mention of one, or None.
 
         Args:
-            words: what names things.
-            text: so far.
+            words: the names of objects.
+            text: the text so far.
             start: mentions that end before it do not count.
-            ended: whether nothing follows.
+            ended: whether the text is complete.
         """
         spans = [
             span
@@ -65,7 +65,7 @@ class Bans:
     _after: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
 
     def add(self, tokens: Sequence[int]) -> bool:
-        """Forbid the last of these tokens behind the others; return whether it was allowed until now."""
+        """Forbid the last of these tokens after the others; return whether it was allowed until now."""
         *before, last = tokens
         banned = self._after.setdefault(tuple(before), set())
         new = last not in banned
@@ -78,15 +78,15 @@ class Bans:
 
 
 class Avoid(LogitsProcessor):
-    """Follows the bans of B texts, except where a method's cut-off leaves no other token."""
+    """Follows the bans of B texts, unless a method's cut-off leaves no other token."""
 
     def __init__(self, bans: Sequence[Bans], prompt: int, before: Sequence[Sequence[int]]) -> None:
         """Follow bans.
 
         Args:
-            bans: of each text.
-            prompt: rows of what `generate` gets.
-            before: tokens of each text that are among them.
+            bans: one per text.
+            prompt: rows of the inputs of `generate`.
+            before: tokens of each text among them.
         """
         self._bans, self._prompt, self._before = bans, prompt, before
 
@@ -106,10 +106,10 @@ class Avoid(LogitsProcessor):
 
 
 class Watch(StoppingCriteria):
-    """Ends those of B texts that certainly name something forbidden, and idle ones; the others go on.
+    """Ends texts of a batch that certainly name a forbidden object, and idle ones; the others go on.
 
     Attributes:
-        lengths: of texts that it has ended, by their numbers, in tokens.
+        lengths: lengths in tokens of the texts that it has ended, by number.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class Watch(StoppingCriteria):
         """Watch texts.
 
         Args:
-            vocabulary, words: what reads tokens, and what names things.
-            forbidden: for each text; None: the text is idle.
+            vocabulary, words: the tokenizer, and the names of objects.
+            forbidden: one per text; None: the text is idle.
             prompt, before: as for `Avoid`.
-            kept: the first tokens of each text, in which nothing is looked for.
+            kept: the first tokens of each text, which are not searched.
         """
         self._vocabulary, self._words, self._forbidden = vocabulary, words, forbidden
         self._prompt, self._before = prompt, before
@@ -136,7 +136,7 @@ class Watch(StoppingCriteria):
         self.lengths: dict[int, int] = {}
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Called by `generate` behind each token, `input_ids [B, S]`; return `[B]`, whether each text ends."""
+        """Called by `generate` after each token, `input_ids [B, S]`; return `[B]`, whether each text ends."""
         new = input_ids[:, self._prompt :].tolist()
         texts = [[*before, *ids] for before, ids in zip(self._before, new, strict=True)]
         ended = [row in self.lengths or self._ends(row, tokens) for row, tokens in enumerate(texts)]
@@ -156,19 +156,19 @@ class Watch(StoppingCriteria):
 
 
 class Given(LogitsProcessor):
-    """Lets B texts begin with given tokens."""
+    """Makes B texts begin with given tokens."""
 
     def __init__(self, texts: Sequence[Sequence[int]], prompt: int) -> None:
         """Give tokens.
 
         Args:
-            texts: the first tokens of each text behind what `generate` gets.
-            prompt: rows of what it gets.
+            texts: the first tokens of each text after the inputs of `generate`.
+            prompt: rows of these inputs.
         """
         self._texts, self._prompt = texts, prompt
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return `scores [B, V]` that are -inf but for the given token, where one is given."""
+        """Return `scores [B, V]`, -inf except at the given token, if one is given."""
         step = input_ids.shape[1] - self._prompt
         rows = [row for row, text in enumerate(self._texts) if step < len(text)]
         if not rows:
@@ -180,6 +180,6 @@ class Given(LogitsProcessor):
 
 
 def reach(vocabulary: Vocabulary, tokens: Sequence[int], end: int, first: int = 0) -> int:
-    """Return how many tokens it takes until a text reaches so many characters; at least `first`."""
+    """Return the number of tokens until a text reaches `end` characters; at least `first`."""
     counts = range(first, len(tokens))
     return next((n for n in counts if len(vocabulary.text(tokens[:n]).rstrip("\ufffd")) >= end), len(tokens))

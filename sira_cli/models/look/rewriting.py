@@ -1,11 +1,11 @@
-"""Texts without the things that the picture does not support: decoded again from before each of them.
+"""Texts without the objects that the picture does not support: decoded again from before each of them.
 
     look     There is a dog on the left and a cup on the right.     cup: not supported
     keep     There is a dog on the left and                         token by token
     go on    There is a dog on the left and a lamp on the right.    a cup may not be named, whatever it is called
-    look     ... until everything named is supported, or so many rounds are over
+    look     ... until all named objects are supported, or the rounds are used up
 
-It is decoding by the same method with the same settings: what is kept is given to it, and it goes on.
+The same method with the same settings continues the kept text.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from sira_cli.models.starts import Trail
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A text without what the picture does not support.
+    """A text without unsupported objects.
 
     Attributes:
-        text: the new text; the given one if nothing was taken out.
-        removed: what was taken out, each thing with its support, and where it stood in the text that was looked at.
-        check: of the new text; what is below the line there could not be taken out.
+        text: the new text; the given one if nothing was removed.
+        removed: the removed objects, each with its support and its place in the checked text.
+        check: check of the new text; objects below the line could not be removed.
     """
 
     text: str
@@ -43,21 +43,21 @@ class Rewritten:
 
 @dataclass
 class _Draft:
-    """A text under way.
+    """A text in progress.
 
     Attributes:
         row: its place in the batch.
         at: the look at its picture.
-        check: of the text as it would be written.
-        finished: returns the text as it is written, and where `plain` begins in it.
-        plain: the text without what is done to it, behind the model's reasoning.
-        begins: where in `plain` the reasoning has ended; None: it is in several parts, and the text stays as it is.
-        tokens: of the decoded text.
-        head: what the text begins with that was not decoded here; the first `told` characters of the decoded tokens
-            say the same.
-        at_once: whether it is from anywhere, so that the model goes on without reasoning.
-        doubted: what is to be taken out.
-        kept: names of what could not be taken out.
+        check: check of the text in its final form.
+        finished: returns the text in its final form, and the place of `plain` in it.
+        plain: the text before text settings, after the model's reasoning.
+        begins: end of the reasoning in `plain`; None: the reasoning has several parts, and the text is not changed.
+        tokens: tokens of the decoded text.
+        head: beginning of the text that was not decoded here; equals the first `told` characters of the decoded
+            tokens.
+        at_once: whether the text is from another source, so that the model continues without reasoning.
+        doubted: objects to remove.
+        kept: names of objects that could not be removed.
     """
 
     row: int
@@ -75,38 +75,38 @@ class _Draft:
     kept: set[str] = field(default_factory=set)
 
     def removed(self) -> tuple[Claim, ...]:
-        """Return what was taken out."""
+        """Return the removed objects."""
         named = {claim.thing for claim in self.check.objects}
         return tuple(claim for claim in self.doubted if claim.thing not in named)
 
 
 class Rewriter:
-    """Takes out of texts what a picture does not support, under a loaded model and its method."""
+    """Removes unsupported objects from texts, with a loaded model and its method."""
 
     def __init__(self, lvlm: AnsweringModel, verify: Verify | None = None) -> None:
         """Prepare to rewrite.
 
         Args:
             lvlm: the model.
-            verify: the line, the words and the rounds; None: the usual ones.
+            verify: the line, the words and the rounds; None: the defaults.
 
         Raises:
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
         verify = verify or Verify(mode="rewrite")
-        if lvlm.preset.generation.on_loop == "retry":  # a second try of a part would need the first tokens' own
+        if lvlm.preset.generation.on_loop == "retry":  # a second try of a part would need that of the first tokens
             lvlm = copy.copy(lvlm)
             lvlm.preset = lvlm.preset.with_settings(on_loop="trim")
         self.look = SecondLook(lvlm, verify.words)
         self._lvlm, self._line, self._rounds = lvlm, verify.line(lvlm.preset), verify.rounds
 
     def rewrite(self, image: Image.Image, text: str, prompt: str | None = None) -> Rewritten:
-        """Rewrite a text from anywhere.
+        """Rewrite a text from any source.
 
         Args:
             image: the picture, RGB.
-            text: what was said about it; what stands before the first thing without support stays as it is.
-            prompt: under which decoding goes on; None: the preset's for captions.
+            text: the text about it; the part before the first unsupported object is not changed.
+            prompt: the prompt for decoding; None: the preset's caption prompt.
         """
         at = PictureLook(self.look, image)
         draft = _Draft(0, at, at.check(text), lambda plain, reason, begins: (plain, 0), text, head=text, at_once=True)
@@ -126,14 +126,14 @@ class Rewriter:
         task: str,
         trail: Trail,
     ) -> list[Answer]:
-        """Return answers whose texts name what the pictures support, with what was taken out.
+        """Return answers without unsupported objects, with the removed ones.
 
         Args:
             images: B pictures, RGB.
-            answers: B of them, as decoded.
-            inputs: what they were decoded from, on the model's device.
+            answers: B decoded answers.
+            inputs: their inputs, on the model's device.
             settings: from `Verify.settings`, for their records.
-            seeds, task, trail: as they were decoded.
+            seeds, task, trail: as for decoding them.
         """
         first = [self._lvlm.preset.text.finished(answer) for answer in answers]
         looks = self.look.at(images, inputs, trail)
@@ -166,13 +166,13 @@ class Rewriter:
         return self._lvlm.to_device(self._lvlm.prepare([image], [prompt], at_once=True))
 
     def _finished(self, plain: str, reason: FinishReason, begins: int) -> tuple[str, int]:
-        """Return a decoded text as it is written, and where all that was decoded begins in it."""
+        """Return a decoded text in its final form, and the place of the decoded part in it."""
         settings, text = self._lvlm.preset.text, plain[begins:]
         written = settings.finished(Answer(text.strip(), reason)).text
         return written, len(settings.prefix) - begins - (len(text) - len(text.lstrip()))
 
     def _plain(self, tokens: Sequence[int], text: str, reasoning: str | None) -> tuple[str, int | None]:
-        """Return a decoded text with what stands before it, and where it begins; `text` is it alone, or trimmed."""
+        """Return a decoded text after its reasoning, and its start; `text` has no reasoning, or is trimmed."""
         whole = self._lvlm.vocabulary.text(tokens)
         before = len(whole) - len(whole.lstrip())
         if not reasoning and whole.startswith(text, before):
@@ -181,7 +181,7 @@ class Rewriter:
         return (whole[: begins + len(text)], begins) if begins >= 0 else (text, None)
 
     def _first(self, draft: _Draft) -> tuple[Claim, int] | None:
-        """Return the first thing without support that can be taken out, and where it stands in the decoded text."""
+        """Return the first unsupported object that can be removed, and its place in the decoded text."""
         if draft.begins is None:
             return None
         _, offset = draft.finished(draft.plain, draft.reason, draft.begins)
@@ -199,7 +199,7 @@ class Rewriter:
         return claim, start
 
     def _rewrite(self, drafts: Sequence[_Draft], decoded: Decoded, prompts: Any) -> None:
-        """Decode texts again until everything that they name is supported, or the rounds are over."""
+        """Decode texts again until all their objects are supported, or the rounds are used up."""
         for _ in range(self._rounds):
             going: list[tuple[_Draft, Continuation]] = []
             for draft in drafts:
@@ -221,7 +221,7 @@ class Rewriter:
                 draft.kept |= {claim.thing for claim in draft.doubted if claim.thing in named}
 
     def _cut(self, draft: _Draft, claim: Claim, start: int, prompt: Sequence[int]) -> Continuation:
-        """Cut a text off before a thing: what it goes on with."""
+        """Cut a text off before an object, and return its continuation."""
         vocabulary, words = self._lvlm.vocabulary, self.look.words
         draft.doubted.append(claim)
         forbidden = Forbidden(

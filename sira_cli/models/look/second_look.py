@@ -1,11 +1,11 @@
-"""A second look: is each thing that a text names in the picture? The model is asked about every one of them.
+"""A second look: is each object that a text names in the picture? The model is asked about every one.
 
     the picture and the prompt's rows before it    computed once (`core.prefix`)
     "Is there a dog in the image?"                 a few rows each, all questions of a picture together
     support = P(yes) / (P(yes) + P(no))            over all spellings of yes and no, of the first token
 
-Who answers is the model as it is (the full stream at temperature 0), whatever decoder wrote the text, behind an empty
-thought if it can think.
+The unchanged model answers (the full stream at temperature 0), whatever method wrote the text, after an empty thought
+if it can think.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from sira_cli.errors import UnsupportedModelError
 from sira_cli.language import things
 from sira_cli.language.things import Thing, Words
 from sira_cli.models.decoding import DecodingModel
-from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are known from here, too
+from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are also public here
 from sira_cli.models.look.verify import Verify as Verify
 from sira_cli.models.records import Answer
 from sira_cli.models.starts import Trail
 
 YES = ("Yes", "yes", "YES")
 NO = ("No", "no", "NO", "Not", "not")
-BATCH = 8  # whole prompts decoded together, where the prefix cannot be shared
-_PROBE = 64  # side of the picture that questions are worded with, in pixels
+BATCH = 8  # whole prompts decoded together, if the prefix cannot be shared
+_PROBE = 64  # side in pixels of the picture in the prompts of questions
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A thing that a text names, and what the picture says to it.
+    """An object that a text names, and its support by the picture.
 
     Attributes:
         thing: in the singular.
@@ -51,18 +51,18 @@ class Claim:
     neither: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return it as JSON values."""
         return {**asdict(self), "spans": [list(span) for span in self.spans]}
 
 
 @dataclass(frozen=True)
 class Check:
-    """A text, thing by thing.
+    """A text, object by object.
 
     Attributes:
-        text: what was looked at.
-        objects: the things that it names, in order; none: nothing was recognised.
-        words: the list that things were recognised by.
+        text: the checked text.
+        objects: the objects that it names, in order; empty if none was recognised.
+        words: the word list for recognising objects.
     """
 
     text: str
@@ -71,31 +71,31 @@ class Check:
 
     @property
     def support(self) -> float:
-        """That of the least supported thing; 1 where there is none."""
+        """The lowest support of an object; 1 without objects."""
         return min((claim.support for claim in self.objects), default=1.0)
 
     def below(self, line: float) -> list[Claim]:
-        """Return the things whose support is below a line."""
+        """Return the objects whose support is below a line."""
         return [claim for claim in self.objects if claim.support < line]
 
     def beside(self, answer: Answer, settings: dict[str, Any]) -> Answer:
-        """Return an answer with the things, and how they were looked at (`Verify.settings`), for its record."""
+        """Return an answer with the objects and the settings of the look (`Verify.settings`), for its record."""
         return replace(answer, objects=[claim.to_json() for claim in self.objects], verify=settings)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return it as JSON values."""
         return {**asdict(self), "objects": [claim.to_json() for claim in self.objects]}
 
 
 class SecondLook:
-    """Asks a loaded model about the things that texts name."""
+    """Asks a loaded model about the objects that texts name."""
 
     def __init__(self, lvlm: DecodingModel, words: Words | None = None) -> None:
         """Prepare to ask.
 
         Args:
             lvlm: the model; its preset has the question (`prompts.verify`).
-            words: the things to recognise; None: the list that comes along.
+            words: the objects to recognise; None: the bundled list.
 
         Raises:
             UnsupportedModelError: the tokenizer has no token for yes or no.
@@ -103,24 +103,24 @@ class SecondLook:
         self._lvlm = lvlm
         self.words = words or things.shipped()
         self._yes, self._no = self._spellings(YES), self._spellings(NO)
-        self._worded: dict[str, tuple[list[int], list[int]]] = {}  # what stands before and behind the picture
+        self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
     def check(self, image: Image.Image, text: str) -> Check:
-        """Ask about each thing that a text names.
+        """Ask about each object that a text names.
 
         Args:
             image: the picture, RGB.
-            text: what was said about it.
+            text: the text about it.
         """
         return PictureLook(self, image).check(text)
 
     def at(self, images: Sequence[Image.Image], inputs: Any, trail: Trail) -> list[PictureLook]:
-        """Return the looks at pictures that were decoded just now; what decoding computed is used again.
+        """Return looks at pictures that were just decoded, which reuse the computations of decoding.
 
         Args:
             images: B pictures, RGB.
-            inputs: what was decoded, on the model's device.
-            trail: what decoding has left of it.
+            inputs: the decoded inputs, on the model's device.
+            trail: the trail of decoding them.
         """
         if trail.cache is None:
             return [PictureLook(self, image) for image in images]
@@ -131,18 +131,18 @@ class SecondLook:
         ]
 
     def questions(self, named: Sequence[Thing]) -> list[str]:
-        """Return the question about each thing."""
+        """Return the question about each object."""
         wording = self._lvlm.preset.prompts.verify
         return [wording.replace("{thing}", things.with_article(thing.name)) for thing in named]
 
     @torch.no_grad()
     def last_logits(self, image: Image.Image, questions: Sequence[str], prefix: ImagePrefix | None = None) -> Tensor:
-        """Return what the model thinks of the first token of each answer: `[Q, V]` float32.
+        """Return the model's logits of the first token of each answer: `[Q, V]` float32.
 
         Args:
             image: the picture, RGB.
-            questions: Q of them, as the model is to read them.
-            prefix: the first rows of another prompt about the picture, which serve if they are those of the questions.
+            questions: Q questions in their final wording.
+            prefix: first rows of another prompt about the picture, used if they equal those of the questions.
         """
         lvlm = self._lvlm
         if lvlm.model.config.model_type in BIDIRECTIONAL:
@@ -161,11 +161,11 @@ class SecondLook:
         return ImagePrefix(lvlm.model, inputs, length).last_logits(tails)
 
     def claims(self, image: Image.Image, named: Sequence[Thing], prefix: ImagePrefix | None = None) -> list[Claim]:
-        """Ask about things; otherwise as `last_logits`."""
+        """Ask about objects; otherwise as `last_logits`."""
         if not named:
             return []
         logprobs = self.last_logits(image, self.questions(named), prefix).log_softmax(dim=-1)  # [Q, V]
-        # In logarithms, because both may be less than what a float can hold.
+        # In logarithms, because both may underflow a float.
         yes, no = (logprobs[:, ids].logsumexp(dim=1) for ids in (self._yes, self._no))  # [Q]
         support, neither = (yes - no).sigmoid(), (1 - yes.exp() - no.exp()).clamp(min=0)
         return [
@@ -174,9 +174,9 @@ class SecondLook:
         ]
 
     def _word(self, questions: Sequence[str]) -> None:
-        """Find out what stands before and behind the picture in the prompt of each question.
+        """Find the tokens before and after the picture in the prompt of each question.
 
-        The prompts are worded with a small picture: what stands around a picture does not depend on it.
+        The prompts are made with a small picture: the tokens around a picture do not depend on it.
         """
         if not questions:
             return
@@ -189,7 +189,7 @@ class SecondLook:
             self._worded[question] = self._before(ids), ids[self._prefix_length(ids) :].tolist()
 
     def _before(self, ids: Tensor) -> list[int]:
-        """Return what stands before the picture in a prompt `[S]`."""
+        """Return the tokens before the picture in a prompt `[S]`."""
         tokens: list[int] = ids[: int(self._lvlm.find_image(ids[None])[0].nonzero().min())].tolist()
         return tokens
 
@@ -201,7 +201,7 @@ class SecondLook:
             batch = questions[start : start + BATCH]
             with lvlm.vocabulary.lock:
                 inputs = lvlm.to_device(lvlm.chat_inputs([image] * len(batch), batch, at_once=True))
-            # generate makes the masks and positions of the prompts, as `sira ask` does
+            # generate makes the masks and positions of the prompts, as in `sira ask`
             output = lvlm.model.generate(
                 **inputs, max_new_tokens=1, do_sample=False, return_dict_in_generate=True, output_logits=True
             )
@@ -209,31 +209,31 @@ class SecondLook:
         return torch.cat(parts)
 
     def _prefix_length(self, ids: Tensor) -> int:
-        """Return how many rows of a prompt `[S]` there are up to the last image row."""
+        """Return the number of rows of a prompt `[S]` up to the last image row."""
         return int(self._lvlm.find_image(ids[None])[0].nonzero().max()) + 1
 
     def _spellings(self, words: Sequence[str]) -> list[int]:
         """Return the tokens that begin an answer and are a whole word of these.
 
         Raises:
-            UnsupportedModelError: there is none.
+            UnsupportedModelError: no such token exists.
         """
         vocabulary = self._lvlm.vocabulary
         found = {ids[0] for word in words for text in (word, f" {word}") if len(ids := vocabulary.encode(text)) == 1}
         if not found:
-            raise UnsupportedModelError(f"the tokenizer has no token for {words[0]!r}: things cannot be asked about")
+            raise UnsupportedModelError(f"the tokenizer has no token for {words[0]!r}: objects cannot be asked about")
         return sorted(found)
 
 
 class PictureLook:
-    """A second look at one picture: what several texts name is asked about once."""
+    """A second look at one picture: an object that several texts name is asked about once."""
 
     def __init__(self, look: SecondLook, image: Image.Image, prefix: ImagePrefix | None = None) -> None:
         self._look, self._image, self._prefix = look, image, prefix
         self._known: dict[str, Claim] = {}
 
     def check(self, text: str) -> Check:
-        """Ask about each thing that a text names, unless an earlier text named it."""
+        """Ask about each object that a text names, unless an earlier text named it."""
         named = self._look.words.things(text)
         new = [thing for thing in named if thing.name not in self._known]
         self._known |= {claim.thing: claim for claim in self._look.claims(self._image, new, self._prefix)}
@@ -241,5 +241,5 @@ class PictureLook:
         return Check(text, tuple(claims), self._look.words.name)
 
     def supported(self, line: float) -> frozenset[str]:
-        """Return the things asked about so far whose support is not below a line."""
+        """Return the objects asked about so far whose support is not below a line."""
         return frozenset(name for name, claim in self._known.items() if claim.support >= line)

@@ -8,19 +8,19 @@ from collections.abc import Iterable
 
 from sira_cli.models.texts import sentence_ends
 
-# A paragraph and a line of a list end a sentence, too, if it has no full stop.
+# A paragraph and a list item also end a sentence without a full stop.
 _BREAK = re.compile(r"\s*\n(?:\s*\n|(?=\s*(?:[-*\u2022]|\d+[.)])\s))")
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
-    """Return start and end of every sentence, each with the white space behind it: together they are the text."""
+    """Return start and end of every sentence, with the white space after it: together they are the text."""
     ends = {*sentence_ends(text), *(match.start() for match in _BREAK.finditer(text) if text[: match.start()].strip())}
     starts = [0, *(end + len(text[end:]) - len(text[end:].lstrip()) for end in sorted(ends)), len(text)]
     return [(start, end) for start, end in itertools.pairwise(dict.fromkeys(starts)) if text[start:end].strip()]
 
 
 def without_sentences(text: str, spans: Iterable[tuple[int, int]]) -> tuple[str, list[str]]:
-    """Return a text without the sentences that some spans lie in, and these sentences.
+    """Return a text without the sentences that contain some spans, and these sentences.
 
     Args:
         text: any text; without a full stop it is one sentence.

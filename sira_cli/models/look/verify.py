@@ -1,4 +1,4 @@
-"""`Verify`: whether and how texts are looked at a second time, and what that goes with."""
+"""`Verify`: whether and how texts get a second look, and the settings that allow it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Verify:
     """A second look at every text of a run.
 
     Attributes:
-        min_support: things below it are not supported; None: the preset's.
-        words: the things to recognise; None: the list that comes along.
-        mode: `flag` says what is not supported, `rewrite` also decodes texts again without it.
-        rounds: how often a text is decoded again at most.
+        min_support: objects below it are not supported; None: the preset's.
+        words: the objects to recognise; None: the bundled list.
+        mode: `flag` marks unsupported objects, `rewrite` also decodes texts again without them.
+        rounds: maximum number of times that a text is decoded again.
 
     Raises:
-        SettingsError: there is no such mode, or `rounds` is not from 1 to 20.
+        SettingsError: the mode is not valid, or `rounds` is not from 1 to 20.
     """
 
     min_support: float | None = None
@@ -43,7 +43,7 @@ class Verify:
 
     @classmethod
     def of(cls, given: str | Verify | None) -> Verify | None:
-        """Return the second look of a mode, or a given one."""
+        """Return the second look for a mode, or the given one."""
         return cls(mode=given) if isinstance(given, str) else given
 
     @property
@@ -52,14 +52,14 @@ class Verify:
         return self.mode == "rewrite"
 
     def line(self, preset: Preset) -> float:
-        """Return the support below which a thing is not supported."""
+        """Return the support below which an object is not supported."""
         return preset.verify.min_support if self.min_support is None else self.min_support
 
     def check(self, method: Method, num_beams: int, *, words: bool, choices: bool, compiled: bool) -> None:
-        """Check that it goes with how texts are made.
+        """Check that it fits the method and the settings of a run.
 
         Raises:
-            SettingsError: it does not.
+            SettingsError: it does not fit.
         """
         if choices:
             raise SettingsError("`verify=` looks at texts, and `choices=` writes none: leave out one of them")
@@ -78,7 +78,7 @@ class Verify:
             raise SettingsError(f"`verify=` rewrite cannot go back in compiled steps (`compile=`): {instead}")
 
     def settings(self, preset: Preset) -> dict[str, Any]:
-        """Return how the look is done, as records hold it."""
+        """Return the settings of the look, as in records."""
         return {
             "mode": self.mode,
             "words": (self.words or things.shipped()).name,

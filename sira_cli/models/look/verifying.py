@@ -1,4 +1,4 @@
-"""Answers with a second look at them, as `Verify` wants it."""
+"""Answers with a second look at them, as set in `Verify`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class VerifiedAnswers:
     """A loaded model that looks twice.
 
     Attributes:
-        settings: how it looks, as records hold it.
+        settings: settings of the look, as in records.
     """
 
     def __init__(self, lvlm: AnsweringModel, verify: Verify) -> None:
         """Prepare to answer.
 
         Raises:
-            SettingsError: the second look does not go with the method or the settings.
-            UnsupportedModelError: the tokenizer has no token for yes or no, which are asked for.
+            SettingsError: the second look does not fit the method or the settings.
+            UnsupportedModelError: the tokenizer has no token for yes or no.
         """
         beams, compiled = lvlm.preset.generation.num_beams, lvlm.compiled is not None
         verify.check(lvlm.decoder, beams, words=False, choices=False, compiled=compiled)
@@ -39,7 +39,7 @@ class VerifiedAnswers:
     def answer(
         self, images: Sequence[Image.Image], inputs: Any, *, seeds: Sequence[int], words: bool = False, task: str
     ) -> list[Answer]:
-        """Decode, and return answers with what their texts name; the texts are as the preset wants them.
+        """Decode, and return answers with the objects of their texts; text settings are applied.
 
         Args:
             images: B pictures, RGB.
