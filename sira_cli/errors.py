@@ -1,8 +1,8 @@
-"""Everything that `sira` raises on purpose. Each message names the thing, what was expected, what to do."""
+"""All errors that `sira` raises on purpose. Each message names the cause, the expected value and the next step."""
 
 
 class SiraError(Exception):
-    """Base of all errors that tell the user something and stop.
+    """Base of all errors with a message for the user.
 
     Attributes:
         exit_code: exit code of the command line.
@@ -28,7 +28,7 @@ class UnsupportedModelError(SiraError):
 
 
 class ImageTokenError(SiraError):
-    """The prompt's image tokens cannot be found, or lie where the fork cannot work."""
+    """The prompt's image tokens cannot be found, or are at positions that the fork cannot handle."""
 
 
 class AttachError(SiraError):

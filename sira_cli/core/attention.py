@@ -1,8 +1,8 @@
 """Attention of the late layers, once per stream, by the model's own attention function.
 
-Each stream attends to its own keys only, so the block-diagonal attention of both is two ordinary ones. That of the
-full stream is what it is without a fork: the same kernel, the same mask or none, grouped key/value heads not
-repeated. Projections and MLPs run on the rows of both streams at once.
+Each stream attends to its own keys only, so the block-diagonal attention of both is two ordinary ones. The full
+stream's is the same as without a fork: the same kernel, the same mask or none, grouped key/value heads not repeated.
+Projections and MLPs run on the rows of both streams at once.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def own_layer(layer: Any) -> Any:
 
 
 def share_layers(cache: Cache, boundary: int, mixers: Sequence[Mixer]) -> None:
-    """Make the first layers of an empty cache ordinary again, where an earlier fork with a larger K used them.
+    """Make the first layers of an empty cache ordinary again, if an earlier fork with a larger K used them.
 
     Raises:
         UnsupportedModelError: the cache was made without the model's recurrent or indexed layers.

@@ -16,7 +16,7 @@ class SiraConfig:
     Args:
         k: number of post-boundary layers K; the fork is at layer b = L - K. 1 <= K <= L - 1.
         k_fraction: K as a share of L, between 0 and 1, rounded down (at least 1 layer). Without `k`
-            and `k_fraction`, K = L / 2, which is what the paper uses on both of its models.
+            and `k_fraction`, K = L / 2, as in the paper for both of its models.
         alpha: contrast strength in z_cd = (1 + alpha) z_full - alpha z_cf; 0 is plain decoding.
         beta: plausibility cut-off, off (None) as in the paper. Tokens with
             z_full < max z_full + ln(beta) are never chosen. 0 < beta <= 1.

@@ -1,6 +1,6 @@
-"""Which models the fork follows: the tested families, and the reasons to refuse others.
+"""Models that the fork follows: the tested families, and the reasons to refuse others.
 
-The core never asks for a family. It asks for structure, here, once; whatever differs between families
+The core never checks for a family. Structure is checked here, once; any difference between families
 is a row of `FAMILIES` with its reason.
 """
 

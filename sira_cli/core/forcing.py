@@ -101,5 +101,5 @@ def _check_head(ours: Tensor, theirs: Tensor) -> None:
     if float((ours - theirs).abs().max()) > 0.02 * float(theirs.abs().max()) + 1e-3:
         raise UnsupportedModelError(
             "the model does more after its final norm than a linear head and a soft cap: "
-            "texts cannot be forced on it; trace what it generates instead"
+            "texts cannot be forced on it; trace generated texts instead"
         )

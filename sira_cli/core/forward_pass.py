@@ -91,7 +91,7 @@ class Pass:
     def pack(self, rows: Any) -> Any:
         """Append the CF stream's rows to a tensor with one row per token of the full stream, `[B or 1, q, ...]`.
 
-        A tuple of such tensors is packed one by one; anything else stays as it is (`has_rows`).
+        A tuple of such tensors is packed one by one; anything else is unchanged (`has_rows`).
         """
         if isinstance(rows, tuple):
             return tuple(map(self.pack, rows))

@@ -1,4 +1,4 @@
-"""Which positions of a prompt belong to the image: P_img of the paper.
+"""The image positions of a prompt: P_img of the paper.
 
 A rule is data (it lives in presets); `resolve` turns it into ids, `find` into positions. Only the
 image's own positions count: markers such as `<|vision_start|>` are text.

@@ -109,7 +109,7 @@ def full_layer(layer: Any) -> Any:
 
 
 def open_slots(cache: StaticCache, boundary: int, layers: int, streams: Streams) -> None:
-    """Prepare layers b..L-1 of an empty static cache for both streams of a new prompt; reuse what is large enough.
+    """Prepare layers b..L-1 of an empty static cache for both streams of a new prompt; reuse large enough layers.
 
     Raises:
         UnsupportedModelError: a layer is not a plain static one, or the cache does not limit the length of a text.

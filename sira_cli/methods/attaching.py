@@ -132,7 +132,7 @@ def obeyed(generation: Any) -> dict[str, Any]:
     return {name: given[name] for name in (*named, *sampling)}
 
 
-@functools.cache  # Python's own `once` forgets as soon as anybody changes the filters, as torch does
+@functools.cache  # Python's own `once` forgets whenever the filters change, as in torch
 def _warn_once(text: str) -> None:
     # The 5 levels: this, its caller, `attach`, contextlib, and the line with `with attach(...)`.
     warnings.warn(text, GenerationSettingsWarning, stacklevel=5)

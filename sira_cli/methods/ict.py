@@ -149,7 +149,7 @@ class _Addition:
         self._vector = vector
 
     def __call__(self, module: Any, args: Any, output: Tensor) -> Tensor:
-        self._vector = self._vector.to(output)  # where the layer is, and once
+        self._vector = self._vector.to(output)  # to the layer's device, once
         output[:, -1] += self._vector
         return output
 

@@ -24,7 +24,7 @@ class Ended:
         finish_reason: why it ended.
         text, reasoning: the answer, and the model's thoughts before it.
         reasoning_tokens: number of tokens of the thoughts.
-        error: why it is not an answer; empty: it is one.
+        error: the reason why it is not an answer, or empty.
     """
 
     tokens: list[int]

@@ -10,7 +10,7 @@ from sira_cli.methods.base import Method
 from sira_cli.methods.calibrated import Calibrated
 from sira_cli.models import presets
 
-SHIPPED = Path(__file__).parents[1] / "demo" / "calibrations"  # of the bundled model
+SHIPPED = Path(__file__).parents[1] / "demo" / "calibrations"  # the bundled model's
 
 
 def place(kind: str, model: str, revision: str) -> Path:

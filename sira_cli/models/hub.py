@@ -201,7 +201,7 @@ def _read_json(path: str | Path) -> Any:
 def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator[None]:
     """Turn every failure of the hub into one line with advice."""
     ways_out = (
-        f"Either fetch it where there is a network (`hf download {model}`) and pass its folder with `model=`, "
+        f"Either fetch it with a network connection (`hf download {model}`) and pass its folder with `model=`, "
         "or use `preset=` demo, which needs no download."
     )
     if offline or constants.HF_HUB_OFFLINE:

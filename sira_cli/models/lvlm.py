@@ -36,7 +36,7 @@ class Lvlm(AnsweringModel):
         return f"<Lvlm {self.preset.name or self.preset.model}: {self.method}{fork}{alpha}, {place}>"
 
     def under(self, method: Method, preset: Preset | None = None, compiled: CompiledSteps | None = None) -> Lvlm:
-        """Return the same loaded model under another method, or with another preset; this one stays as it is."""
+        """Return the same loaded model under another method, or with another preset; this one is unchanged."""
         return Lvlm(
             self.model, self.processor, preset or self.preset, method, self.revision, self.quantization, compiled
         )
@@ -54,8 +54,8 @@ class Lvlm(AnsweringModel):
         Args:
             picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`.
             prompt: instead of the preset's.
-            on_text: called with pieces of text as they are decoded (not with beams or `verify`, nor where the preset's
-                `text` changes them).
+            on_text: called with pieces of text during decoding (not with beams or `verify`, nor if the preset's `text`
+                settings change them).
             verify: ask for each object that the text names whether it is in the picture: `flag` to keep the text,
                 `rewrite` to remove unsupported objects; or a `Verify`.
 
@@ -117,7 +117,7 @@ class Lvlm(AnsweringModel):
         while batch := list(islice(remaining, batch_size if self.batches else 1)):
             try:
                 results = self._run("caption", batch, text)
-            except PictureError:  # of one of them, but which?
+            except PictureError:  # of an unknown one of them
                 results = [self._tried("caption", picture, text) for picture in batch]
             yield from results
 

@@ -61,7 +61,7 @@ def restart_peak(devices: Sequence[torch.device]) -> int | None:
     if devices[0].type == "cuda":
         return _restart_count(devices)
     with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak becomes what is in use now
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak becomes the current use
     return None
 
 

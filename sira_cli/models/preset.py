@@ -19,7 +19,7 @@ from sira_cli.methods.base import Method
 from sira_cli.models.texts import TextSettings
 from sira_cli.pictures.names import is_utf8
 
-# Names that `Preset.decisive` contains only if they are set, so that keys and records do not list what is off.
+# Names that `Preset.decisive` contains only if they are set, so that keys and records omit settings that are off.
 _LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop", "think")
 _LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan", "pad_to_square")
 ONLY_IF_SET = (
@@ -240,7 +240,7 @@ class Preset(_Strict):
         return self.model_copy(update={"text": TextSettings()})
 
     def with_settings(self, /, **settings: Any) -> Preset:
-        """Return the same preset with single values replaced; None leaves a value as it is.
+        """Return the same preset with single values replaced; None keeps a value.
 
         Args:
             **settings: keys of `sira`, `generation`, `text`, `load` and `image`, `revision`, `prompt` (the caption

@@ -108,7 +108,7 @@ def resolve(source: str) -> Preset:
     """Return the preset for the `source` of `load`: a preset's name or file, a checkpoint folder, or a hub model id.
 
     Raises:
-        SettingsError: `source` is none of these.
+        SettingsError: `source` is not one of these.
     """
     if source.endswith((".yaml", ".yml")) or source in available():
         return find(source)

@@ -50,7 +50,7 @@ class _Draft:
         at: the look at its picture.
         check: check of the text in its final form.
         finished: returns the text in its final form, and the place of `plain` in it.
-        plain: the text before text settings, after the model's reasoning.
+        plain: the model's reasoning and the text, before text settings.
         begins: end of the reasoning in `plain`; None: the reasoning has several parts, and the text is not changed.
         tokens: tokens of the decoded text.
         head: beginning of the text that was not decoded here; equals the first `told` characters of the decoded
@@ -172,7 +172,7 @@ class Rewriter:
         return written, len(settings.prefix) - begins - (len(text) - len(text.lstrip()))
 
     def _plain(self, tokens: Sequence[int], text: str, reasoning: str | None) -> tuple[str, int | None]:
-        """Return a decoded text after its reasoning, and its start; `text` has no reasoning, or is trimmed."""
+        """Return the decoded text up to the end of `text`, and the start of `text` in it, if it can be found."""
         whole = self._lvlm.vocabulary.text(tokens)
         before = len(whole) - len(whole.lstrip())
         if not reasoning and whole.startswith(text, before):

@@ -59,20 +59,20 @@ class Verify:
         """Check that it fits the method and the settings of a run.
 
         Raises:
-            SettingsError: it does not fit.
+            SettingsError: the second look does not fit them.
         """
         if choices:
-            raise SettingsError("`verify=` looks at texts, and `choices=` writes none: leave out one of them")
+            raise SettingsError("`verify=` checks texts, but `choices=` writes none: leave out one of them")
         if not self.rewrites:
             return
-        instead = "leave it out, or take `verify=` flag"
+        instead = "leave it out, or use `verify=` flag"
         if method.own_search:
-            raise SettingsError(f"`verify=` rewrite goes on behind single tokens, and method {method.name} does not")
+            raise SettingsError(f"`verify=` rewrite continues after single tokens, but method {method.name} cannot")
         if num_beams > 1:
             raise SettingsError(f"`verify=` rewrite follows one text per picture, not `num_beams=`: {instead}")
         if words:
             raise SettingsError(
-                f"`words=` scores a text as it was decoded, and `verify=` rewrite changes it: {instead}"
+                f"`words=` scores a text as it was decoded, but `verify=` rewrite changes it: {instead}"
             )
         if compiled:
             raise SettingsError(f"`verify=` rewrite cannot go back in compiled steps (`compile=`): {instead}")
