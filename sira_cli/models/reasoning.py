@@ -183,7 +183,8 @@ class Parsing:
     def _close(self) -> None:
         if self.inside:
             self._thoughts.append(self._thought(final=True))
-        else:  # it was a thought from the startself._thoughts.append(self._parser.vocabulary.text(self._tokens))
+        else:  # it was a thought from the start
+            self._thoughts.append(self._parser.vocabulary.text(self._tokens))
             self._retracted += bool(self._tokens)
             self._tokens, self._steps = [], []
         self.inside, self._newest, self._label = False, "", ""
