@@ -252,7 +252,7 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
     lie in different folders) or by content (the pictures were moved), that decides.
 
     Raises:
-        DataError: one of them is no file of records, or they have no picture in common.
+        DataError: one of them is not a file of records, or they have no picture in common.
     """
     first, second = Path(a), Path(b)
     found = aligned(RecordFile(first), RecordFile(second))

@@ -36,7 +36,7 @@ class RecordFile:
         """Read the file through.
 
         Raises:
-            DataError: it is no file of records.
+            DataError: it is not a file of records.
         """
         self.path = path
         try:
@@ -54,7 +54,7 @@ class RecordFile:
                 is_known = is_uri(name) or "id" in record
                 found = (name, name if is_known else os.path.normpath(folder / name), record["image_sha256"] or name)
             except (ValueError, KeyError, TypeError, AttributeError):
-                raise DataError(f"{path}: line {number} is no record of sira caption or sira ask") from None
+                raise DataError(f"{path}: line {number} is not a record of sira caption or sira ask") from None
             for each, identity in zip(hashes, found, strict=True):
                 each.append(hash(str(identity)))
             self._starts.append(self._starts[-1] + len(line))

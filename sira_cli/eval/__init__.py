@@ -1,6 +1,6 @@
 """The benchmarks of the paper, run and scored as their official scripts do: POPE, CHAIR, AMBER.
 
-base                    what a benchmark is: parts, asks, counts, figures
+base                    the interface of a benchmark: parts, asks, counts, figures
 pope, chair/, amber/    the three: files, rules, ground truth
 language/               words of captions, with NLTK's data or without
 stats/                  the one place where POPE's and CHAIR's figures, intervals and paired tests are made

@@ -1,4 +1,4 @@
-"""Let a loaded model answer what a part of a benchmark asks: a batch run, kept in a file of records."""
+"""Let a loaded model answer a part of a benchmark: a batch run, kept in a file of records."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class _AskedPicture(FilePicture):
 
 
 def settings_of(lvlm: Lvlm) -> dict[str, Any]:
-    """Return what is equal in all records of a loaded model under its method."""
+    """Return the settings that are equal in all records of a loaded model under its method."""
     return settings_in(BatchRun(lvlm, "caption", "").blank().configuration() | asdict(EvalSettings.of(lvlm)))
 
 
 def units(part: Part, shard: Shard | None = None) -> list[Ask]:
-    """Return what is decoded, each once: one ask of each unit, about the shard's pictures."""
+    """Return the asks to decode, each once: one of each unit, about the shard's pictures."""
     asks: dict[str, Ask] = {}
     for ask in part.asks:
         asks.setdefault(ask.unit, ask)
@@ -63,8 +63,8 @@ def check_ledger(lvlm: Lvlm, part: Part, asks: Sequence[Ask], ledger: Ledger) ->
         prompt = prompts.get(record["id"], record["prompt"])
         if prompt != record["prompt"]:
             raise SettingsError(
-                f"{ledger.path}: {record['id']!r} was asked as {record['prompt']!r} there and would be as {prompt!r} "
-                "now: give another `output=`, or `overwrite=` to start anew"
+                f"{ledger.path}: {record['id']!r} has the prompt {record['prompt']!r} in the file and {prompt!r} "
+                "now: give another `output=`, or `overwrite=` to start again"
             )
 
 
@@ -78,16 +78,16 @@ def answer_part(
     batch_size: BatchSize | None = None,
     retry_errors: bool = False,
 ) -> Generator[PictureEvent | Halved, None, UnitTexts]:
-    """Answer what is asked, in order, and yield what happens. What an earlier run has in the file is not done again.
+    """Answer the asks in order, and yield events. Asks that an earlier run has answered in the file are skipped.
 
     Args:
         lvlm: the model, with the part's settings.
-        part: what is asked for.
+        part: of the benchmark.
         asks: from `units`.
         images: the folder of the pictures.
         ledger: keeps the records; see `check_ledger`.
         batch_size: pictures decoded together, as for `BatchRun`.
-        retry_errors: ask again what failed in an earlier run.
+        retry_errors: ask again where an earlier run failed.
 
     Returns:
         All answers in the file.

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: what is asked, and how answers are counted."""
+"""The interface of the benchmarks: their questions, and how answers are counted."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sira_cli.eval.stats.tally import Denominators, Tally
 
 ONE_WORD = " Please answer this question with one word."  # as in VCD's setting of POPE
 
-Texts = Mapping[str, str]  # answers, by the id of what was asked
+Texts = Mapping[str, str]  # answers, by the id of the ask
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Something that is asked about a picture.
+    """A question or a request about a picture.
 
     Attributes:
-        id: tells it apart from all others of a part.
+        id: unique within its part.
         picture: file name in the folder of images.
         prompt: the question or the request, before the preset's template.
         unit: asks of the same unit are decoded once and have the same answer. Default: a unit of its own.
@@ -38,13 +38,13 @@ class Ask:
 
 @dataclass(frozen=True)
 class Part:
-    """What is asked under the same settings: all of POPE, CHAIR at one length, AMBER's captions, AMBER's questions.
+    """Asks under the same settings: all of POPE, CHAIR at one length, AMBER's captions, AMBER's questions.
 
     Attributes:
-        name: tells it apart in the benchmark; it is part of file names.
+        name: unique within the benchmark; part of file names.
         task: `ask` puts the prompt into the preset's template of questions.
         asks: in the order of the benchmark's files.
-        groups: what has figures of its own: POPE's splits, the dimensions of AMBER's questions.
+        groups: those with figures of their own: POPE's splits, the dimensions of AMBER's questions.
         settings: generation settings that replace the preset's, such as max_new_tokens.
     """
 
@@ -60,7 +60,7 @@ class Benchmark(ABC):
 
     Attributes:
         name: `pope`, `chair` or `amber`.
-        parts: what is asked.
+        parts: the asks, by settings.
         averaged: whether the mean over a part's groups is meaningful.
     """
 
@@ -74,7 +74,7 @@ class Benchmark(ABC):
 
         Args:
             part: one of `parts`.
-            texts: by ask; what is missing, because its picture failed, is left out of every count.
+            texts: by ask; asks whose picture failed are missing, and left out of every count.
         """
 
     @abstractmethod
@@ -109,7 +109,7 @@ class Benchmark(ABC):
         """
 
     def reduce(self, part: Part, text: str) -> str:
-        """Return what counts of an answer that sira made; the script's users would have cleaned it before scoring."""
+        """Return the part that counts of an answer by sira; the script's users would have cleaned it before scoring."""
         return text
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
@@ -117,9 +117,9 @@ class Benchmark(ABC):
         yield from ()
 
     def stand_ins(self) -> dict[str, str]:
-        """Return, by part, why its figures are not those of a published script; parts that have those are left out."""
+        """Return, by part, why its figures differ from those of a published script; equal parts are absent."""
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """Return what decides the figures beside the answers: the rule, versions of language data."""
+        """Return what else decides the figures besides the answers: the rule, versions of language data."""
         return {}

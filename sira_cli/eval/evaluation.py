@@ -38,7 +38,7 @@ CONTROLS = ("greedy", "greedy+apc")  # without them a shift of the yes-rate, or 
 
 @dataclass(frozen=True)
 class PartStarted:
-    """A method begins with a part of the benchmark, of so many units."""
+    """A method begins with a part of the benchmark, of `total` units."""
 
     method: str
     part: str
@@ -57,7 +57,7 @@ def methods_of(preset: Preset, names: Sequence[str], controls: bool = True) -> d
     """Return methods with the preset's settings for them, the controls first.
 
     Raises:
-        SettingsError: there is no such method.
+        SettingsError: no such method.
     """
     return {name: (preset, preset.method(name)) for name in with_controls(names, controls)}
 
@@ -84,7 +84,7 @@ class Evaluation:
         shard: Shard | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Check what can be known before the model is loaded.
+        """Check everything that can be checked before the model is loaded.
 
         Args:
             benchmark: with its questions read.
@@ -92,8 +92,8 @@ class Evaluation:
             methods: by name, preset and method; see `methods_of`.
             output: the folder that keeps the answers, so that the same evaluation goes on where it stopped; None: a
                 temporary one.
-            overwrite: start anew.
-            retry_errors: ask again what failed in an earlier run.
+            overwrite: start again.
+            retry_errors: ask again where an earlier run failed.
             batch_size: pictures decoded together, as for `BatchRun`.
             shard: ask only about this part of the pictures.
             settings: of generation, instead of a part's own.
@@ -156,7 +156,7 @@ class Evaluation:
     def events(
         self, lvlm: Lvlm, ledgers: Mapping[tuple[str, str], Ledger] | None = None
     ) -> Generator[EvalEvent, None, None]:
-        """Ask, and yield what happens; afterwards `answers` and `report` are there.
+        """Ask, and yield events; `answers` and `report` are available afterwards.
 
         Args:
             lvlm: the loaded model, under any method.
@@ -183,7 +183,7 @@ class Evaluation:
         """Return the figures of all answers.
 
         Args:
-            paper: a model of the paper, whose figures are put beside.
+            paper: a model of the paper, whose figures are shown for comparison.
         """
         return EvalReport.of(self._benchmark, self.answers, not_run=self.not_run, paper=paper)
 

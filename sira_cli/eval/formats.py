@@ -18,7 +18,7 @@ _ESCAPES = str.maketrans(
 def to_csv(report: EvalReport) -> str:
     """Write a line per group and method, and more lines for differences to the first method and the paper's figures.
 
-    Columns hold figures and 95 % intervals; `source` tells the lines apart.
+    Columns hold figures and 95 % intervals; `source` identifies the lines.
     """
     names = list(dict.fromkeys(name for row in report.rows for name in row.figures))
     head = ["benchmark", "part", "group", "method", "source", "official", "answered", "failed"]

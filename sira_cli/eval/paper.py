@@ -1,6 +1,6 @@
-"""What the paper reports, to be printed beside measured figures: POPE with its decomposition, CHAIR and AMBER.
+"""The paper's figures, printed next to measured ones: POPE with its decomposition, CHAIR and AMBER.
 
-POPE's precision, recall, FPR and yes-rate say no more than accuracy and F1: in every row of the paper they are what
+POPE's precision, recall, FPR and yes-rate add nothing to accuracy and F1: in every row of the paper they are those that
 these two, as printed, imply for as many yes-questions as no-questions (recall = F1 (1 - accuracy) / (1 - F1)). Rounding
 makes recall uncertain by up to 0.12 points, and few of them are shares of POPE's 1,500 questions.
 """
@@ -45,7 +45,7 @@ def paper_groups(model: str, benchmark: str) -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def decimals(benchmark: str, figure: str) -> int:
-    """Return how many decimals the paper gives a figure: two for what it has of POPE, else one."""
+    """Return the number of decimals of a figure in the paper: two for the POPE figures it reports, else one."""
     values = [
         methods[method][figure]
         for benchmarks in _results().values()
@@ -63,7 +63,7 @@ def paper_models() -> dict[str, str]:
 
 
 def pope_group(stem: str) -> str:
-    """Return what the paper calls the split in a question file of that name, without its ending.
+    """Return the paper's name of the split in a question file of that name, without its ending.
 
     `coco_pope_random` is `coco random`; other names stay as they are.
     """

@@ -33,7 +33,7 @@ def read_questions(path: Path) -> list[Question]:
     """Read a file of POPE: JSON lines or a JSON array of `image`, `text`, `label` and, maybe, `question_id`.
 
     Raises:
-        DataError: it cannot be read, a row of it is no question, or there is none.
+        DataError: the file cannot be read, has no questions, or a row is not a question.
     """
     questions: dict[int, Question] = {}
     for where, row in read_rows(path):
@@ -42,7 +42,7 @@ def read_questions(path: Path) -> list[Question]:
             raise DataError(f"{where}: label must be yes or no, got {brief(row['label'])}")
         number = id_of(where, row, "question_id") if "question_id" in row else len(questions) + 1
         if number in questions:
-            raise DataError(f"{where}: question_id {number} was there before: every question needs its own")
+            raise DataError(f"{where}: question_id {number} stands twice: every question needs its own")
         questions[number] = Question(number, text_of(where, row, "image"), text_of(where, row, "text"), label == "yes")
     if not questions:
         raise DataError(f"{path}: holds no questions")
@@ -58,7 +58,7 @@ def split_names(paths: Sequence[Path]) -> list[str]:
     names = [pope_group(path.stem) for path in paths]
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise SettingsError(f"{paths[number]}: another file is named {name}, too: rename one, their splits mix up")
+            raise SettingsError(f"{paths[number]}: another file is also named {name}: rename one, or their splits mix")
     return names
 
 
@@ -80,11 +80,11 @@ class Pope(Benchmark):
         Args:
             paths: the question files; splits are named after them: `coco_pope_random.json` is `coco random`.
             rule: how an answer becomes yes or no.
-            suffix: what follows each question in the prompt.
-            limit: only so many questions of each file.
+            suffix: text after each question in the prompt.
+            limit: maximum number of questions per file.
 
         Raises:
-            SettingsError: there is no such rule, or two files have the same name.
+            SettingsError: no such rule, or two files have the same name.
             DataError: a file cannot be read.
         """
         if rule not in RULES:
@@ -116,13 +116,13 @@ class Pope(Benchmark):
         return pope_figures(total)
 
     def denominators(self, group: str) -> Denominators:
-        """Return those of `pope_figures`."""
+        """Return the denominators of `pope_figures`."""
         return DENOMINATORS
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read one file per split: `question` and `answer` in their order, or `question_id` and `text`.
 
-        What lmms-eval and VLMEvalKit write is read, too (`answers.harness`), all splits in one file or not.
+        Files of lmms-eval and VLMEvalKit are also read (`answers.harness`), with all splits in one file or not.
         """
         if len(paths) == 1 and holds_splits(paths[0]):
             paths = [*paths] * len(self._paths)
@@ -147,7 +147,7 @@ class Pope(Benchmark):
         for file, path in zip(questions, paths, strict=True):
             if named_after(path, questions) not in (None, file):
                 raise SettingsError(
-                    f"{path}: by its name it does not answer {file}: give one for each, in the same order, or rename it"
+                    f"{path}: the name does not match {file}: give one for each, in the same order, or rename it"
                 )
         return list(zip(self._paths, paths, strict=True))
 
@@ -184,7 +184,7 @@ class Pope(Benchmark):
                     f"{self._paths[split]} is {brief(question.text)} about {some([question.image])}"
                 )
             if _id(split, question) in found:
-                raise DataError(f"{where}: question {question.number} was answered before")
+                raise DataError(f"{where}: question {question.number} is answered twice")
             found[_id(split, question)] = text_of(where, row, "answer", "text")
         asked = [_id(split, question) for question in questions]
         found = {id_: found[id_] for id_ in asked if id_ in found}
@@ -209,7 +209,7 @@ class Pope(Benchmark):
         return written
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """Yield each answer with what the rule takes it for."""
+        """Yield each answer with the rule's reading of it."""
         for split in part.groups:
             for question, text in self._answered(split, texts):
                 yes = RULES[self.rule](text, question.expected)

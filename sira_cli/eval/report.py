@@ -35,10 +35,10 @@ class Row:
             same pictures.
         counts: sums over pictures, of which figures are ratios; none for a mean.
         figures: in percent but for `words` and `length`, with 95 % bootstrap intervals over pictures.
-        differences: of the figures to those of the first method, on the same draws of pictures; none for the first
+        differences: of the figures to those of the first method, on the same draws of pictures; empty for the first
             method, or where it has no answers.
         paper: the figures that the paper gives, if it was asked for them and has any.
-        label: what tables call the method: it says when answers were sampled.
+        label: the method's name in tables; it marks sampled answers.
     """
 
     part: str
@@ -57,7 +57,7 @@ class Row:
 class Comparison:
     """McNemar's exact test of two methods, over answers that only one of them has right.
 
-    It takes answers as independent, those about the same picture, too.
+    Answers count as independent, even those about the same picture.
     """
 
     group: str
@@ -70,15 +70,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class EvalReport:
-    """What was measured, and what decided it.
+    """The measured figures, and the settings that decided them.
 
     Attributes:
         benchmark: its name.
-        stand_ins: by part, why its figures are not those of a published script.
+        stand_ins: by part, why its figures differ from those of a published script.
         facts: the rule, language data and their versions, files.
         settings: of each method, as far as they are known; the others are compared with the first method.
         not_run: methods whose answers are taken from another one, because they cannot differ.
-        paper: the model whose figures in the paper are put beside, if any.
+        paper: the model whose figures in the paper are shown for comparison, if any.
         bootstrap: how intervals were made.
     """
 
@@ -150,7 +150,7 @@ class EvalReport:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What tables call each method."""
+        """The methods' names in tables."""
         return {name: name for name in self.settings} | {row.method: row.label or row.method for row in self.rows}
 
     def p(self, row: Row) -> float | None:
@@ -159,7 +159,7 @@ class EvalReport:
         return next((test.p for test in self.tests if (test.group, test.first, test.second) == pair), None)
 
     def how(self) -> list[str]:
-        """Say how intervals and p values are made, and what labels mean."""
+        """Explain in sentences how intervals and p values are made, and the marks in labels."""
         draws, of, seed = (self.bootstrap[name] for name in ("draws", "of", "seed"))
         half = "in percent but for words and length, ± half a 95 % interval"
         said = [f"{half}: {draws:,} bootstrap draws of {of} (seed {seed}), Wilson's where all agree on 0 or 100"]
@@ -168,7 +168,7 @@ class EvalReport:
             said.append(f"p: McNemar's exact test, {which}, taken as independent")
         sampled = [name for name, settings in self.settings.items() if settings.get("temperature")]
         if sampled:
-            said.append("T: answers are sampled at this temperature; what is greedy without it is called sampling")
+            said.append("T: answers are sampled at this temperature; greedy decoding with it is called sampling")
         return said
 
     def to_json(self) -> str:

@@ -1,4 +1,4 @@
-"""What has to be equal in all answers of a method, so that its figures are those of one method."""
+"""Settings that have to be equal in all answers of a method, so that its figures are those of one method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """What decides a text beside what every record of sira holds. A file of answers holds one of each only.
+    """Settings that decide a text, besides those in every record of sira. A file of answers has one value of each.
 
     Attributes:
         settings: a hash over all that is left of the preset and the method, without the length, which differs from
@@ -48,7 +48,7 @@ class EvalSettings:
 
 # Not every record has these, and the hash covers them.
 _COVERED = ("method_settings", *LATER)
-# What is equal in all records of a method, whatever its part.
+# Fields that are equal in all records of a method, in all parts.
 SAME = (
     *(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens", *_COVERED)),
     *(each.name for each in fields(EvalSettings)),
@@ -56,11 +56,11 @@ SAME = (
 
 
 def label(name: str, settings: Mapping[str, Any]) -> str:
-    """Return what tables call a method: with a temperature above 0, greedy decoding is sampling.
+    """Return a method's name in tables: with a temperature above 0, greedy decoding is sampling.
 
     Args:
         name: the method's, or a label that the user gave.
-        settings: what decided its answers, as far as it is known.
+        settings: those that decided its answers, as far as they are known.
     """
     temperature, top_p, beams = (_number(settings.get(key)) for key in ("temperature", "top_p", "num_beams"))
     if temperature:
@@ -76,6 +76,6 @@ def _number(value: Any) -> float:
 
 
 def settings_in(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what is equal in all records of a method, from one of them; None where a record does not say it."""
+    """Return the settings that are equal in all records of a method, from one record; None: it has no value."""
     other = {name: record[name] for name in _COVERED if record.get(name)}
     return {name: record.get(name) for name in SAME} | other

@@ -79,7 +79,7 @@ def find_language(choice: str = "auto", needs: Collection[Need] = _TAGGED) -> La
         needs: the methods that will be called; only what these need has to be installed.
 
     Raises:
-        SettingsError: there is no such choice, or `nltk` was chosen and a part of it is missing.
+        SettingsError: no such choice, or `nltk` was chosen and a part of it is missing.
     """
     if choice not in CHOICES:
         raise SettingsError(f"`language=` {choice!r}: expected {', '.join(CHOICES)}")

@@ -194,7 +194,7 @@ def read(path: Path) -> WordList:
     """Read one's own list from a file (`WordList.of`).
 
     Raises:
-        DataError: it cannot be read, or names nothing.
+        DataError: the file cannot be read, or names nothing.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()

@@ -1,1 +1,1 @@
-"""What to look at: sources of pictures, opening them safely, spoiling them on purpose."""
+"""Pictures: their sources, opening them safely, perturbing them on purpose."""

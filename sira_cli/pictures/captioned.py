@@ -16,7 +16,7 @@ class CaptionedPicture(Picture):
 
     Attributes:
         picture: the picture itself.
-        text: what was said about it.
+        text: the caption.
         number: 1 for the first text about a picture, 2 for the second, ...; from 2 on it is part of the name.
     """
 
@@ -54,11 +54,11 @@ class CaptionedPicture(Picture):
         return self.picture.depends_on_folder
 
     def asked(self, prompt: str) -> str:
-        """Return the prompt and the text: both decide what becomes of it."""
+        """Return the prompt and the text: both decide the result."""
         return json.dumps([prompt, self.text])
 
     def is_missing(self) -> bool:
-        """Return whether it can be told without reading that there is no such picture."""
+        """Return whether the picture is known not to exist, without reading it."""
         return self.picture.is_missing()
 
     def is_here(self) -> bool:
@@ -70,7 +70,7 @@ class CaptionedPicture(Picture):
         return self.picture.name_in(folder) + self._mark
 
     def text_file(self, extension: str) -> Path:
-        """Return the text file beside the picture."""
+        """Return the text file next to the picture."""
         return self.picture.text_file(extension)
 
     def make_ready(self) -> None:

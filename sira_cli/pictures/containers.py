@@ -32,7 +32,7 @@ class Container(ABC):
 
     @abstractmethod
     def pictures(self) -> Iterator[Picture]:
-        """Yield what is inside, in order. What cannot be read becomes a picture that says so when it is opened.
+        """Yield the pictures inside, in order. An unreadable one becomes a picture that raises its error when opened.
 
         Raises:
             DataError: it is not of the expected kind.
@@ -64,7 +64,7 @@ class ContainedPicture(Picture):
 
     @property
     def member_key(self) -> str:
-        """What tells it apart from the others in the same file."""
+        """Unique key within the file."""
         return as_text(self.member)
 
     @property
@@ -96,20 +96,20 @@ class ContainedPicture(Picture):
 
 @dataclass(frozen=True)
 class BrokenPicture(ContainedPicture):
-    """A picture of which it is known already that it cannot be read.
+    """A picture that is already known to be unreadable.
 
     Attributes:
-        fault: what is wrong, for messages.
+        fault: the error, for messages.
     """
 
     fault: str
 
     def is_missing(self) -> bool:
-        """Return whether the file that would hold it is not there."""
+        """Return whether the file that would hold it does not exist."""
         return located(self.container).is_missing()
 
     def read(self) -> bytes:
-        """Raise what is wrong."""
+        """Raise the error."""
         raise PictureError(f"{self.shown}: {self.fault}")
 
 

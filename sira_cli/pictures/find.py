@@ -45,7 +45,7 @@ class Shard:
         return cls(int(match[1]), int(match[2]))
 
     def holds(self, relative: str) -> bool:
-        """Return whether a path belongs to this part. Each belongs to exactly one, whatever other paths there are."""
+        """Return whether a path belongs to this part. Each belongs to exactly one, independent of other paths."""
         digest = hashlib.sha256(os.fsencode(relative)).digest()
         return int.from_bytes(digest[:8], "big") % self.count == self.index - 1
 
@@ -63,13 +63,13 @@ def find_pictures(
     """Return every picture once, in the order of `paths`; those in a folder are sorted by name.
 
     Args:
-        paths: files, folders, globs (where no such file exists), URIs of stores, URLs, `-` for stdin. What does not
-            exist is listed, too: it becomes an error of its own when it is opened. WebDataset shards, Parquet and Arrow
+        paths: files, folders, globs (where no such file exists), URIs of stores, URLs, `-` for stdin. Missing files
+            are also listed: each becomes an error of its own when it is opened. WebDataset shards, Parquet and Arrow
             files stand for the pictures in them, `{000..123}` for many files; a folder without pictures for such files
             in it.
-        recursive: include subfolders, after the files beside them; links to folders are not followed.
+        recursive: include subfolders, after the files of a folder; links to folders are not followed.
         shard: keep this part only. A file that holds many pictures belongs to one part as a whole.
-        limit: keep this many at most; what is not needed for them is not looked at.
+        limit: keep at most this many; the rest is not looked at.
         image_column: the column with the pictures; where a WebDataset shard has several per key, the extension of the
             one to take. None: found by type and name.
         id_column: names the rows of a table, instead of their numbers.
@@ -123,7 +123,7 @@ def check_images(folder: Path, names: Sequence[str]) -> None:
         names: the pictures' names, each once, at least one.
 
     Raises:
-        SettingsError: it is no folder.
+        SettingsError: it is not a folder.
         PictureError: it holds none of them.
     """
     if not folder.is_dir():
@@ -194,10 +194,10 @@ def _expand(path: str, recursive: bool, *, alone: bool = False) -> Iterator[tupl
 
 
 def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the pictures of a folder; if there are none, the files that hold many.
+    """Yield the pictures of a folder; without any, the files that hold many.
 
-    Not all such files hold pictures of their own: img2dataset writes a table about each shard beside it, and a data set
-    that was loaded from its folder keeps there what it has computed.
+    Not all such files hold pictures of their own: img2dataset writes a table about each shard next to it, and a data
+    set that was loaded from its folder caches its results in it.
     """
     containers, any_picture = {}, False
     for location, relative in files:

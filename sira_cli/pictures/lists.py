@@ -17,15 +17,15 @@ _CHUNK = 2**20  # bytes
 def read_list(file: BinaryIO, shown: str = "the list") -> list[str]:
     """Return the paths of a list: one per line, or ended by NUL bytes if there is one (`find -print0`).
 
-    A byte order mark is no part of the first path; a list that begins with that of UTF-16 is in UTF-16.
+    A byte order mark is not part of the first path; with that of UTF-16, the list is in UTF-16.
 
     Args:
         file: open for reading.
         shown: its name, for messages.
 
     Raises:
-        DataError: it is no list of paths: a line is too long, or it has no end.
-        OSError: it cannot be read.
+        DataError: it is not a list of paths: a line is too long, or it has no end.
+        OSError: the file cannot be read.
     """
     chunk = file.read(_CHUNK)
     decoded = _decoder(chunk)
@@ -39,10 +39,10 @@ def read_list(file: BinaryIO, shown: str = "the list") -> list[str]:
         if separator == b"\n":
             lines = [line.removesuffix(b"\r") for line in lines]
         elif b"" in lines:
-            raise DataError(f"{shown}: is no list of paths: two NUL bytes follow each other")
+            raise DataError(f"{shown}: is not a list of paths: two NUL bytes follow each other")
         if size > _MOST or any(len(line) > _LONGEST for line in (*lines, rest)):
             raise DataError(
-                f"{shown}: is no list of paths: expected lines of at most {_LONGEST:,} bytes, and {_MOST:,} in all"
+                f"{shown}: is not a list of paths: expected lines of at most {_LONGEST:,} bytes, and {_MOST:,} in all"
             )
         found += [os.fsdecode(line) for line in lines if line]
         chunk = file.read(_CHUNK)
@@ -52,7 +52,7 @@ def read_list(file: BinaryIO, shown: str = "the list") -> list[str]:
 
 
 def _decoder(head: bytes) -> Callable[[bytes], bytes]:
-    """Return what makes the bytes of a list into those of file names."""
+    """Return the function from the bytes of a list to those of file names."""
     if not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return bytes
     decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")

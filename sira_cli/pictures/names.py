@@ -11,13 +11,13 @@ _ESCAPED_BYTE = re.compile(r"\\x[89a-f][0-9a-f]")
 
 
 def one_line(name: str) -> str:
-    """Return a name for a message: newlines and bytes that are no text are escaped, credentials left out."""
+    """Return a name for a message: newlines and bytes that are not text are escaped, credentials left out."""
     name = stores.public(name) if stores.is_uri(name) else name
     return name if name.isprintable() else ascii(name)
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether UTF-8 can hold a text: it has no half characters, which stand for bytes that are no text, too."""
+    """Return whether UTF-8 can hold a text: it has no lone surrogates, which stand for bytes that are not text."""
     try:
         text.encode()
     except UnicodeEncodeError:

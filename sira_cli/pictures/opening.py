@@ -1,4 +1,4 @@
-"""From the bytes of a picture file to what a viewer would show: upright, in RGB."""
+"""From the bytes of a picture file to the picture as viewers show it: upright, in RGB."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sira_cli.pictures.samples import in_rgb, reduced, reduction, suspicious, to
 
 T = TypeVar("T")
 
-_DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError)  # what Pillow's decoders raise
+_DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError)  # raised by Pillow's decoders
 _LONGEST = 65_535  # pixels of a side: JPEG has no longer ones
 # Bytes per pixel that decoding takes: at most 4 for samples, as many for a copy, and the decoders' own, as measured.
 _USUAL = 10
@@ -26,7 +26,7 @@ _BITS_PER_SAMPLE = 258  # tag of TIFF
 
 
 def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]]:
-    """Return upright RGB from a picture file's bytes, and what is suspicious about it. Safe in threads.
+    """Return upright RGB from a picture file's bytes, and warnings about it. Safe in threads.
 
     EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
     animation the first frame is taken. Pictures of more than `BOUND` pixels are reduced, so that memory has a limit.
@@ -36,7 +36,7 @@ def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]
         data: of its file.
 
     Raises:
-        PictureError: they are no picture, or a damaged one; one line that names it.
+        PictureError: the bytes are not a picture, or a damaged one; one line that names it.
     """
 
     def decoded() -> tuple[Image.Image, tuple[str, ...]]:
@@ -87,7 +87,7 @@ def _opened(name: str, data: bytes) -> Image.Image:
     """Read the header, not the samples.
 
     Raises:
-        PictureError: it is no picture, or decoding would take more memory than there may be.
+        PictureError: it is not a picture, or decoding would take more memory than is allowed.
     """
     shown = one_line(name)
     if not data:

@@ -16,8 +16,8 @@ class Perturbations:
 
     Args:
         blur: standard deviation of the Gaussian, as a share of the picture's shorter side, so that it means the same
-            at every resolution; 0 is no blur.
-        patches: the picture is cut into a grid of `patches` x `patches`; 1 is no shuffle.
+            at every resolution; 0: no blur.
+        patches: the picture is cut into a grid of `patches` x `patches`; 1: no shuffle.
         seed: of the permutation of the patches, which is the same for every picture.
 
     Raises:

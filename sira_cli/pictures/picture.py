@@ -31,7 +31,7 @@ class OpenedPicture:
         name: where it came from, for messages and records.
         image: upright RGB.
         sha256: of the file's bytes, in hexadecimal.
-        warnings: what is suspicious about it.
+        warnings: about the picture.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Picture(ABC):
 
     @property
     def identity(self) -> str:
-        """What two names of the same picture have in common."""
+        """Equal for two names of the same picture."""
         return self.location
 
     @property
@@ -73,12 +73,12 @@ class Picture(ABC):
         return False
 
     def asked(self, prompt: str) -> str:
-        """Return what is asked about it in a run with a prompt; a picture may bring a text of its own."""
+        """Return the prompt about it in a run with a prompt; a picture may have a text of its own."""
         return prompt
 
     @property
     def id(self) -> str:
-        """What tells it apart from others in a run, if not its name."""
+        """Unique id in a run, if it is not the name."""
         return ""
 
     @property
@@ -87,15 +87,15 @@ class Picture(ABC):
         return False
 
     def column_names(self) -> list[str]:
-        """Return the names of what is known about it beside the picture.
+        """Return the names of its columns: texts about the picture.
 
         Raises:
-            PictureError: that cannot be read.
+            PictureError: they cannot be read.
         """
         return []
 
     def columns(self, names: Collection[str]) -> Mapping[str, Any]:
-        """Return those of some columns that it has.
+        """Return the given columns, as far as it has them.
 
         Raises:
             PictureError: they cannot be read.
@@ -103,7 +103,7 @@ class Picture(ABC):
         return {}
 
     def is_missing(self) -> bool:
-        """Return whether it can be told without reading that there is no such picture."""
+        """Return whether it is known not to exist, without reading it."""
         return False
 
     def is_here(self) -> bool:
@@ -119,12 +119,12 @@ class Picture(ABC):
         return as_text(self.location)
 
     def text_file(self, extension: str) -> Path:
-        """Return the text file beside it, with an extension such as `.txt`.
+        """Return the text file next to it, with an extension such as `.txt`.
 
         Raises:
-            SettingsError: there is no place beside it.
+            SettingsError: text files cannot be written next to it.
         """
-        raise SettingsError(f"{self.shown}: there is no place for a text file beside it")
+        raise SettingsError(f"{self.shown}: no text file can be written next to it")
 
     def mirrored(self, extension: str) -> Path:
         """Return the relative path of its text file in a tree that mirrors the pictures' folders.
@@ -148,14 +148,14 @@ class Picture(ABC):
         """Return the bytes of its file. Safe in threads.
 
         Raises:
-            PictureError: there is none, or it cannot be read.
+            PictureError: it does not exist, or cannot be read.
         """
 
     def open(self) -> OpenedPicture:
         """Read and decode it.
 
         Raises:
-            PictureError: it cannot be read, or is no picture; one line that names it.
+            PictureError: the picture cannot be read, or is not a picture; one line that names it.
         """
         data = self.read()
         with warnings.catch_warnings():
@@ -165,7 +165,7 @@ class Picture(ABC):
 
 
 def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the columns that text files hold: those of JSON are its names, any other is named as its extension.
+    """Return the columns that text files hold: the names of JSON objects; other files are named by extension.
 
     Args:
         shown: the picture's name, for messages.
@@ -182,5 +182,5 @@ def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
         try:
             columns = {**json.loads(data), **columns}
         except (ValueError, TypeError) as error:
-            raise PictureError(f"{shown}: its .{extension} is no JSON object: {error}") from None
+            raise PictureError(f"{shown}: its .{extension} is not a JSON object: {error}") from None
     return columns

@@ -1,4 +1,4 @@
-"""Memory that pictures may take while they are read and decoded: what does not fit waits, first come first served."""
+"""Memory for pictures while they are read and decoded: those that do not fit wait, first come first served."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Room:
     """A number of bytes that threads share."""
 
     def __init__(self, size: int) -> None:
-        """Have so many bytes, all of them free."""
+        """Begin with `size` bytes, all of them free."""
         self.size = size
         self._free = size
         self._turn = threading.Lock()
@@ -21,9 +21,9 @@ class Room:
 
     @contextmanager
     def taken(self, needed: int) -> Iterator[None]:
-        """Wait until so many bytes are free, and hold them; who needs more than there are takes all.
+        """Wait until `needed` bytes are free, and hold them; a request above the total takes all.
 
-        Nobody who holds bytes may ask for more: two who did would wait for each other.
+        No holder of bytes may ask for more: two that did would wait for each other.
         """
         needed = min(needed, self.size)
         with self._turn, self._returned:

@@ -23,7 +23,7 @@ def schema(location: str) -> Any:
     """Return the schema of a table.
 
     Raises:
-        OSError, ValueError: it cannot be read, or is no table.
+        OSError, ValueError: the file cannot be read, or is not a table.
         SettingsError: pyarrow is missing.
     """
     found = _parquet(location).schema_arrow if _is_parquet(location) else _arrow(location)[0]
@@ -108,7 +108,7 @@ class Cursor:
         """Return the columns of a row.
 
         Raises:
-            OSError, ValueError, SettingsError: as `schema`; there is no such row.
+            OSError, ValueError, SettingsError: as `schema`; no such row.
         """
         with self._lock:
             try:
@@ -151,7 +151,7 @@ def _cursor(location: str, columns: tuple[str, ...], version: tuple[int, ...] | 
 
 
 def _version(location: str) -> tuple[int, ...] | None:
-    """Return what changes when another file takes the place; None: there is none."""
+    """Return a version that changes when the file is replaced; None: no such file."""
     try:
         found = os.stat(location)  # noqa: PTH116 (for every row)
     except OSError:

@@ -1,4 +1,4 @@
-"""From the samples of a picture file to what a viewer would show: upright, in RGB.
+"""From the samples of a picture file to the picture as viewers show it: upright, in RGB.
 
 A picture of 179 million pixels, the most that Pillow opens, takes 0.7 GB. Whatever needs a second copy of the samples
 is therefore done strip by strip.
@@ -18,14 +18,14 @@ _STRIP = 2**18  # pixels
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return what a viewer would show of a decoded image, as a copy; see `decode_picture`."""
+    """Return a decoded image as viewers show it, as a copy; see `decode_picture`."""
     return in_rgb(reduced(upright(image)))
 
 
 def suspicious(image: Image.Image) -> tuple[str, ...]:
     """Return why a picture's text may be about something else than one sees: usually nothing."""
     found = []
-    # Phones store a second picture (MPO) for depth or a preview; what one sees is the first.
+    # Phones store a second picture (MPO) for depth or a preview; viewers show the first.
     if getattr(image, "is_animated", False) and image.format != "MPO":
         found.append("has several frames or pages: the first one was taken")
     image.load()
@@ -37,7 +37,7 @@ def suspicious(image: Image.Image) -> tuple[str, ...]:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Return the image as its EXIF orientation says; the image itself if that is how it lies."""
+    """Return the image turned by its EXIF orientation; the image itself if it is upright."""
     if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
         return image
     return ImageOps.exif_transpose(image)

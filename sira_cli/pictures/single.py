@@ -41,7 +41,7 @@ class FilePicture(Picture):
         return not Path(self.location).is_absolute()
 
     def is_missing(self) -> bool:
-        """Return whether there is no such file, nor a link of that name."""
+        """Return whether no such file exists, nor a link of that name."""
         return not os.path.lexists(self.location)
 
     def is_here(self) -> bool:
@@ -55,7 +55,7 @@ class FilePicture(Picture):
         """Return the size of the file."""
         try:
             return os.stat(self.location).st_size  # noqa: PTH116 (many pictures)
-        except (OSError, ValueError):  # `read` says why
+        except (OSError, ValueError):  # `read` raises it
             return 0
 
     def name_in(self, folder: Path | None) -> str:
@@ -70,11 +70,11 @@ class FilePicture(Picture):
         return Path(self.location).with_suffix(extension)
 
     def column_names(self) -> list[str]:
-        """Return `txt` for a text file beside it, and the names in a JSON file beside it."""
+        """Return `txt` for a text file next to it, and the names in a JSON file next to it."""
         return list(self._texts())
 
     def columns(self, names: Collection[str]) -> Mapping[str, Any]:
-        """Return what the files beside it say."""
+        """Return the columns of the files next to it."""
         return self._texts()
 
     def _texts(self) -> dict[str, Any]:
@@ -140,11 +140,11 @@ class StdinPicture(Picture):
         return "stdin"
 
     def text_file(self, extension: str) -> Path:
-        """Refuse: there is no file to be beside."""
+        """Refuse: stdin has no folder."""
         raise SettingsError("'-' (stdin) has no place for a text file: leave out `sidecar=`")
 
     def mirrored(self, extension: str) -> Path:
-        """Refuse: there is no name to take over."""
+        """Refuse: stdin has no name."""
         return self.text_file(extension)
 
     def make_ready(self) -> None:

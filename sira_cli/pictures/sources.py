@@ -1,4 +1,4 @@
-"""What a program may hand over as a picture: a path, a URI, bytes, a stream, an image, an array."""
+"""Pictures that a program may give: a path, a URI, bytes, a stream, an image, an array."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PictureSource = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | np.nda
 
 
 def as_picture(source: PictureSource) -> Picture:
-    """Return a picture for what a program hands over.
+    """Return a picture for a source that a program gives.
 
     Args:
         source: a path, a URI, a file's bytes, a binary stream, a PIL image, a picture, or an array of samples: uint8,
@@ -69,7 +69,7 @@ def as_picture(source: PictureSource) -> Picture:
     if isinstance(source, bytes | bytearray | memoryview):
         return MemoryPicture(STDIN, STDIN, bytes(source))
     raise PictureError(
-        f"a {type(source).__name__} is no picture: expected a path, a URI, bytes, a binary file, a PIL image or a "
+        f"a {type(source).__name__} is not a picture: expected a path, a URI, bytes, a binary file, a PIL image or a "
         "numpy array; `caption_many` takes several pictures"
     )
 
@@ -78,7 +78,7 @@ def _of_samples(samples: np.ndarray[Any, Any]) -> Image.Image:
     fits = samples.ndim == 2 or (samples.ndim == 3 and samples.shape[2] == 3)
     if not fits or samples.dtype != np.uint8 or not samples.size:
         raise PictureError(
-            f"an array of {samples.dtype} {list(samples.shape)} is no picture: expected uint8, [H, W] grey or "
+            f"an array of {samples.dtype} {list(samples.shape)} is not a picture: expected uint8, [H, W] grey or "
             "[H, W, 3] RGB"
         )
     return Image.fromarray(samples)
@@ -121,6 +121,6 @@ def open_picture(source: PictureSource) -> OpenedPicture:
     animation the first frame is taken.
 
     Raises:
-        PictureError: one line that names the picture and says what is wrong with it.
+        PictureError: one line that names the picture and its fault.
     """
     return as_picture(source).open()

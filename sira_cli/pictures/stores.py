@@ -37,8 +37,8 @@ def read(uri: str) -> bytes:
     """Return all bytes of an object.
 
     Raises:
-        OSError: there is none, or it cannot be read.
-        SettingsError: there is no such kind of store.
+        OSError: it does not exist, or cannot be read.
+        SettingsError: no such kind of store.
     """
     filesystem, path = _located(uri)
     with filesystem.open_input_stream(path) as stream:
@@ -83,16 +83,16 @@ def stream(uri: str) -> BinaryIO:
 def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
     """Yield URI and path below for every file in a folder but hidden ones; for anything else the URI itself.
 
-    A `*` in the last part of a URI stands for any characters, where there is no object of that name. The order is that
+    A `*` in the last part of a URI stands for any characters, unless an object has that name. The order is that
     of a local folder: a folder's files by name, then its subfolders.
 
     Raises:
-        SettingsError: there is no such kind of store, or it does not answer.
+        SettingsError: no such kind of store, or it does not answer.
     """
     try:
         parts = urlsplit(uri)
     except ValueError as error:
-        raise SettingsError(f"{public(uri)}: is no URI: {error}") from error
+        raise SettingsError(f"{public(uri)}: is not a URI: {error}") from error
     try:
         filesystem, path = _located(uri)
         from pyarrow.fs import FileSelector, FileType
@@ -127,7 +127,7 @@ def _located(uri: str) -> tuple[Any, str]:
 @functools.cache  # one client per store serves all pictures, in all threads
 def _filesystem(root: str) -> tuple[Any, str]:
     if urlsplit(root).scheme.lower() in ("http", "https"):
-        raise SettingsError(f"{public(root)}: of the web only single pictures are read: download files that hold many")
+        raise SettingsError(f"{public(root)}: only single pictures are read from the web: download files with many")
     try:
         from pyarrow.fs import FileSystem
     except ImportError as error:

@@ -48,7 +48,7 @@ class RowPicture(ContainedPicture):
     allow_private: bool = False
 
     def read(self) -> bytes:
-        """Return the picture's bytes; those of a path are read from there."""
+        """Return the picture's bytes; a path is read."""
         value = self._cells((self.column,))[self.column]
         if isinstance(value, dict):
             value = value.get("path") if value.get("bytes") is None else value["bytes"]
@@ -94,7 +94,7 @@ class Table(Container):
         """Yield the picture of each row. Nothing but the ids is read.
 
         Raises:
-            DataError: there is no such column, or an id stands twice.
+            DataError: no such column, or an id occurs twice.
             SettingsError: pyarrow is missing.
         """
         shown = one_line(self.location)
@@ -115,7 +115,7 @@ class Table(Container):
             raise
         except (OSError, ValueError) as error:
             yield BrokenPicture(
-                self.location, self.relative, self.location, "", f"is no table that can be read: {_reason(error)}"
+                self.location, self.relative, self.location, "", f"is not a table that can be read: {_reason(error)}"
             )
 
     def _names(self, shown: str, schema: Any) -> Iterator[str]:
@@ -123,14 +123,14 @@ class Table(Container):
             yield from map(str, range(rows.count(self.location)))
             return
         if self.id not in schema.names:
-            raise DataError(f"{shown}: `id_column=` {self.id}: there is none; the columns are {_list(schema.names)}")
+            raise DataError(f"{shown}: `id_column=` {self.id}: no such column; the columns are {_list(schema.names)}")
         seen: set[str] = set()
         for _, batch in rows.batches(self.location, (self.id,), rows=10_000):
             for value in batch.column(self.id).to_pylist():
                 name = str(value)
                 if value is None or name in seen:
                     what = "is empty" if value is None else f"has {name!r} twice"
-                    raise DataError(f"{shown}: `id_column=` {self.id} {what}: expected another id in every row")
+                    raise DataError(f"{shown}: `id_column=` {self.id} {what}: expected a unique id in every row")
                 seen.add(name)
                 yield name
 
@@ -149,11 +149,11 @@ def picture_column(shown: str, schema: Any, name: str | None) -> str:
         name: the column, if it is known.
 
     Raises:
-        DataError: there is none, or more than one; the message lists the columns.
+        DataError: no such column, or more than one; the message lists the columns.
     """
     if name is not None:
         if name not in schema.names:
-            raise DataError(f"{shown}: `image_column=` {name}: there is none; the columns are {_list(schema.names)}")
+            raise DataError(f"{shown}: `image_column=` {name}: no such column; the columns are {_list(schema.names)}")
         if not (_is_struct(schema.field(name).type) or _is_plain(schema.field(name).type)):
             raise DataError(
                 f"{shown}: `image_column=` {name} is of type {schema.field(name).type}: expected bytes, paths, or a "
@@ -201,5 +201,5 @@ def _list(names: Sequence[str]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return what pyarrow says, on one line."""
+    """Return pyarrow's message, on one line."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip().splitlines()[0]

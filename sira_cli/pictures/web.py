@@ -39,7 +39,7 @@ _UNICAST = ipaddress.ip_network("2000::/3")
 
 
 class _DownloadError(Exception):
-    """A download failed; `again` says whether another try may help."""
+    """A download failed; `again`: whether another try may help."""
 
     def __init__(self, message: str, *, again: bool = False) -> None:
         super().__init__(message)
@@ -78,12 +78,12 @@ class WebPicture(Picture):
         return self._tried(_in_time)
 
     def read_here(self, ended: Callable[[], bool]) -> bytes:
-        """Do as `read` does, but in this thread alone, for whoever counts threads.
+        """Do as `read` does, but without another thread, for callers that limit threads.
 
-        While it looks up a name it cannot be stopped, and may take longer.
+        A name lookup cannot be stopped, so it may take longer.
 
         Args:
-            ended: tells whether nobody wants it any more; then no further try begins.
+            ended: returns whether the result is no longer needed; then no further try begins.
         """
         return self._tried(_in_this_thread, ended)
 
@@ -221,13 +221,13 @@ def _pool(allow_private: bool) -> httpcore2.ConnectionPool:
 
 
 def _in_time(url: str, allow_private: bool) -> bytes:
-    """Return what is at a URL.
+    """Return the bytes at a URL.
 
-    A thread of its own waits for the network, so that nobody has to wait for it: it cannot be stopped while it looks up
-    a name.
+    A separate thread waits for the network, so that the caller can stop waiting: the thread itself cannot be stopped
+    while it looks up a name.
 
     Raises:
-        _DownloadError: it cannot be had, or not in time.
+        _DownloadError: the download failed, or took too long.
         KeyboardInterrupt: the command is to end.
     """
     interrupts.check()
@@ -248,16 +248,16 @@ def _in_time(url: str, allow_private: bool) -> bytes:
 
 
 def _in_this_thread(url: str, allow_private: bool, end: float | None = None) -> bytes:
-    """Return what is at a URL; see `_in_time`. `end`: of this try."""
+    """Return the bytes at a URL; see `_in_time`. `end`: of this try."""
     _try.end = time.monotonic() + SECONDS if end is None else end
     return _download(url, allow_private)
 
 
 def _download(url: str, allow_private: bool) -> bytes:
-    """Return what is at a URL, redirects followed.
+    """Return the bytes at a URL, redirects followed.
 
     Raises:
-        _DownloadError: it cannot be had.
+        _DownloadError: the download failed.
     """
     for _ in range(REDIRECTS + 1):
         if not is_web(url):
@@ -270,10 +270,10 @@ def _download(url: str, allow_private: bool) -> bytes:
         except httpcore2.UnsupportedProtocol as error:
             raise _DownloadError(str(error)) from None
         except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as error:
-            plain = re.sub(r"^\[Errno -?\d+\] ", "", str(error))  # "Connection refused" says it
+            plain = re.sub(r"^\[Errno -?\d+\] ", "", str(error))  # "Connection refused" is enough
             raise _DownloadError(plain or type(error).__name__, again=True) from None
         except ValueError as error:
-            raise _DownloadError(f"is no URL: {error}") from None
+            raise _DownloadError(f"is not a URL: {error}") from None
         if isinstance(found, bytes):
             return found
         url = found

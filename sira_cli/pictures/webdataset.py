@@ -20,7 +20,7 @@ from sira_cli.pictures.picture import Picture, columns_of
 ENDING = ".tar"
 COMPRESSED = (".tar.gz", ".tgz")  # which are refused
 PICTURES = ("jpg", "jpeg", "png", "webp")
-TEXTS = ("txt", "json", "cls")  # what prompts can be filled from
+TEXTS = ("txt", "json", "cls")  # members that can fill prompts
 _SHOWN = 8  # extensions in a message
 _READ_AHEAD = 2**20  # bytes, of a shard in a store
 _NO_OFFSET = 2**62  # bytes: where no system looks for the next member
@@ -71,7 +71,7 @@ class MemberPicture(ContainedPicture):
         return list(self.columns(()))
 
     def columns(self, names: Collection[str]) -> Mapping[str, Any]:
-        """Return what its text and JSON members say."""
+        """Return the columns of its text and JSON members."""
         return columns_of(self.shown, {place.extension: self._bytes(place) for place in self.beside})
 
     def _bytes(self, place: Member) -> bytes:
@@ -102,7 +102,7 @@ class _Sample:
 
 
 def _which(sample: _Sample) -> str:
-    """Say that it is not clear which member is the picture."""
+    """Return the error of a sample in which no member is clearly the picture."""
     extensions = sorted(place.extension for _, place in sample.pictures) or sorted(sample.other)
     number = f"{len(extensions)} pictures" if len(extensions) > 1 else "a picture"
     shown = ", ".join(extensions[:_SHOWN]) + ", ..." * (len(extensions) > _SHOWN)
@@ -117,13 +117,13 @@ class TarShard(Container):
     """A WebDataset shard.
 
     Attributes:
-        image: the extension of the picture's member; None: whichever of `PICTURES` there is.
+        image: the extension of the picture's member; None: the first found of `PICTURES`.
     """
 
     image: str | None = None
 
     def pictures(self) -> Iterator[Picture]:
-        """Yield one picture per key. Of the shard only the headers are read, or in a store all of it, once."""
+        """Yield one picture per key. Only the shard's headers are read; in a store all of it, once."""
         keys: set[str] = set()
         last = ""
         try:
@@ -140,10 +140,10 @@ class TarShard(Container):
             reason = getattr(error, "strerror", None) or str(error)
             if not last and isinstance(error, tarfile.TarError):
                 yield self._broken(
-                    "", f"is no tar file: {reason}; compressed ones are not read: unpack them with gunzip"
+                    "", f"is not a tar file: {reason}; compressed ones are not read: unpack them with gunzip"
                 )
             else:
-                where = f" behind {one_line(last)}: what follows cannot be read" if last else ""
+                where = f" after {one_line(last)}" if last else ""
                 yield self._broken("", f"cannot be read{where}: {reason}")
 
     def _picture(self, sample: _Sample) -> Picture:
@@ -193,7 +193,7 @@ def list_members(location: str) -> Iterator[tuple[str, int, int]]:
 
     Raises:
         tarfile.TarError: it is damaged, or no tar file.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with opened_tar(location) as archive:
         for member in members_of(archive):
@@ -206,7 +206,7 @@ def members_of(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
     Raises:
         tarfile.TarError: it is damaged.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with _sizes_checked():
         while (member := archive.next()) is not None:
@@ -230,8 +230,8 @@ def opened_tar(location: str) -> tarfile.TarFile:
     """Open a tar file: a local one is read where it is needed, one in a store from its beginning to its end.
 
     Raises:
-        tarfile.TarError: it is no tar file.
-        OSError: it cannot be opened.
+        tarfile.TarError: it is not a tar file.
+        OSError: the file cannot be opened.
     """
     if not stores.is_uri(location):
         with _sizes_checked():

@@ -36,7 +36,7 @@ def as_they_come(
     """Map as `ahead`, but hand on first whichever of the first `reach()` items is there first; with 0, in order.
 
     Yields:
-        Results; None whenever there is no new one for a while, unless `reach()` is 0.
+        Results; None when no new one comes for a while, unless `reach()` is 0.
     """
     waiting: list[Future[R]] = []
     for item in items:

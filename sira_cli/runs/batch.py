@@ -6,7 +6,7 @@
 
 Pictures of similar size, and with it prompts of similar length, are put into one batch, within a window of a few
 batches. Where the method allows it, no text waits for the longest one of its batch: the next few pictures take the
-place of texts that have ended. Results come in the order of the pictures all the same. `PictureTask` is what is done.
+place of texts that have ended. Results still come in the order of the pictures. `PictureTask` is the work itself.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BatchRun:
     Attributes:
         batch_size: how many pictures are decoded together; halved when memory does not suffice, for the rest of the
             run. Under `auto` it is 1 until the first few pictures are read.
-        task_type: what is done with the pictures.
+        task_type: the task to do with the pictures.
     """
 
     task_type: ClassVar[type[PictureTask]] = PictureTask
@@ -72,20 +72,20 @@ class BatchRun:
         Args:
             lvlm: the model.
             task: `caption` or `ask`, for the records.
-            prompt: given to the model word by word, for pictures that bring none.
+            prompt: given to the model word by word, for pictures without their own.
             batch_size: pictures decoded together; `auto`: as many as fit into memory; None: `auto` on a GPU, unless
                 `on_text` shows texts as they are decoded, else 1. It is 1 with sampled beams, because a seed must give
                 the same text whatever the other pictures are, and for methods without `Ability.BATCHES`.
             words: score the words of each text.
             choices: pick one of these answers, instead of decoding.
             verify: ask about each thing that a text names whether it is in the picture, and perhaps take it out.
-            fills: replace the prompt's `{names}` by what is known about each picture.
+            fills: replace the prompt's `{names}` by each picture's columns.
             done: called with an item's id, returns the key of the work that an earlier run did on it; equal work is
                 skipped.
             on_text: with batches of one, called with pieces of text as they are decoded.
 
         Raises:
-            SettingsError: the prompt holds the model's placeholder for a picture, or `batch_size` is no such number.
+            SettingsError: the prompt holds the model's placeholder for a picture, or `batch_size` is invalid.
         """
         check_batch_size(batch_size)
         self._task = self.task_type(
@@ -107,7 +107,7 @@ class BatchRun:
         self._halvings: deque[Halved] = deque()
 
     def blank(self) -> Result:
-        """Return a result without a picture: what all results of this run have in common."""
+        """Return a result without a picture: the fields that are equal in all results of this run."""
         return self._task.blank()
 
     def facts(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class BatchRun:
         return item.event()
 
     def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield what becomes of every picture, in order.
+        """Yield the event of every picture, in order.
 
         Args:
             pictures: each with its name in the record.
@@ -140,7 +140,7 @@ class BatchRun:
         return self.answers(self._task.item(picture, name) for picture, name in pictures)
 
     def answers(self, todo: Iterable[Item]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield what becomes of every item, in order.
+        """Yield the event of every item, in order.
 
         Raises:
             SiraError: as `events`.
@@ -190,7 +190,7 @@ class BatchRun:
         while True:
             window: list[Item] = []
             for item in read:
-                if item is None:  # the next one takes its time: what is there does not wait for it
+                if item is None:  # the next one is slow: those that are read do not wait for it
                     if window:
                         break
                     yield Batch([])
@@ -201,7 +201,7 @@ class BatchRun:
                 if len(window) == self._window:
                     break
                 if not window and (not item.skipped or len(given_out) >= FLUSH):
-                    yield Batch([])  # lets those that need no decoding out
+                    yield Batch([])  # lets out those that need no decoding
             if not self._one_by_one:
                 window.sort(key=lambda item: item.size[0] * item.size[1])  # stable
             if self._undecided and len(window) > 1:
@@ -231,7 +231,7 @@ class BatchRun:
             return
 
     def _largest_batch(self, inputs: Any) -> int:
-        """Return how many pictures fit into memory; `inputs` are those of one."""
+        """Return the number of pictures that fit into memory; `inputs` are of one picture."""
         return largest_batch(self._task.lvlm, inputs, self._task.name, groups=0 if self._slots is None else GROUPS)
 
     def _turns(self, batches: Iterator[Batch]) -> Iterator[None]:
@@ -267,7 +267,7 @@ class BatchRun:
         self._failed(slots.give_up(), failure)
 
     def _decode(self, batch: Batch) -> None:
-        """Give every item its result. What fails is tried again in halves, down to single pictures."""
+        """Give every item its result. A failed batch is tried again in halves, down to single pictures."""
         if not batch.items:
             return
         if len(batch.items) > self.batch_size:

@@ -57,12 +57,12 @@ def largest_batch(lvlm: Lvlm, inputs: Any, task: str, groups: int = 0) -> int:
 
 
 def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str, groups: int = 0) -> int:
-    """Measure what one picture takes, and return how many fit into memory.
+    """Measure the memory of one picture, and return the number that fits.
 
     Args:
         model: Hugging Face's.
         measure: runs the model on one picture.
-        says: what the log says beside the batch size, with places for `{prompt}`, `{text}` and `{free}` in GB.
+        says: the log's text after the batch size, with places for `{prompt}`, `{text}` and `{free}` in GB.
         groups: as for `largest_batch`.
     """
     from sira_cli.models.memory import free_memory, most_pictures

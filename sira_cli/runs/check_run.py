@@ -1,4 +1,4 @@
-"""The engine of runs over captions that exist already: it looks again, and decodes anew only what is not supported."""
+"""The engine of runs over existing captions: it asks about their objects, and rewrites from unsupported ones on."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TASK = "check"
 TOGETHER = 8  # pictures, as an automatic batch size
 EMPTY = "the caption is empty"
 NOT_RECOGNISED = "names nothing that the list of words has"
-STILL = "what could not be taken out"
-TOO_LONG = "what is not supported stands behind `max_new_tokens=`: nothing is taken out"
+STILL = "objects that could not be removed"
+TOO_LONG = "the unsupported objects come after `max_new_tokens=`: nothing is removed"
 NOTHING_LEFT = "every sentence names something that is not supported: nothing is left of it"
 
 
@@ -46,35 +46,35 @@ def plain(preset: Preset) -> Preset:
 
 
 def method_of(verify: Verify, usual: Method) -> Method:
-    """Return the method that has a part in it: the usual one where captions are decoded anew, else none."""
+    """Return the method that takes part: the usual one where captions are rewritten, else greedy."""
     return usual if verify.rewrites else find("greedy")
 
 
 def prompt_of(verify: Verify, preset: Preset) -> str:
-    """Return what is asked about every caption, for keys: all that decides the answers beside picture and caption."""
+    """Return the question about every caption, for keys: all that decides the answers besides picture and caption."""
     more = {"prompt": preset.prompts.caption} if verify.rewrites else {}
     return json.dumps(verify.settings(preset) | more, sort_keys=True)
 
 
 class CheckTask(PictureTask):
-    """What is done with each caption: the things that it names are asked about.
+    """The task of each caption: ask about the objects that it names.
 
-    Records have the caption as `text`, and what it is without what is not supported as `fixed`: without the sentences
-    that name it, or, where `verify` rewrites, decoded anew from there on.
+    Records have the caption as `text`, and the caption without unsupported objects as `fixed`: without the sentences
+    that name them, or, where `verify` rewrites, decoded again from there on.
     """
 
     def __init__(self, lvlm: Lvlm, name: str, prompt: str, *, verify: Verify | None = None, **settings: Any) -> None:
         """Prepare the task.
 
         Args:
-            lvlm: the model; its decoder has a part only in what is decoded anew.
+            lvlm: the model; its decoder is used for rewriting only.
             name: `check`.
             prompt: from `prompt_of`.
             verify: how to look.
             **settings: of `PictureTask`: done.
 
         Raises:
-            SettingsError: the decoder cannot go on behind a part of a caption.
+            SettingsError: the decoder cannot continue a part of a caption.
         """
         verify = verify or Verify()
         preset = plain(lvlm.preset)
@@ -86,7 +86,7 @@ class CheckTask(PictureTask):
         self._mender = Rewriter(lvlm, verify) if verify.rewrites else None
 
     def blank(self) -> Result:
-        """Return a result without a picture: what all results of this task have in common."""
+        """Return a result without a picture: the fields that are equal in all results of this task."""
         return self._checked(super().blank(), "")
 
     def _complete_prompt(self, item: Item) -> None:
@@ -101,7 +101,7 @@ class CheckTask(PictureTask):
         return [self._answer(image, _text(item)) for image, item in zip(batch.images, batch.items, strict=True)]
 
     def _answer(self, image: Image.Image, text: str) -> Answer:
-        """Return what is said of a caption, with the new one if captions are decoded anew and this one has to be."""
+        """Return the check of a caption, with the new caption if it is rewritten."""
         line, lvlm = self._how["min_support"], self.lvlm
         check = self._look.check(image, text)
         answer = check.beside(Answer(text, "stop"), self._how)
@@ -120,7 +120,7 @@ class CheckTask(PictureTask):
         )
 
     def settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
-        """Give an item its record, with what is left of the caption."""
+        """Give an item its record, with the rest of the caption."""
         super().settle(item, answer, milliseconds)
         assert item.result is not None
         item.result = self._checked(item.result, _text(item))

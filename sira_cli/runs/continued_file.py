@@ -18,10 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:
-    """Check that what is made now belongs in a file; only settings that are in both are compared.
+    """Check that new records belong in a file; only settings that are in both are compared.
 
     Raises:
-        SettingsError: they differ; the message says in what.
+        SettingsError: they differ; the message names the differences.
     """
     differences = [
         f"{name} is {there[name]!r} there and {value!r} now"
@@ -31,15 +31,15 @@ def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> 
     if differences:
         raise SettingsError(
             f"{path}: holds records of another configuration: {'; '.join(differences)}: "
-            "give another `output=`, or `overwrite=` to start anew"
+            "give another `output=`, or `overwrite=` to start again"
         )
 
 
 def append_whole(path: Path, file: Any, end: int, data: bytes) -> None:
-    """Write behind `end`, all or nothing. When this returns, the data are on their way to the disk.
+    """Write after `end`, all or nothing. When this returns, the data are on their way to the disk.
 
     Raises:
-        SiraError: it cannot be written (no space left); the file holds what it held before.
+        SiraError: the file cannot be written (no space left); it holds what it held before.
     """
     try:
         file.seek(end)
@@ -60,7 +60,7 @@ def kept_in_place(path: Path, file: Any, end: int) -> Any:
         end: its size in bytes.
 
     Raises:
-        SiraError: another program has changed or replaced it; the message says where the finished records are.
+        SiraError: another program has changed or replaced it; the message names the file with the finished records.
     """
     with writing(path):
         held = os.fstat(file.fileno())
@@ -90,14 +90,14 @@ def kept_in_place(path: Path, file: Any, end: int) -> Any:
 
 
 def _copy(file: Any, path: Path) -> None:
-    """Write what is in an open file, which may have no name any more, to a path."""
+    """Write the content of an open file, which may have no name any more, to a path."""
     with replacing(path) as new:
         file.seek(0)
         shutil.copyfileobj(file, new)
 
 
 def _free(path: Path) -> Path:
-    """Return a name that no file has yet, beside a file."""
+    """Return a name that no file has yet, in a file's folder."""
     number = 1
     while (kept := path.with_stem(f"{path.stem}-kept-{number}")).exists():
         number += 1
@@ -109,7 +109,7 @@ def open_locked(path: Path) -> Any:
 
     Raises:
         SettingsError: another process writes to it.
-        SiraError: it cannot be opened.
+        SiraError: the file cannot be opened.
     """
     try:
         while True:

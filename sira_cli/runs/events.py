@@ -1,4 +1,4 @@
-"""What happens in a run over many pictures. A run yields these; a terminal, a server or a test listens."""
+"""Events of a run over many pictures. A run yields these; a terminal, a server or a test listens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sira_cli.pictures.picture import Picture
 
 @dataclass(frozen=True)
 class Started:
-    """The run begins, with so many pictures in all."""
+    """The run begins, with `total` pictures in all."""
 
     total: int
 
@@ -22,8 +22,8 @@ class Finished:
     Attributes:
         picture: the picture.
         name: its name in the record.
-        id: what tells it apart from others: the name, unless a picture comes with several prompts.
-        record: what is written about it.
+        id: unique in a run: the name, unless a picture has several prompts.
+        record: its record as written.
     """
 
     picture: Picture
@@ -34,7 +34,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """A picture has no text; `record.error` says why. The attributes are those of `Finished`."""
+    """A picture has no text; `record.error` is the reason. The attributes are as in `Finished`."""
 
     picture: Picture
     name: str

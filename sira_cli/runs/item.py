@@ -19,12 +19,12 @@ class Item:
         picture: where it is.
         name: its name in the record.
         prompt: given to the model word by word.
-        id: what tells it apart from others; the name, unless a picture comes with several prompts.
+        id: unique in a run; the name, unless a picture has several prompts.
         read: whether the thread that reads it is done with it.
         data: the file's bytes, until it is settled; empty also if they are many and can be read again.
         sha256: of these bytes, in hexadecimal.
         size: width and height in pixels.
-        warnings: what is suspicious about the picture.
+        warnings: about the picture.
         skipped: whether it was done in an earlier run.
         result: the record, once there is one; None for a picture that was skipped.
     """
@@ -63,7 +63,7 @@ class Item:
         return self.skipped or self.result is not None
 
     def event(self) -> PictureEvent:
-        """Return what became of it, once it is settled."""
+        """Return its event, once it is settled."""
         if self.result is None:
             return Skipped(self.picture, self.name, self.id)
         kind = Finished if self.result.status == "ok" else Failed

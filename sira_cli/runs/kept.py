@@ -1,4 +1,4 @@
-"""What was made last is kept for those that ask for the same: questions about a picture follow each other."""
+"""A cache of the latest results: questions about a picture follow each other."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """The things that were asked for last, each made once. Safe in threads; a copy in another process is empty."""
+    """The latest results, each made once. Safe in threads; a copy in another process is empty."""
 
     def __init__(self, most: int) -> None:
-        """Begin with nothing; keep so many at most, perhaps none."""
+        """Begin empty; keep at most `most`, which may be 0."""
         self._most = most
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, Future[T]] = OrderedDict()
@@ -24,11 +24,11 @@ class Kept(Generic[T]):
         return type(self), (self._most,)
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what `make` makes; who asks while another thread makes it waits for it.
+        """Return the result of `make`; if another thread is making it, wait for it.
 
         Args:
-            key: what tells it apart from others.
-            make: called if it is not there; what it raises is kept, too.
+            key: identifies the result.
+            make: called if the result is missing; an error that it raises is also kept.
         """
         with self._lock:
             waiting = self._kept.get(key)

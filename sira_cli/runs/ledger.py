@@ -1,6 +1,6 @@
 """The file of records: one line of JSON per picture, appended and flushed as soon as it is known.
 
-What a killed process leaves behind is complete, except perhaps for its last line, which the next run cuts off.
+The file of a killed process is complete, except perhaps for its last line, which the next run cuts off.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Ledger:
 
     Attributes:
         path: the file.
-        configuration: what is equal in all its records.
-        columns: the names of all that its records say.
+        configuration: the fields that are equal in all its records.
+        columns: the names of all fields of its records.
     """
 
     def __init__(
@@ -40,19 +40,19 @@ class Ledger:
         same_prompt: bool = True,
         failures: Path | None = None,
     ) -> None:
-        """Open or create the file, keep other processes out, and read what is in it.
+        """Open or create the file, lock out other processes, and read it.
 
         Args:
             path: the file.
-            overwrite: do not look at what is in it; `begin` will drop it.
-            by: the field that tells records apart: `file_name`, or `id` where a picture comes with several prompts.
+            overwrite: do not read it; `begin` empties it.
+            by: the field that identifies records: `file_name`, or `id` where a picture has several prompts.
             same_prompt: whether all records have the same prompt, if they are told apart by `file_name`.
             failures: where `finish` puts the records of failed pictures, instead of leaving them among the others.
 
         Raises:
             DataError: it is not a file of records.
             SettingsError: another process writes to it.
-            SiraError: it cannot be opened.
+            SiraError: the file cannot be opened.
         """
         self.path = path
         self._by, self._same_prompt = by, same_prompt and by == "file_name"
@@ -81,11 +81,11 @@ class Ledger:
         """Check that records of a configuration belong in the file.
 
         Args:
-            now: the configuration, or what is known of it.
-            there: the file's configuration, if not that of its records; only what is in both is compared.
+            now: the configuration, or the known part of it.
+            there: the file's configuration, if not that of its records; only fields in both are compared.
 
         Raises:
-            SettingsError: they differ; the message says in what.
+            SettingsError: they differ; the message names the differences.
         """
         there = self.configuration if there is None else there
         check_same(self.path, now, there)
@@ -97,7 +97,7 @@ class Ledger:
             self._failures.unlink(missing_ok=True)
 
     def key(self, file_name: str) -> str:
-        """Return the key of a picture's record, an empty one if there is none."""
+        """Return the key of a picture's record, empty without a record."""
         return self._line(file_name).key if file_name in self._lines else ""
 
     def is_error(self, file_name: str) -> bool:
@@ -108,7 +108,7 @@ class Ledger:
         """Add a record; it is on its way to the disk when this returns.
 
         Raises:
-            SiraError: it cannot be written (no space left); the file holds what it held before. Or another program
+            SiraError: the file cannot be written (no space left); it holds what it held before. Or another program
                 has changed or replaced the file.
         """
         line = as_line(record)
@@ -123,7 +123,7 @@ class Ledger:
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines of `records`."""
-        with self.path.open("rb") as file:  # with a buffer: most records stand one behind the other
+        with self.path.open("rb") as file:  # with a buffer: most records follow each other
             for line in map(Line.unpacked, self._lines.values()):
                 if line.start >= 0:
                     file.seek(line.start)
@@ -145,7 +145,7 @@ class Ledger:
         way of a new file that replaces this one. Nothing is written if there is nothing to change.
 
         Args:
-            order: names of the pictures of this run. Records of other pictures stay behind those that they follow.
+            order: names of the pictures of this run. Records of other pictures stay after those that they follow.
             repeated: look for captions of many pictures.
 
         Raises:
@@ -250,7 +250,7 @@ class Ledger:
 
     def _note(self, name: str, line: Line, columns: Iterable[str]) -> None:
         if name in self._lines and self._line(name).start < 0:
-            del self._lines[name]  # this one stands behind all others in the file
+            del self._lines[name]  # this one is the last in the file
         elif name in self._lines:
             self._superseded = True
         self._lines[name] = line.packed()
@@ -273,5 +273,5 @@ class Ledger:
 
 def _foreign(path: Path, number: int) -> DataError:
     return DataError(
-        f"{path}: line {number} is no record of sira: give another `output=`, or `overwrite=` to replace it"
+        f"{path}: line {number} is not a record of sira: give another `output=`, or `overwrite=` to replace it"
     )

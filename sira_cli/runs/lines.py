@@ -1,4 +1,4 @@
-"""A line of a file of records, and what is needed of it without parsing all of it."""
+"""A line of a file of records, and the fields that are needed without parsing all of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sira_cli.runs.repeated import Said
 
 
 class Head(NamedTuple):
-    """What is needed of a line, taken from its bytes: to parse all of it takes several times as long.
+    """The needed fields of a line, taken from its bytes: parsing all of it takes several times as long.
 
     Attributes:
         configuration: all that is equal in a file; it may differ where that does not.
@@ -40,7 +40,7 @@ class Line(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, Any], start: int, length: int) -> Line:
-        """Return what is kept in memory of a record."""
+        """Return the fields of a record that are kept in memory, packed."""
         return cls(record["key"], record["status"], start, length, Said.of_record(record))
 
     def packed(self) -> bytes:
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
     @classmethod
     def unpacked(cls, data: bytes) -> Line:
-        """Return what `packed` made a line into."""
+        """Return the head of a packed line."""
         start, length, flags, text, image = _PACKED.unpack_from(data)
         said = Said(text if flags & _CAPTION else None, image, bool(flags & _MARKED))
         rest = data[_PACKED.size :]
@@ -74,13 +74,13 @@ _HEAD = re.compile(
 
 
 def head_of(line: bytes, *, by: str = "file_name", same_prompt: bool = True) -> Head | None:
-    """Return what is needed of a line that looks as sira writes it; None for other lines.
+    """Return the needed fields of a line in the form that sira writes; None for other lines.
 
-    What is searched for here is in no text: there, quotes have a backslash before them.
+    The byte strings searched for cannot occur in a text: there, quotes have a backslash before them.
 
     Args:
         line: with its newline.
-        by: the field that tells records apart: `file_name` or `id`.
+        by: the field that identifies records: `file_name` or `id`.
         same_prompt: whether all lines of the file have the same prompt.
     """
     found = _HEAD.match(line)
@@ -104,7 +104,7 @@ def head_of(line: bytes, *, by: str = "file_name", same_prompt: bool = True) -> 
 
 
 class _End(NamedTuple):
-    """What is needed of a line's end: what is equal in all of a file, the names of other fields, the warnings."""
+    """The needed fields of a line's end: those equal in all of a file, the names of others, the warnings."""
 
     configuration: bytes
     fields: list[str]
@@ -130,7 +130,7 @@ def split_optional(line: bytes) -> tuple[bytes, dict[str, bytes]]:
 
 
 def given(record: Mapping[str, Any]) -> list[str]:
-    """Return the names of the fields that say something."""
+    """Return the names of the fields that are not empty."""
     return [name for name, value in record.items() if value is not None]
 
 

@@ -42,7 +42,7 @@ class NothingLeft:
         return
 
     def facts(self) -> dict[str, Any]:
-        """Return what the earlier run told of the model, the device and the memory."""
+        """Return the facts of the earlier run about the model, the device and the memory."""
         return self._facts
 
     def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[Skipped, None, None]:
@@ -72,7 +72,7 @@ def nothing_left(
         pictures: all of the run.
         targets: where results go.
         preset, method: with the settings in force.
-        task, prompt, quantization: what else decides a text.
+        task, prompt, quantization: other settings that decide a text.
         fills: as for `BatchRun`.
         trust_remote_code: whether the model's Python files belong to it.
         verify: the second look.
@@ -103,7 +103,7 @@ def nothing_left(
 
 
 def _revision(preset: Preset, targets: Targets, trust_remote_code: bool) -> str:
-    """Return what pins the model's files here. If they are not here, take those that made the records."""
+    """Return the revision that pins the model's files here; if they are not here, that of the records."""
     model = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
     try:
         return find_checkpoint(model, preset.revision, offline=True, code=trust_remote_code).revision

@@ -1,4 +1,4 @@
-"""What a run does with its pictures: read them, prepare them for the model, have it answer, make their records.
+"""The task of a run on its pictures: read them, prepare them for the model, have it answer, make their records.
 
 When that is done, in which thread, and with how many pictures at once is up to `BatchRun`.
 """
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class PictureTask:
-    """What is done with each picture: a prompt is put to the model, and the answer is its record.
+    """The task of each picture: a prompt is put to the model, and the answer is its record.
 
     Attributes:
         lvlm: the model under its method.
@@ -78,7 +78,7 @@ class PictureTask:
         self._encoded = EncodedPictures() if name == "ask" else None
 
     def blank(self) -> Result:
-        """Return a result without a picture: what all results of this task have in common."""
+        """Return a result without a picture: the fields that are equal in all results of this task."""
         return self.lvlm.result(self.name, "", "", self._prompt, self._no_answer(""))
 
     def item(self, picture: Picture, name: str) -> Item:
@@ -121,7 +121,7 @@ class PictureTask:
     def prepare(self, batch: Batch, each: Callable[..., Iterable[Image.Image | None]] = map) -> Batch:
         """Decode the samples of pictures that are read, and give the batch the model's inputs.
 
-        Pictures that fail have their records, and are no longer in the batch. Where memory does not suffice, the batch
+        Pictures that fail have their records, and are no longer in the batch. If memory is too small, the batch
         has no inputs, but the error.
 
         Args:
@@ -219,7 +219,7 @@ class PictureTask:
     def settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record."""
         item.data = b""
-        if answer.error and answer.tokens:  # what was decoded is no answer
+        if answer.error and answer.tokens:  # the decoded text is not an answer
             answer = replace(answer, error=f"{item.picture.shown}: {answer.error}")
         item.result = self.lvlm.result(
             self.name, item.name, item.sha256, item.prompt, answer, milliseconds, item.warnings

@@ -1,4 +1,4 @@
-"""Prompts that are filled from what is known about each picture."""
+"""Prompts that are filled from the columns of each picture."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LOOKED_AT = 20  # pictures of a data set, whose columns may differ
 
 
 def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
-    """Return whether a prompt is to be filled: it holds `{names}`, and there is something that they may stand for.
+    """Return whether a prompt is to be filled: it holds `{names}`, and the pictures have columns.
 
-    Of pictures in files that is a text or JSON file beside one of them. Without any, braces stay as they are.
+    The columns of pictures in files are text or JSON files next to them. Without columns, braces stay as they are.
 
     Raises:
-        SettingsError: in the data set there is no such column; the message names those there are.
+        SettingsError: the data set has no such column; the message names its columns.
     """
     names = set(_NAME.findall(prompt))
     if not names:
@@ -34,16 +34,16 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
     missing = sorted(names.difference(known))
     if known and missing:
         raise SettingsError(
-            f"the prompt holds {{{missing[0]}}}, but {rows[0].shown} has no such column: there are {', '.join(known)}"
+            f"the prompt holds {{{missing[0]}}}, but {rows[0].shown} has only the columns {', '.join(known)}"
         )
     return True
 
 
 def filled(prompt: str, picture: Picture) -> str:
-    """Return a prompt with its `{names}` replaced by what is known about a picture.
+    """Return a prompt with its `{names}` replaced by a picture's columns.
 
     Raises:
-        PictureError: a name is not known there, or its text cannot be read.
+        PictureError: the picture has no such column, or its text cannot be read.
     """
     names = list(dict.fromkeys(_NAME.findall(prompt)))
     values = picture.columns(names)
@@ -53,7 +53,7 @@ def filled(prompt: str, picture: Picture) -> str:
         raise PictureError(f"{picture.shown}: the prompt holds {{{missing[0]}}}, but its columns are {known}")
     text = _NAME.sub(lambda found: _text(values[found[1]]), prompt)
     if not is_utf8(text):
-        raise PictureError(f"{picture.shown}: what fills the prompt is not UTF-8")
+        raise PictureError(f"{picture.shown}: the text for the prompt is not UTF-8")
     return text
 
 

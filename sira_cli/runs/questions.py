@@ -102,10 +102,10 @@ def question_pictures(
     Args:
         file: JSON lines, one JSON array, .csv, .tsv or .parquet, with `image` (or `file_name`), `question` (or `text`),
             and perhaps `question_id` (or `id`).
-        asking: returns what the model is asked for a question.
+        asking: returns the prompt of a question.
         images: the folder or URI that the names of pictures start from; None: the file's folder.
         shard: keep the questions about this part of the pictures.
-        limit: keep so many questions at most.
+        limit: keep at most this many questions.
         allow_private: whether URLs may lead to addresses that are not public.
 
     Raises:
@@ -143,7 +143,7 @@ def write_llava(pictures: Iterable[Picture], record: Callable[[str], dict[str, A
         path: of the file.
 
     Raises:
-        SiraError: it cannot be written.
+        SiraError: the file cannot be written.
     """
     with replacing(path) as file:
         for picture in pictures:

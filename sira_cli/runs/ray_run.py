@@ -4,8 +4,8 @@
     pictures, names, keys  ->    read, hash, decode the picture, decode the text (`BatchRun`)
     records                <-
 
-Workers open the pictures themselves, so one that cannot be read is a record and not the end of the job. What is
-finished is known from the keys in the file of records, as in runs on one machine.
+Workers open the pictures themselves, so an unreadable one is a record and not the end of the job. Finished
+pictures are known from the keys in the file of records, as in runs on one machine.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ LOST = 3  # blocks that may lose all their workers in one run; if there are more
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a worker has to know; it is sent to each.
+    """The job of a worker; it is sent to each.
 
     Attributes:
         preset, loading: the arguments of `load`.
-        task, prompt, batch_size, words, choices, verify, fills: those of `BatchRun`.
+        task, prompt, batch_size, words, choices, verify, fills: as for `BatchRun`.
         folder: the current folder, which relative paths start from.
     """
 
@@ -77,13 +77,13 @@ class RayRun:
         """Connect to the cluster of `RAY_ADDRESS` or of this machine; without one, start one on this machine.
 
         Args:
-            work: what to do.
-            workers: how many models are loaded; None: one per GPU, or one if there is none.
+            work: the job.
+            workers: number of loaded models; None: one per GPU, or one without GPUs.
             done: as for `BatchRun`.
-            quiet: leave what Ray and the workers say in their log files.
+            quiet: leave the messages of Ray and the workers in their log files.
 
         Raises:
-            SettingsError: Ray is not installed, the cluster has not enough for so many workers, or they would have to
+            SettingsError: Ray is not installed, the cluster is too small for the workers, or they would have to
                 find the batch size in memory that they share.
         """
         self._work, self._done = work, done
@@ -100,7 +100,7 @@ class RayRun:
         return {"workers": self._needs["workers"], **self._facts}
 
     def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
-        """Yield what becomes of every picture, in the order in which they become ready.
+        """Yield the event of every picture, in the order in which they become ready.
 
         Args:
             pictures: each with its name in the record.
@@ -136,7 +136,7 @@ class RayRun:
             self._ray.shutdown()
 
     def _all(self, rows: dict[int, dict[str, Any]], block: int) -> Iterator[PictureEvent]:
-        """Yield what becomes of the rows' pictures; rows that come back are taken out of `rows`."""
+        """Yield the events of the rows' pictures; finished rows are taken out of `rows`."""
         if not rows:
             return
         from ray.data import ActorPoolStrategy, from_items
@@ -170,7 +170,7 @@ class RayRun:
 
     @property
     def _most_together(self) -> int:
-        """How many pictures a worker may want at once."""
+        """Number of pictures that a worker may request at once."""
         size = self._work.batch_size
         if size is None:
             return LARGE if self._needs["num_gpus"] else 1
@@ -184,7 +184,7 @@ class RayRun:
         self._facts = facts
 
     def _resources(self, workers: int | None) -> dict[str, Any]:
-        """Return what each worker asks Ray for: a GPU, or an equal part of the CPUs."""
+        """Return the resources of each worker in Ray: a GPU, or an equal part of the CPUs."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         gpus = [int(node.get("GPU", 0)) for node in nodes]
         cpus = [int(node.get("CPU", 0)) for node in nodes]
@@ -199,8 +199,8 @@ class RayRun:
         if self._work.batch_size == AUTO and not on_gpu and workers > 1:
             self._ray.shutdown()
             raise SettingsError(
-                f"`batch_size=` auto: {workers} workers without GPUs may share a machine's memory, in which "
-                "none can tell what is free for it: give a number"
+                f"`batch_size=` auto: {workers} workers without GPUs may share a machine's memory, so the free memory "
+                "of each is unknown: give a number"
             )
         share = next(share for share in range(max(has), 0, -1) if sum(node // share for node in has) >= workers)
         return {"workers": workers, "num_cpus": 1 if on_gpu else share, "num_gpus": 1 if on_gpu else 0}
@@ -210,7 +210,7 @@ class Captioner:
     """A worker: a loaded model and the blocks of pictures that come to it."""
 
     def __init__(self, work: Work) -> None:
-        with contextlib.suppress(OSError):  # `__call__` says so if it matters
+        with contextlib.suppress(OSError):  # `__call__` raises if it matters
             os.chdir(work.folder)
         self._folder = work.folder
         self._keys: dict[str, str] = {}
@@ -241,7 +241,7 @@ class Captioner:
         try:
             if not Path(self._folder).is_dir() and any(picture.depends_on_folder for picture in given):
                 raise SettingsError(
-                    f"{self._folder} is not there on {platform.node()}: all machines need the same files"
+                    f"{self._folder} does not exist on {platform.node()}: all machines need the same files"
                 )
             if rows["error"][0]:
                 lost = zip(pictures, rows["error"], strict=True)

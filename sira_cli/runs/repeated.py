@@ -1,4 +1,4 @@
-"""Captions that many pictures share: a model says the same about what it cannot see."""
+"""Captions that many pictures share: a model repeats itself about pictures that it cannot see."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ WARNING = f"has the text of {MANY} pictures or more"
 
 
 class Said(NamedTuple):
-    """What is kept in memory of a record: hashes of its caption and its picture, and whether it is marked.
+    """The part of a record that is kept in memory: hashes of its caption and its picture, and whether it is marked.
 
     Attributes:
-        text: of a caption; None for answers, which many pictures may well share.
+        text: of a caption; None for answers, which many pictures may share.
     """
 
     text: int | None
@@ -37,10 +37,10 @@ class Said(NamedTuple):
 
 
 def wrongly_marked(said: Callable[[], Iterable[tuple[str, Said]]]) -> set[str]:
-    """Return the names of records that should have the warning and have it not, or the other way round.
+    """Return the names of records whose warning has to be added or removed.
 
     Args:
-        said: returns what all records say, each with its name; called several times, so that it need not be in memory.
+        said: returns all records, each with its name; called several times, so that they need not be in memory.
     """
     counts = Counter(each.text for _, each in said() if each.text is not None)
     many = {text for text, count in counts.items() if count >= MANY}

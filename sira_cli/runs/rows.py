@@ -18,7 +18,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where every row stands, such as `file: line 3`, and the object that stands there.
 
     Raises:
-        DataError: the file cannot be read, or a row is no JSON object.
+        DataError: the file cannot be read, or a row is not a JSON object.
     """
     lines, begun = enumerate(_lines(path), start=1), False
     for number, line in lines:
@@ -59,13 +59,13 @@ def _pieces(path: Path) -> Iterator[str]:
     """Yield lines of a text file, long ones in pieces: `/dev/zero` is a line without an end.
 
     Raises:
-        DataError: it cannot be read, or is no text.
+        DataError: the file cannot be read, or is not text.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
             while piece := file.readline(_PIECE):
                 if "\0" in piece:
-                    raise DataError(f"{path}: is no text file: it has NUL bytes")
+                    raise DataError(f"{path}: is not a text file: it has NUL bytes")
                 yield piece
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
@@ -81,7 +81,7 @@ def read_cells(path: Path) -> Iterator[list[str]]:
     try:
         yield from csv.reader(_lines(path), delimiter=delimiter)
     except csv.Error as error:
-        raise DataError(f"{path}: is no table: {error}") from error
+        raise DataError(f"{path}: is not a table: {error}") from error
 
 
 def read_table(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
@@ -115,7 +115,7 @@ def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        DataError: it cannot be read, or is no JSON.
+        DataError: the file cannot be read, or is not JSON.
     """
     return parse_json(path, read_text(path))
 
@@ -124,21 +124,21 @@ def parse_json(path: Path, text: str, line: int = 1) -> Any:
     """Parse JSON text of a file, from some line on.
 
     Raises:
-        DataError: it is no JSON; the message names the file and the line.
+        DataError: it is not JSON; the message names the file and the line.
     """
     try:
         return json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, thousands of brackets
-        raise DataError(f"{path}: line {line}: no JSON that can be read: {error}") from error
+        raise DataError(f"{path}: line {line}: cannot be read as JSON: {error}") from error
 
 
 def read_text(path: Path) -> str:
     """Return the content of a text file.
 
     Raises:
-        DataError: it cannot be read, or is no text.
+        DataError: the file cannot be read, or is not text.
     """
     return "".join(_pieces(path))
 
@@ -163,12 +163,12 @@ def text_of(where: str, row: dict[str, Any], *names: str) -> str:
     """Return the text of the first of some fields that a row has.
 
     Raises:
-        DataError: it has none of them, or that is no text.
+        DataError: the row has no such field, or its value is not text.
     """
     for name in names:
         if name in row:
             if not isinstance(row[name], str):
-                raise DataError(f"{where}: {name} is no text: {brief(row[name])}")
+                raise DataError(f"{where}: {name} is not text: {brief(row[name])}")
             if not is_utf8(row[name]):
                 raise DataError(f"{where}: {name} holds half a character (a lone surrogate): {brief(row[name])}")
             return str(row[name])
@@ -176,17 +176,17 @@ def text_of(where: str, row: dict[str, Any], *names: str) -> str:
 
 
 def id_of(where: str, row: dict[str, Any], *names: str) -> int:
-    """Return the first of some fields that a row has, as a number; `"7"` is one, too.
+    """Return the first of some fields that a row has, as a number; `"7"` also counts.
 
     Raises:
-        DataError: it has none of them, or that is no whole number.
+        DataError: the row has no such field, or its value is not a whole number.
     """
     for name in names:
         if name in row:
             value = row[name]
             if type(value) is int or (isinstance(value, str) and value.isdecimal() and len(value) < 20):
                 return int(value)
-            raise DataError(f"{where}: {name} is no whole number: {brief(value)}")
+            raise DataError(f"{where}: {name} is not a whole number: {brief(value)}")
     raise DataError(f"{where}: expected {' or '.join(names)}, found {some(row) or 'nothing'}")
 
 
@@ -196,7 +196,7 @@ def brief(value: Any, most: int = 60) -> str:
 
 
 def some(names: Collection[object], most: int = 8, width: int = 60) -> str:
-    """Return names for a message, on one line: the first ones, and how many more there are."""
+    """Return names for a message, on one line: the first ones, and the number of the others."""
     shown = ", ".join(_clip(one_line(str(name)), width) for name in [*names][:most])
     return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
@@ -212,4 +212,4 @@ def _object(where: str, row: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _no_number(constant: str) -> float:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")

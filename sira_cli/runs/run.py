@@ -1,4 +1,4 @@
-"""A resumable run over many pictures, without a terminal: it yields what happens and never prints.
+"""A resumable run over many pictures, without a terminal: it yields events and never prints.
 
 for event in run_pictures(load("llava-1.5-7b"), "photos/", output="photos/captions.jsonl", batch_size=8):
     print(event)
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """Whoever decodes the pictures: `BatchRun` on this machine, `RayRun` on many."""
+    """A decoder of the pictures: `BatchRun` on this machine, `RayRun` on many."""
 
     def blank(self) -> Result | None:
         """Return a result without a picture; None if nothing is known before the first one."""
@@ -44,12 +44,12 @@ class Engine(Protocol):
         ...
 
     def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield what becomes of every picture; each comes with its name in the record."""
+        """Yield the event of every picture, with its name in the record."""
         ...
 
 
 class PictureRun:
-    """One prompt about many pictures; what an earlier run has in the targets is not done again.
+    """One prompt about many pictures; results of an earlier run in the targets are kept.
 
     Attributes:
         counts: how far the run is.
@@ -69,9 +69,9 @@ class PictureRun:
 
         Args:
             pictures: all of it, in order.
-            engine: who decodes them.
+            engine: decodes them.
             targets: where results go.
-            settings: everything that decides the texts (`settings_of`), for the report beside the records.
+            settings: everything that decides the texts (`settings_of`), for the report next to the records.
             fail_fast: stop at the first picture that fails.
         """
         self._pictures, self._engine, self._targets = list(pictures), engine, targets
@@ -87,7 +87,7 @@ class PictureRun:
         return time.time() - self._began
 
     def events(self) -> Generator[Event, None, None]:
-        """Run, and yield what happens. Closing the generator interrupts the run; what is finished is kept.
+        """Run, and yield events. Closing the generator interrupts the run; finished pictures are kept.
 
         Raises:
             SiraError: about the model, the settings or the files: the run cannot go on.
@@ -131,7 +131,7 @@ class PictureRun:
             events.close()
 
     def _kept(self, event: PictureEvent) -> PictureEvent:
-        """Write what became of a picture."""
+        """Write a picture's result."""
         if isinstance(event, Skipped):
             self._begin(None)
             failed = self._targets.failed_before(event.id)
@@ -169,7 +169,7 @@ def check_request(
     verify: Verify | None = None,
     think: bool = False,
 ) -> None:
-    """Check that a method can do what a run asks for, before the model is loaded.
+    """Check that a method supports the options of a run, before the model is loaded.
 
     Args:
         method: the decoder.
@@ -181,7 +181,7 @@ def check_request(
         think: whether the model is asked to reason.
 
     Raises:
-        SettingsError: it cannot.
+        SettingsError: it does not.
     """
     if words:
         require(method, Ability.TRACES, "`words=`")
@@ -220,7 +220,7 @@ def run_pictures(
     output: str | Path | None = None,
     **targets: Any,
 ) -> Generator[Event, None, None]:
-    """Caption many pictures, or ask about them, and yield what happens. The same call goes on where a run stopped.
+    """Caption many pictures, or ask about them, and yield events. The same call goes on where a run stopped.
 
     Args:
         lvlm: the loaded model.

@@ -1,4 +1,4 @@
-"""What is written beside a file of records: how they were made, and how fast."""
+"""The run report next to a file of records: how they were made, and how fast."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from sira_cli._version import __version__
 from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
 
-# What an engine tells of the model, the device and the memory.
+# Facts from an engine about the model, the device and the memory.
 FACTS = ("workers", "model", "device", "dtype", "pixels", "batch_size", "peak_memory_bytes")
 
 
 @dataclass
 class Counts:
-    """How many pictures became what, in this run and before.
+    """Numbers of pictures by result, in this run and before.
 
     Attributes:
         total: all pictures.
@@ -44,7 +44,7 @@ class Counts:
         return self.ok + self.error
 
     def add(self, event: PictureEvent) -> None:
-        """Count what became of a picture."""
+        """Count a picture's result."""
         if isinstance(event, Skipped):
             self.error_before += event.failed
             self.ok_before += not event.failed
@@ -66,8 +66,8 @@ def run_record(
     Args:
         state: running, finished, stopped (--fail-fast), interrupted or failed.
         settings: everything that decides the texts.
-        facts: what the engine says about the model, the device and the memory.
-        counts: how many pictures became what.
+        facts: the engine's, about the model, the device and the memory.
+        counts: numbers of pictures by result.
         began: when, in seconds since the epoch.
     """
     seconds = max(time.time() - began, 1e-9)

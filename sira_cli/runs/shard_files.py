@@ -1,4 +1,4 @@
-"""What becomes of a data set's file when all its pictures have their texts: records, a table, a new shard."""
+"""The output of a data set's file when all its pictures have their texts: records, a table, a new shard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sira_cli.runs.tables import write_table
 KEY = "__key__"  # as WebDataset calls it
 _COLUMNS = ("text", "status", "error", "finish_reason")  # that a table gets
 _NESTED = ("warnings", "words", "choices", "objects", "verify", "removed")  # and these as JSON, if there are any
-_RARE = (*_NESTED, "draft", "reasoning")  # what few runs have
+_RARE = (*_NESTED, "draft", "reasoning")  # columns of few runs
 _ROWS = 100  # in a row group: with pictures in it, each is some ten megabytes
 
 
@@ -33,7 +33,7 @@ def write_jsonl(records: Mapping[str, dict[str, Any]], path: Path) -> None:
         path: of the new file.
 
     Raises:
-        SiraError: it cannot be written.
+        SiraError: the file cannot be written.
     """
     with replacing(path) as file:
         file.writelines(_lines(records))
@@ -45,11 +45,11 @@ def write_parquet(records: Mapping[str, dict[str, Any]], source: str, keys: Iter
     Args:
         records: by key.
         source: the data set's file.
-        keys: of its rows, in order; those behind are numbered.
+        keys: of its rows, in order; later rows are numbered.
         path: of the new file.
 
     Raises:
-        SiraError: it cannot be written.
+        SiraError: the file cannot be written.
     """
     if is_table(source):
         _widen(records, source, iter(keys), path)
@@ -58,7 +58,7 @@ def write_parquet(records: Mapping[str, dict[str, Any]], source: str, keys: Iter
 
 
 def write_tar(records: Mapping[str, dict[str, Any]], source: str, extension: str, path: Path) -> None:
-    """Write a copy of a shard in which each key has its text as a member more; of a damaged one, of what is whole.
+    """Write a copy of a shard in which each key has its text as another member; only whole members of a damaged one.
 
     Args:
         records: by key.
@@ -67,7 +67,7 @@ def write_tar(records: Mapping[str, dict[str, Any]], source: str, extension: str
         path: of the new shard.
 
     Raises:
-        SiraError: it cannot be written.
+        SiraError: the file cannot be written.
     """
     with replacing(path) as file, tarfile.open(fileobj=file, mode="w") as new:
         texts = {

@@ -1,7 +1,7 @@
-"""The output of one file of a data set, and the small files beside it that say what it is.
+"""The output of one file of a data set, and the small files that describe it.
 
 out/.sira/cc3m-00000.jsonl         records, appended as they come
-out/.sira/cc3m-00000.tar.done      the file beside is one of these; if this one is empty, it is complete
+out/.sira/cc3m-00000.tar.done      the output is one of these; it is complete if this file is empty
 out/.sira/cc3m-00000.source        the path of the data set's file
 out/cc3m-00000.tar                 there as a whole, or not at all
 """
@@ -26,7 +26,7 @@ _NOT_YET = b"not yet\n"
 
 @dataclass
 class ShardOutput:
-    """What becomes of one file of the data set.
+    """The output of one file of the data set.
 
     Attributes:
         folder: of all outputs.
@@ -64,10 +64,10 @@ class ShardOutput:
         return self._mark.exists() and not self._mark.stat().st_size and self.final.exists()
 
     def check(self, *, overwrite: bool) -> None:
-        """Check that the output replaces neither its source, nor what others wrote, nor that of another file.
+        """Check that the output replaces neither its source, nor files of others, nor the output of another file.
 
         Args:
-            overwrite: whether it may replace what is not its source.
+            overwrite: whether it may replace files other than its source.
 
         Raises:
             SettingsError: it would, or no file can have a name that is so long.
@@ -80,7 +80,7 @@ class ShardOutput:
             return
         way_out = "give another `output=`, or `overwrite=` to replace it"
         if self.final.exists() and not self._mark.exists():
-            raise SettingsError(f"{self.final}: is not of such a run: {way_out}")
+            raise SettingsError(f"{self.final}: is from another kind of run: {way_out}")
         try:
             before, now = Path(os.fsdecode(self._origin.read_bytes())), Path(self.source)
             is_other = not before.samefile(now) and before.stat().st_size != now.stat().st_size
@@ -93,7 +93,7 @@ class ShardOutput:
         """Mark that the outputs of all formats are no longer complete, before there are more records than they have.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         write_whole(self._origin, os.fsencode(Path(self.source).absolute()))
         for ending in ENDINGS.values():
@@ -105,7 +105,7 @@ class ShardOutput:
         """Write the output from all its records, and mark that it is complete.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         records = {self._key(record["file_name"]): record for record in ledger.records()}
         if "" not in self.keys.values():

@@ -41,14 +41,14 @@ class ShardTargets(Targets):
         same_prompt: bool = True,
         **texts: Any,
     ) -> None:
-        """Check what is to be written where. The files of records are opened when their turn comes.
+        """Check the outputs. The files of records are opened when their turn comes.
 
         Args:
             pictures: all of the run, of data sets only.
             output: the folder, made if need be.
             output_format: `jsonl` (also None), `parquet` or `webdataset`.
             task, overwrite, retry_errors, same_prompt: as for `Targets`.
-            **texts: what `Targets` takes for text files.
+            **texts: arguments of `Targets` for text files.
 
         Raises:
             SettingsError: a setting cannot be followed, or two files of the data set have the same name.
@@ -56,19 +56,19 @@ class ShardTargets(Targets):
         """
         if output_format not in (None, *ENDINGS):
             raise SettingsError(
-                f"`output_format=` {output_format}: of a data set in a folder expected {', '.join(ENDINGS)}"
+                f"`output_format=` {output_format}: for a data set in a folder, expected {', '.join(ENDINGS)}"
             )
         super().__init__(pictures, task=task, overwrite=overwrite, retry_errors=retry_errors, **texts)
         self._out, self._format = output, output_format or "jsonl"
         self._overwrite, self._same_prompt = overwrite, same_prompt
-        self._lock = threading.RLock()  # the threads that read pictures ask what is done
+        self._lock = threading.RLock()  # reading threads call `done`
         self._like: Result | None = None
         self._shards: dict[str, ShardOutput] = {}  # by the file's name
         stems: dict[str, str] = {}
         for picture in pictures:
             if not isinstance(picture, ContainedPicture):
                 raise SettingsError(
-                    f"`output=` {output}: {picture.shown} is no part of a data set: caption pictures and data sets "
+                    f"`output=` {output}: {picture.shown} is not in a data set: caption pictures and data sets "
                     "in two runs, or give a file"
                 )
             name = picture.container_name
@@ -103,7 +103,7 @@ class ShardTargets(Targets):
 
     @property
     def report(self) -> Path:
-        """The file that says how the records were made."""
+        """The run report: how the records were made."""
         return self._out / ".sira" / f"{self._task}.run.json"
 
     @property
@@ -113,7 +113,7 @@ class ShardTargets(Targets):
 
     @property
     def revision_before(self) -> str:
-        """The revision of the model that made the records; empty if there are none."""
+        """The revision of the model that made the records; empty without records."""
         model = self._report_before().get("model")
         return str(model.get("revision", "")) if isinstance(model, dict) else ""
 
@@ -130,7 +130,7 @@ class ShardTargets(Targets):
             check_same(self._out, off | flat(settings), off | flat(there))
 
     def done(self, name: str) -> str:
-        """Return the key of what an earlier run did about a picture, if it is not to be done again."""
+        """Return the key of an earlier run's result about a picture, if it is kept."""
         with self._lock:
             ledger = self._ledger(name)
             return "" if self._retry_errors and ledger.is_error(name) else ledger.key(name)
@@ -158,7 +158,7 @@ class ShardTargets(Targets):
 
         Raises:
             SettingsError: existing records have another configuration.
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         name = self.name(picture)
         with self._lock:
@@ -174,10 +174,10 @@ class ShardTargets(Targets):
             self._count(shard)
 
     def complete(self, picture: Picture, name: str) -> None:
-        """Write what is missing of a picture that an earlier run has done.
+        """Write the missing outputs of a picture that an earlier run has done.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         with self._lock:
             ledger = self._ledger(name)
@@ -240,9 +240,9 @@ def targets_for(
 
 
 def is_split(pictures: Sequence[Picture], output: Path | None, output_format: str | None = None) -> bool:
-    """Return whether there is to be one output per file of a data set.
+    """Return whether each file of a data set has an output of its own.
 
-    Of a run without pictures, to whose part no file falls, the format alone says it.
+    In a run without pictures, as no file falls to its part, the format alone decides.
     """
     if output is None or (output.suffix and not output.is_dir()):
         return False

@@ -1,4 +1,4 @@
-"""Captions as text files: `photo.txt` beside `photo.jpg`, or at the same place in another tree."""
+"""Captions as text files: `photo.txt` next to `photo.jpg`, or at the same place in another tree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sidecars:
         Args:
             pictures: all of the run.
             extension: of the text files.
-            output_dir: the tree to write to; None: beside the pictures.
+            output_dir: the tree to write to; None: next to the pictures.
             overwrite: write over existing files; otherwise they are kept.
 
         Raises:
@@ -64,7 +64,7 @@ class Sidecars:
         return self._output_dir / picture.mirrored(self._extension)
 
     def keeps(self, picture: Picture) -> bool:
-        """Return whether a picture has a text file already, and it stays. An empty file is none."""
+        """Return whether a picture has a text file already, and it stays. An empty file does not count."""
         return not self._overwrite and self._is_there(picture)
 
     def text(self, picture: Picture) -> str:
@@ -81,7 +81,7 @@ class Sidecars:
         """Write a picture's text, unless an existing file is to be kept.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         if self.keeps(picture):
             return
@@ -94,7 +94,7 @@ class Sidecars:
         """Write the text of an earlier run, if its file is missing.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         if not self._is_there(picture):
             self.write(picture, text())

@@ -13,7 +13,7 @@ from sira_cli.models.records import Answer
 from sira_cli.models.refilling import RefilledSlots
 from sira_cli.runs.item import Item
 
-GROUPS = 4  # so many groups of pictures fill the slots; a group begins as soon as there is place for it
+GROUPS = 4  # groups of pictures that fill the slots; each begins as soon as it fits
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Batch:
         images: their samples, if they are needed once more.
         inputs: of the model; None if there is nothing to decode, or not yet.
         seconds: that its preparation took.
-        failure: why there are no inputs.
+        failure: the error, if there are no inputs.
     """
 
     items: list[Item]
@@ -52,16 +52,16 @@ class PictureSlots:
         self._pictures: list[_UnderWay] = []
 
     def expect(self, rows: int) -> None:
-        """Before the first picture: have room for so many at once, from the first one on."""
+        """Before the first picture: reserve room for `rows` texts at once."""
         self._slots.rows = rows
         self._slots.clear()
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of slots."""
         return len(self._pictures)
 
     def add(self, batch: Batch) -> None:
-        """Let a batch begin beside the others."""
+        """Let a batch begin next to the others."""
         each = batch.seconds / len(batch.items)
         new = [_UnderWay(item, each) for item in batch.items]
         self._pictures += new
@@ -77,7 +77,7 @@ class PictureSlots:
             self._pictures = [each for each in self._pictures if each is not ended.item]
 
     def give_up(self) -> Batch:
-        """After an error, return all pictures without an answer; there are none left here."""
+        """After an error, remove and return all pictures without an answer."""
         items = [each.item for each in self._pictures]
         seconds = sum(each.seconds for each in self._pictures)
         self._slots.rows = len(items) // 2  # the run tries again in halves

@@ -32,7 +32,7 @@ def check_format(path: Path) -> None:
 
 
 def write_table(lines: Iterable[bytes], path: Path, keys: Container[str] = ()) -> None:
-    """Write records to a .csv or .parquet file, one row each; what is nested (`words`, ...) stays JSON.
+    """Write records to a .csv or .parquet file, one row each; nested fields (`words`, ...) stay JSON.
 
     Args:
         lines: of a file of records.
@@ -40,7 +40,7 @@ def write_table(lines: Iterable[bytes], path: Path, keys: Container[str] = ()) -
         keys: of all records together.
 
     Raises:
-        SiraError: it cannot be written.
+        SiraError: the file cannot be written.
     """
     write = _write_parquet if path.suffix.lower() == ".parquet" else _write_csv
     ids = [name for name in ("__key__", "id") if name in keys]

@@ -1,4 +1,4 @@
-"""Where a run's results go: a file of records, text files beside the pictures, tables; or nowhere."""
+"""Where a run's results go: a file of records, text files next to the pictures, tables; or nowhere."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class Targets:
         Args:
             pictures: all of the run.
             task: `caption`, `ask` or `check`; names the file of records where `output` is a folder.
-            output: records (.jsonl), or a table (.csv, .parquet) that is made from records beside it. Without an
+            output: records (.jsonl), or a table (.csv, .parquet) made from records next to it. Without an
                 ending it is a folder, made if need be.
-            sidecar: write a text file beside each picture.
+            sidecar: write a text file next to each picture.
             caption_extension: of the text files.
-            output_dir: a tree for the text files, instead of beside the pictures.
-            overwrite: start anew; replace text files.
-            retry_errors: do again what failed in an earlier run.
+            output_dir: a tree for the text files, instead of next to the pictures.
+            overwrite: start again; replace text files.
+            retry_errors: try again the pictures that failed in an earlier run.
             same_prompt: whether all pictures have the same prompt.
-            output_format: `llava` writes answers to questions as LLaVA's scripts read them, from records beside them.
+            output_format: `llava` writes answers to questions as LLaVA's scripts read them, from records next to them.
 
         Raises:
             SettingsError: a setting cannot be followed, or a file is in use.
@@ -115,12 +115,12 @@ class Targets:
 
     @property
     def any(self) -> bool:
-        """Whether there are any: otherwise results go nowhere but to whoever listens."""
+        """Whether there are any: otherwise results only go to the caller."""
         return self.ledger is not None or self.sidecars is not None
 
     @property
     def report(self) -> Path | None:
-        """The file beside the records that says how they were made."""
+        """The run report, next to the records: how they were made."""
         return None if self.ledger is None else self.ledger.path.with_suffix(".run.json")
 
     @property
@@ -130,11 +130,11 @@ class Targets:
 
     @property
     def revision_before(self) -> str:
-        """The revision of the model that made the records; empty if there are none."""
+        """The revision of the model that made the records; empty without records."""
         return "" if self.ledger is None else str(self.ledger.configuration.get("revision", ""))
 
     def facts_before(self) -> dict[str, Any]:
-        """Return what the report of an earlier run tells of the model, the device and the memory."""
+        """Return the facts of an earlier run's report about the model, the device and the memory."""
         before = self._report_before()
         return {name: before[name] for name in FACTS if name in before}
 
@@ -156,17 +156,17 @@ class Targets:
             settings: from `settings_of`.
 
         Raises:
-            SettingsError: they were not; the message says what differs.
+            SettingsError: they were not; the message names the differences.
         """
         if self.ledger is None or not len(self.ledger):
             return
         there = self._report_before().get("settings")
-        if isinstance(there, dict):  # otherwise the records themselves still say most of it
+        if isinstance(there, dict):  # otherwise the records themselves hold most of it
             off = dict.fromkeys(ONLY_IF_SET)
             self.ledger.check(off | flat(settings), off | flat(there))
 
     def done(self, name: str) -> str:
-        """Return the key of what an earlier run did about a picture, if it is not to be done again."""
+        """Return the key of an earlier run's result about a picture, if it is kept."""
         if self.ledger is None or (self._retry_errors and self.ledger.is_error(name)):
             return ""
         return self.ledger.key(name)
@@ -178,7 +178,7 @@ class Targets:
     def record_before(self, picture: Picture, name: str) -> dict[str, Any]:
         """Return the record of a picture that an earlier run has done.
 
-        Of a text that is in a text file alone nothing else is known: the other fields are empty.
+        If the text is only in a text file, the other fields are empty.
         """
         if self.ledger is not None:
             return self.ledger.record(name)
@@ -210,7 +210,7 @@ class Targets:
         """Keep a result.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         if self.ledger is not None:
             record = result.to_record()
@@ -222,7 +222,7 @@ class Targets:
         """Write the text file of a picture that an earlier run has done, if it is missing.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         if self.sidecars is not None and self.ledger is not None and not self.ledger.is_error(name):
             self.sidecars.complete(picture, functools.partial(self.ledger.text, name))
@@ -231,7 +231,7 @@ class Targets:
         """Put the records in order, and write the table.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         if self.ledger is None:
             return
@@ -245,7 +245,7 @@ class Targets:
         """Write the file that says how the records were made.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         if self.report is None:
             return
@@ -254,7 +254,7 @@ class Targets:
 
 
 def _check_replaceable(table: Path, pictures: Sequence[Picture], *, may_exist: bool) -> None:
-    """Check that a table, which is written anew, replaces neither what a run reads nor what others wrote.
+    """Check that a table, which is rewritten, replaces neither an input of the run nor a file of others.
 
     Raises:
         SettingsError: it does.
@@ -266,7 +266,7 @@ def _check_replaceable(table: Path, pictures: Sequence[Picture], *, may_exist: b
         if Path(container).resolve() == own:
             raise SettingsError(f"`output=` {table}: the data set would be replaced: give another file, or a folder")
     if not may_exist:
-        raise SettingsError(f"{table}: is not of such a run: give another `output=`, or `overwrite=` to replace it")
+        raise SettingsError(f"{table}: is from another kind of run: give another `output=`, or use `overwrite=`")
 
 
 def settings_of(task: str, prompt: str, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def test_labels_of_coco(tmp_path):
     assert labelled == [Labelled(0, True, 0.9), Labelled(0, True, 0.8), Labelled(1, False, 0.1)]
     assert unknown == 1
     _, captions = read_captions([write(tmp_path / "other.jsonl", record("mine.jpg", ("dog", 0.5)))])
-    with pytest.raises(DataError, match=r"line 1: 'mine\.jpg' is no file name of COCO"):
+    with pytest.raises(DataError, match=r"line 1: 'mine\.jpg' is not a file name of COCO"):
         from_coco(captions, table)
 
 

@@ -134,7 +134,7 @@ def test_shards_part_the_captions_and_a_limit_cuts_them(photos):
         ("x.csv", "image,text\n", {}, "holds no captions"),
         ("x.csv", "", {}, "holds no captions"),
         ("x.jsonl", '{"image": "a.png", "text": "x"}\n{"image', {}, "line 2 is not JSON"),
-        ("x.jsonl", '{"image": "a.png", "text": ["x"]}', {}, "line 1: text is no text"),
+        ("x.jsonl", '{"image": "a.png", "text": ["x"]}', {}, "line 1: text is not text"),
         ("x.jsonl", '{"image": "a.png", "text": "x"}\n{"text": "x"}', {}, "line 2: expected image, found text"),
         ("x.jsonl", '{"image": "", "text": "x"}', {}, "line 1: image is empty"),
         ("x.jsonl", '{"image": "a.png", "text": null}', {}, "holds no captions"),

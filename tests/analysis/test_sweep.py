@@ -215,7 +215,7 @@ def test_pope_files(tmp_path):
         ("5", "line 1: expected a JSON object, got 5"),
         (
             question("a.png", "A?", "yes") + '\n{"image": "a.png", "text": 3, "label": "no"}',
-            "line 2: text is no text: 3",
+            "line 2: text is not text: 3",
         ),
         (question("a.png", "A?", "perhaps"), "line 1: label must be yes or no, got 'perhaps'"),
         ("\n", "holds no questions"),
@@ -232,7 +232,7 @@ def test_bad_question_files(tmp_path, content, message):
 
 
 def test_splits_of_one_name_are_refused(tmp_path):
-    with pytest.raises(SettingsError, match="another file is named random"):
+    with pytest.raises(SettingsError, match="another file is also named random"):
         from_files([tmp_path / "coco/random.json", tmp_path / "gqa/random.json"], tmp_path)
 
 

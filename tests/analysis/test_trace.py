@@ -369,7 +369,7 @@ def test_texts_are_strings_in_lines_that_only_a_newline_ends(tmp_path):
             if name == "caption":
                 del row["text"]
             file.write_text(json.dumps(row) + "\n")
-            with pytest.raises(DataError, match=f"captions.jsonl: line 1: {name} is no text"):
+            with pytest.raises(DataError, match=f"captions.jsonl: line 1: {name} is not text"):
                 read_texts(file)
 
 

@@ -228,7 +228,7 @@ def test_one_dimension_of_the_questions(amber):
     whole = amber.score(amber.parts[1], ANSWERED)
     assert found == {group: whole[group] for group in part.groups}
     assert amber.only("relation").parts[0].groups == ("relation",)
-    with pytest.raises(SettingsError, match="`task=` relation: no question of AMBER's folder is about it"):
+    with pytest.raises(SettingsError, match="`task=` relation: no such question in AMBER's folder"):
         attribute.only("relation")
 
 

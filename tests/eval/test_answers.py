@@ -200,7 +200,7 @@ def test_an_answer_stands_whatever_the_order_of_files(tmp_path, order):
 def test_records_of_another_benchmark_are_no_answers(tmp_path):
     path = tmp_path / "vcd.jsonl"
     path.write_text(json.dumps({**OWN, "id": "another"}) + "\n")
-    with pytest.raises(DataError, match=r"vcd.jsonl: no record there answers what made asks"):
+    with pytest.raises(DataError, match=r"vcd.jsonl: no record answers a question of made"):
         read_answers(Made(2), find_files([str(path)])[0])
 
 

@@ -98,7 +98,7 @@ def broken(folder: Path, kind: str, change) -> None:
         (
             "instances",
             lambda content: {**content, "annotations": [{"image_id": 7, "category_id": 99}]},
-            r"instances_val2014.json: annotations\[0\]: there is no category 99",
+            r"instances_val2014.json: annotations\[0\]: category 99 is not defined",
         ),
         (
             "captions",

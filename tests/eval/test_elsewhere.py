@@ -157,4 +157,4 @@ def test_records_of_two_settings_are_not_one_method(pope, tmp_path):
         pope("-o", tmp_path / str(alpha), "--limit", 2, "--no-controls", "--alpha", alpha, splits=("random",))
     files = [tmp_path / str(alpha) / "sira-pope.jsonl" for alpha in (0.5, 3)]
     code, _, err = pope("--answers", *files, splits=("random",))
-    assert (code, "alpha is 3.0 here and 0.5 before: label what is to be compared: LABEL=FILE" in err) == (2, True)
+    assert (code, "alpha is 3.0 here and 0.5 before: label the files to compare: LABEL=FILE" in err) == (2, True)

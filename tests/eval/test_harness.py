@@ -180,7 +180,7 @@ def test_pope_of_vlmevalkit(files, tmp_path, ending, image):
 def test_an_answer_that_vlmevalkit_did_not_get_is_none(files, tmp_path):
     rows = vlmevalkit_rows(files, True)
     rows[2]["prediction"] = "Failed to obtain answer via API."
-    with pytest.raises(DataError, match=r"row 3: VLMEvalKit got no answer here: 'Failed to obtain answer via API.'"):
+    with pytest.raises(DataError, match=r"row 3: VLMEvalKit got no answer: 'Failed to obtain answer via API.'"):
         Pope(files).read([save(tmp_path / "a.json", rows)])
 
 

@@ -95,7 +95,7 @@ def test_some_of_ambers_queries(sira, data, tmp_path):
     for text, message in (
         ("99", "id 99 is not AMBER's: expected 1 to 11"),
         ("", "holds no ids"),
-        ("a", "id is no whole"),
+        ("a", "id is not a whole"),
     ):
         (tmp_path / "ids.txt").write_text(text)
         code, _, err = sira(*run, "--ids", tmp_path / "ids.txt")
@@ -133,7 +133,7 @@ def test_prompts_of_captions(sira, scenes, loaded, tmp_path, coco, data):
     report = json.loads(sira(*run, "--prompt", "Write a caption for this image.")[1])
     assert report["settings"]["sira"]["prompt"] == {"4": "Write a caption for this image."}
     code, _, err = sira(*run)
-    assert (code, "was asked as 'Write a caption for this image.' there" in err) == (2, True)
+    assert (code, "has the prompt 'Write a caption for this image.' in the file" in err) == (2, True)
     for more, message in (
         (("--answers", ids, "--prompt", "x"), "--prompt is for runs"),
         (("--images", files, "--prompt", " "), "--prompt is empty"),
@@ -145,7 +145,7 @@ def test_prompts_of_captions(sira, scenes, loaded, tmp_path, coco, data):
 
 
 def test_no_query_is_left(data):
-    with pytest.raises(SettingsError, match=r"`ids=`: none of them is a query of generative$"):
+    with pytest.raises(SettingsError, match=r"`ids=`: no query of generative among them$"):
         benchmark(data, parts=["generative"]).picked([4])
     with pytest.raises(SettingsError, match="`task=` relation: no question"):
         benchmark(data).picked([4]).only("relation")

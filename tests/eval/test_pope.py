@@ -184,18 +184,18 @@ def test_question_files_may_be_arrays_without_ids(file):
         ("", r"holds no questions"),
         ('{"image"', r"line 1 is not JSON"),
         ('{\n"image": "a"\n}', r"line 1: expected one object per line, or one JSON array of objects"),
-        ("9" * 5000, r"line 1: no JSON that can be read"),
+        ("9" * 5000, r"line 1: cannot be read as JSON"),
         ('{"image": "a", "text": "b", "label": "yes"}\n7', r"line 2: expected a JSON object, got 7"),
         ('[{"image": "a", "text": "b"}]', r"row 1: expected label, found image, text"),
         ('{"image": "a", "text": "b", "label": "maybe"}', r"line 1: label must be yes or no, got 'maybe'"),
-        ('{"image": 1, "text": "b", "label": "no"}', r"line 1: image is no text: 1"),
+        ('{"image": 1, "text": "b", "label": "no"}', r"line 1: image is not text: 1"),
         (
             '{"question_id": "x", "image": "a", "text": "b", "label": "no"}',
-            r"line 1: question_id is no whole number: 'x'",
+            r"line 1: question_id is not a whole number: 'x'",
         ),
         (
             2 * '{"question_id": 1, "image": "a", "text": "b", "label": "no"}\n',
-            r"line 2: question_id 1 was there before",
+            r"line 2: question_id 1 stands twice",
         ),
     ],
 )
@@ -207,7 +207,7 @@ def test_bad_question_files_name_the_row(file, content: str, message: str):
 def test_two_files_of_one_name_are_refused(file, tmp_path: Path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "coco_pope_random.json").write_text(json.dumps(rows("yes")[0]))
-    with pytest.raises(SettingsError, match="another file is named coco random"):
+    with pytest.raises(SettingsError, match="another file is also named coco random"):
         Pope([file(rows("yes")), tmp_path / "b" / "coco_pope_random.json"])
 
 
@@ -240,12 +240,12 @@ def test_both_forms_of_answer_files(file):
             r"line 1: answers 'Is it\?' about 0.jpg, but question 1",
         ),
         ([{"question_id": 1, "image": "7.jpg", "text": ""}], r"line 1: answers .* about 7.jpg, but .* about 0.jpg"),
-        ([{"question_id": 1, "text": "a"}, {"question_id": 1, "text": "b"}], r"line 2: question 1 was answered before"),
+        ([{"question_id": 1, "text": "a"}, {"question_id": 1, "text": "b"}], r"line 2: question 1 is answered twice"),
         ([{"question_id": 1, "text": "a"}, {"question_id": 9, "text": "b"}], r"line 2: question_id 9 is not in"),
         ([{"question_id": 1, "text": "a"}], r"line 1: the file ends after 1 of 2 answers: question 2"),
-        ([{"question_id": 1, "text": None}], r"line 1: text is no text: None"),
-        ([{"question_id": "9" * 5000, "text": "a"}], r"line 1: question_id is no whole number: '9{50,60}\.\.\.$"),
-        ([{"question_id": 1, "text": float("nan")}], r"line 1: no JSON that can be read: NaN is no number"),
+        ([{"question_id": 1, "text": None}], r"line 1: text is not text: None"),
+        ([{"question_id": "9" * 5000, "text": "a"}], r"line 1: question_id is not a whole number: '9{50,60}\.\.\.$"),
+        ([{"question_id": 1, "text": float("nan")}], r"line 1: cannot be read as JSON: NaN is not a number"),
         ([{"question_id": 1, "reply": "a"}], r"line 1: expected answer or text, found question_id, reply"),
     ],
 )
@@ -272,7 +272,7 @@ def test_answers_find_their_questions_by_name(file):
     assert benchmark.read(unnamed)["pope"] == expected
     (mixed := list(said.values()))[2] = unnamed[2]
     assert benchmark.read(mixed)["pope"] == expected
-    with pytest.raises(SettingsError, match=r"vcd_coco_pope_popular.jsonl: by its name it does not answer .*random"):
+    with pytest.raises(SettingsError, match=r"vcd_coco_pope_popular.jsonl: the name does not match .*random"):
         benchmark.read([mixed[1], mixed[0], mixed[2]])
 
 

@@ -157,7 +157,7 @@ def test_a_file_keeps_to_one_prompt(pope, tmp_path):
     kept = (tmp_path / "sira-pope.jsonl").read_text()
     code, _, err = pope("-o", tmp_path, "--no-suffix", "--no-controls", splits=("random",))
     assert code == 2
-    assert "was asked as" in err
+    assert "has the prompt" in err
     assert "give another --output, or --overwrite" in err
     assert (tmp_path / "sira-pope.jsonl").read_text() == kept
 

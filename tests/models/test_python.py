@@ -70,11 +70,11 @@ def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(demo):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (["a.png", "b.png"], "a list is no picture: expected a path.*`caption_many` takes several pictures"),
-        (7, "a int is no picture"),
-        (np.zeros((2, 2, 3)), r"an array of float64 \[2, 2, 3\] is no picture: expected uint8"),
-        (np.zeros((3, 2, 2), np.uint8), r"an array of uint8 \[3, 2, 2\] is no picture"),
-        (np.zeros((0, 2), np.uint8), r"an array of uint8 \[0, 2\] is no picture"),
+        (["a.png", "b.png"], "a list is not a picture: expected a path.*`caption_many` takes several pictures"),
+        (7, "a int is not a picture"),
+        (np.zeros((2, 2, 3)), r"an array of float64 \[2, 2, 3\] is not a picture: expected uint8"),
+        (np.zeros((3, 2, 2), np.uint8), r"an array of uint8 \[3, 2, 2\] is not a picture"),
+        (np.zeros((0, 2), np.uint8), r"an array of uint8 \[0, 2\] is not a picture"),
     ],
 )
 def test_what_is_no_picture_is_named(source, message):

@@ -94,7 +94,7 @@ def test_what_a_program_holds_in_memory(photo):
         assert isinstance(picture, MemoryPicture)
         assert picture.open().image.tobytes() == image.tobytes()
         assert picture.address == ""
-        with pytest.raises(SettingsError, match="there is no place for a text file beside it"):
+        with pytest.raises(SettingsError, match="no text file can be written next to it"):
             picture.text_file(".txt")
     assert held.open().sha256 == hashlib.sha256(image.tobytes()).hexdigest()
     assert streamed.open().sha256 == hashlib.sha256(photo.read_bytes()).hexdigest()

@@ -159,7 +159,7 @@ class Endless(io.BytesIO):
 def test_a_list_without_an_end_is_no_list(monkeypatch, data):
     monkeypatch.setattr(lists, "_CHUNK", 2**14)
     monkeypatch.setattr(lists, "_MOST", 2**17)
-    with pytest.raises(DataError, match="is no list of paths"):
+    with pytest.raises(DataError, match="is not a list of paths"):
         read_list(Endless(data))
 
 
@@ -208,5 +208,5 @@ def test_a_store_without_its_package_names_the_extra(monkeypatch):
 
 @pytest.mark.parametrize("url", ["https://example.org/cats.tar", "HTTP://example.org/cats.parquet"])
 def test_what_holds_many_pictures_is_not_read_from_the_web(url):
-    with pytest.raises(SettingsError, match="of the web only single pictures are read: download files that hold many"):
+    with pytest.raises(SettingsError, match="only single pictures are read from the web: download files with many"):
         find_pictures([url])

@@ -148,13 +148,13 @@ def test_columns_that_are_named(folder):
         (
             {"id": [1], "text": ["a"]},
             {"image_column": "img"},
-            "`image_column=` img: there is none; the columns are id, ",
+            "`image_column=` img: no such column; the columns are id, ",
         ),
         ({"id": [1], "text": ["a"]}, {"image_column": "id"}, "`image_column=` id is of type int64: expected bytes, "),
         (
             {"image": [b"x"], "n": [1]},
             {"id_column": "key"},
-            "`id_column=` key: there is none; the columns are image, n",
+            "`id_column=` key: no such column; the columns are image, n",
         ),
         ({"image": [b"x"] * 2, "n": ["a"] * 2}, {"id_column": "n"}, "`id_column=` n has 'a' twice: expected another"),
         ({"image": [b"x"] * 2, "n": ["a", None]}, {"id_column": "n"}, "`id_column=` n is empty: expected another"),
@@ -184,7 +184,7 @@ def test_what_is_wrong_with_rows_and_files(folder):
         "rows.parquet/2: row 2 has no picture in column image",
     ]
     assert [message.partition(": ")[2].partition(":")[0] for message in found[3:]] == [
-        "is no table that can be read"
+        "is not a table that can be read"
     ] * 2
 
 

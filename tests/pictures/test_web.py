@@ -148,7 +148,7 @@ def test_a_server_that_is_not_there():
 def test_what_is_no_url():
     (picture,) = find_pictures(["http://user:secret@[x/a.png?b"])
     assert picture.name_in(None) == "http://[x/a.png?b"
-    with pytest.raises(PictureError, match=r"^http://\[x/a\.png: failed_to_download: is no URL: "):
+    with pytest.raises(PictureError, match=r"^http://\[x/a\.png: failed_to_download: is not a URL: "):
         picture.read()
 
 

@@ -133,7 +133,7 @@ def test_a_truncated_shard_gives_what_is_whole(folder, monkeypatch):
     path.write_bytes(whole[: second.place.offset + 1000])
     assert errors(path) == [
         "cc-00000.tar/000001.png: is cut off, because the shard ends in the middle of it",
-        "cc-00000.tar: cannot be read behind 000001: what follows cannot be read: unexpected end of data",
+        "cc-00000.tar: cannot be read after 000001: unexpected end of data",
     ]
     assert len(find_pictures([path.name])) == 3  # the first is whole
 
@@ -142,7 +142,7 @@ def test_what_is_no_tar_file(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "page.tar").write_text("<html>" * 1000)
     (message,) = errors(folder / "page.tar")
-    assert message.startswith("page.tar: is no tar file: ")
+    assert message.startswith("page.tar: is not a tar file: ")
     assert message.endswith("compressed ones are not read: unpack them with gunzip")
     (folder / "cc.tar.gz").write_bytes(gzip.compress((folder / "cc-00000.tar").read_bytes()))
     assert errors(folder / "cc.tar.gz")[0].endswith("compressed ones are not read: unpack them with gunzip")

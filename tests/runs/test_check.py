@@ -389,7 +389,7 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
         (["scenes", "--workers", "2"], 2, "--workers is for --engine ray"),
         (["scenes", "--objects", "none.txt"], 2, "none.txt: cannot be read"),
         (["notes.md"], 2, "is neither a picture nor a file of captions"),
-        (["scenes", "-o", "x.jsonl"], 2, "x.jsonl: line 1 is no record of sira"),
+        (["scenes", "-o", "x.jsonl"], 2, "x.jsonl: line 1 is not a record of sira"),
     ],
 )
 def test_refused_before_the_model_is_loaded(sira, scenes, monkeypatch, arguments, code, message):

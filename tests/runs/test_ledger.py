@@ -100,7 +100,7 @@ def test_a_torn_last_line_is_cut_off_wherever_it_is_torn(path):
 )
 def test_other_peoples_files_are_refused_and_left_alone(path, content):
     path.write_text(content)
-    with pytest.raises(DataError, match="line 1 is no record of sira"):
+    with pytest.raises(DataError, match="line 1 is not a record of sira"):
         Ledger(path)
     assert path.read_text() == content
     write(path.with_name("x.jsonl"), record("a.jpg"))
@@ -115,7 +115,7 @@ def test_a_damaged_line_in_the_middle_is_named(path):
     write(path, record("a.jpg"), record("b.jpg"))
     path.write_bytes(path.read_bytes().replace(b'"key of a.jpg"', b"oops"))
     write(path.with_name("x.jsonl"))
-    with pytest.raises(DataError, match="line 1 is no record"):
+    with pytest.raises(DataError, match="line 1 is not a record"):
         Ledger(path)
 
 
@@ -244,7 +244,7 @@ def test_failures_are_put_aside_at_the_end_and_stay_known(path):
     assert run(record("b", status="error")) == ("ac", "b")
     assert run(record("b", status="error"), overwrite=True) == ("", "b")
     aside.write_text("my notes\n")
-    with pytest.raises(DataError, match=r"errors\.jsonl: line 1 is no record"):
+    with pytest.raises(DataError, match=r"errors\.jsonl: line 1 is not a record"):
         Ledger(path, failures=aside)
 
 

@@ -63,9 +63,7 @@ def test_columns_of_a_table_and_questions(lvlm, folder):
 def test_a_missing_column_is_said_before_anything_is_decoded(lvlm, folder):
     with pytest.raises(SettingsError) as caught:
         run(lvlm, "a.tar", "Tags: {tag}")
-    assert str(caught.value) == (
-        "the prompt holds {tag}, but a.tar/000000.png has no such column: there are tags, number, txt"
-    )
+    assert str(caught.value) == ("the prompt holds {tag}, but a.tar/000000.png has only the columns tags, number, txt")
     assert not Path("captions.jsonl").exists()
 
 
@@ -77,7 +75,7 @@ def test_a_column_that_one_picture_lacks_is_its_error(lvlm, folder):
     assert [record["error"] for record in records] == [
         "",
         "b.tar/000001.png: the prompt holds {tags}, but its columns are txt",
-        "b.tar/000002.png: its .json is no JSON object: 'list' object is not a mapping",
+        "b.tar/000002.png: its .json is not a JSON object: 'list' object is not a mapping",
     ]
 
 

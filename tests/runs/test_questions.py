@@ -177,7 +177,7 @@ def test_what_is_wrong_with_a_file(folder, content, expected):
     [
         ("image,question\n0.png,Is there a dog, or a cat?\n", "row 2 has 3 cells, expected 2.*needs quotes"),
         ("image,question\n0.png\n", "row 2: expected text or question, found image$"),
-        ("image,question\n0.png," + "x" * 140_000, "is no table: field larger than"),
+        ("image,question\n0.png," + "x" * 140_000, "is not a table: field larger than"),
     ],
 )
 def test_what_is_wrong_with_a_table(folder, content, expected):
@@ -199,5 +199,5 @@ def test_a_file_of_questions_that_is_no_text_is_not_read_to_its_end(tmp_path):
     file = tmp_path / "questions.jsonl"
     with file.open("wb") as sparse:
         sparse.truncate(2**40)
-    with pytest.raises(DataError, match="is no text file: it has NUL bytes"):
+    with pytest.raises(DataError, match="is not a text file: it has NUL bytes"):
         question_pictures(file, str)

@@ -191,7 +191,7 @@ def test_what_cannot_be_written_is_said_before(lvlm, folder):
         run(lvlm, ["shards/cc-000.tar", "cc-000.tar"])
     with pytest.raises(SettingsError, match=r"cc-000\.tar would be replaced: give another folder"):
         run(lvlm, output="shards", output_format="webdataset")
-    with pytest.raises(SettingsError, match="is no part of a data set"):
+    with pytest.raises(SettingsError, match="is not in a data set"):
         run(lvlm, ["shards/cc-000.tar", EXAMPLES[0]])
     with pytest.raises(SettingsError, match=r"`output_format=` parquet: expected \.tar, \.parquet or \.arrow files in"):
         run(lvlm, output="out.jsonl", output_format="parquet")
@@ -293,14 +293,14 @@ def test_members_that_stand_apart(lvlm, folder):
 def test_files_that_others_wrote_stay(lvlm, folder):
     Path("out").mkdir()
     Path("out/cc-000.jsonl").write_text("mine")
-    with pytest.raises(SettingsError, match=r"^out/cc-000\.jsonl: is not of such a run: give another `output=`, or"):
+    with pytest.raises(SettingsError, match=r"^out/cc-000\.jsonl: is from another kind of run: give another"):
         run(lvlm)
     assert Path("out/cc-000.jsonl").read_text() == "mine"
     run(lvlm, limit=1, overwrite=True)
     run(lvlm, "shards/cc-000.tar", output_format="webdataset")
     run(lvlm, "shards/cc-000.tar")  # now with what the other format has added
     assert keys("cc-000") == ["000000", "000001", "000002"]
-    with pytest.raises(SettingsError, match="of a data set in a folder expected jsonl, parquet, webdataset"):
+    with pytest.raises(SettingsError, match="for a data set in a folder, expected jsonl, parquet, webdataset"):
         run(lvlm, output_format="llava")
 
 
@@ -321,7 +321,7 @@ def test_a_table_replaces_neither_its_source_nor_what_others_wrote(lvlm, folder)
         with pytest.raises(SettingsError, match=r"`output=` t\.parquet: the data set would be replaced: give another"):
             run(lvlm, str(folder / "t.parquet"), output="t.parquet", overwrite=overwrite)
     Path("notes.csv").write_text("mine")
-    with pytest.raises(SettingsError, match=r"^notes\.csv: is not of such a run: give another `output=`"):
+    with pytest.raises(SettingsError, match=r"^notes\.csv: is from another kind of run: give another `output=`"):
         run(lvlm, "t.parquet", output="notes.csv")
     assert files(".") == before | {"notes.csv": b"mine"}
     run(lvlm, "t.parquet", output="notes.csv", overwrite=True)

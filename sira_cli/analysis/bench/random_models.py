@@ -54,7 +54,7 @@ def load_shape(name: str, method: Method, device: str = "auto", *, layers: int |
         **settings: override the preset's; without a precision it is bfloat16.
 
     Raises:
-        SettingsError: there is no such shape, no such device, it has no such layers, or K does not fit.
+        SettingsError: no such shape, no such device, it has no such layers, or K does not fit.
     """
     shape = read(name)
     preset = presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings)

@@ -47,7 +47,7 @@ class Regions:
             pictures: file names of images; COCO's end in the image's id.
 
         Raises:
-            DataError: there is no such file, it is not as COCO's are, or it has none of the pictures.
+            DataError: no such file, it is not as COCO's are, or it has none of the pictures.
         """
         ids = {image for picture in pictures if (image := image_of(picture)) is not None}
         wanted = {Path(picture).name for picture in pictures}
@@ -108,7 +108,7 @@ def _rows(file: Path, content: Any, entry: str, **fields: type) -> Iterator[dict
     """Yield the rows of a list, checked.
 
     Raises:
-        DataError: it is no list, or a row lacks a field.
+        DataError: it is not a list, or a row lacks a field.
     """
     rows = content.get(entry) if isinstance(content, dict) else None
     if not isinstance(rows, list):

@@ -206,7 +206,7 @@ def from_coco(captions: Sequence[Caption], annotations: Path) -> tuple[list[Labe
     for caption in captions:
         name = re.split(r"[/\\_]", caption.file_name)[-1]  # scenes are named as COCO's images, but for the beginning
         if (image := image_of(name)) is None:
-            raise DataError(f"{caption.where}: {brief(caption.file_name)} is no file name of COCO")
+            raise DataError(f"{caption.where}: {brief(caption.file_name)} is not a file name of COCO")
         images[caption.where] = image
     truth = Chair.of(annotations, ids=sorted({*images.values()})).truth.objects
     heads = {*HEADS.values()}
@@ -222,7 +222,7 @@ def read_labels(path: Path) -> dict[str, list[str]]:
     """Read what is in pictures: a JSON object of file names, each with the list of all things that are there.
 
     Raises:
-        DataError: it cannot be read, or is not of this form.
+        DataError: the file cannot be read, or is not of this form.
     """
     content = read_json(path)
     if not isinstance(content, dict) or not content:

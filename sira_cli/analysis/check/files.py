@@ -70,7 +70,7 @@ class CaptionFile:
             image_column, text_column: None: the first usual name that the file has.
 
         Raises:
-            DataError: it cannot be read, holds nothing, or lacks a column; the message names those that there are.
+            DataError: the file cannot be read, holds nothing, or lacks a column; the message names its columns.
         """
         columns, names, own, newest, by = _scan(path, image_column)
         if own is None:
@@ -110,7 +110,7 @@ class CaptionFile:
         A record of sira whose text changes gets the first one as `draft`, and loses the scores of its words.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         changed = [
             row.values if text is None or text == row.text else with_text(row.values, self.text_column, text)

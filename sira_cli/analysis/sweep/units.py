@@ -33,12 +33,12 @@ class Units:
 
         Args:
             path: the file.
-            overwrite: start anew: what is in the file is not looked at, and `begin` drops it.
+            overwrite: start again: what is in the file is not looked at, and `begin` drops it.
 
         Raises:
             DataError: it is not a file of a sweep.
             SettingsError: another process writes to it.
-            SiraError: it cannot be opened.
+            SiraError: the file cannot be opened.
         """
         self.path = path
         self._texts: dict[str, list[str]] = {}
@@ -67,7 +67,7 @@ class Units:
         """Check that settings, or what is known of them, are those of the file.
 
         Raises:
-            SettingsError: they differ; the message says in what.
+            SettingsError: they differ; the message names the differences.
         """
         if self.path is not None:
             check_same(self.path, settings, self._settings)

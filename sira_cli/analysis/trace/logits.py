@@ -20,7 +20,7 @@ class LogitsFile:
         """Open the file; its old content is lost.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         self._path = path
         self._tokens: list[int] = []

@@ -72,7 +72,7 @@ def read_texts(path: Path) -> list[TraceRequest]:
         path: JSON lines with `file_name` (relative to the file) and `text`, or `caption`.
 
     Raises:
-        DataError: the file cannot be read, a line is no such record, a text is no string, or there is no text.
+        DataError: the file cannot be read, a line is no such record, a text is no string, or there is not text.
     """
     requests = []
     for where, record in read_rows(path):

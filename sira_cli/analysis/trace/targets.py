@@ -81,7 +81,7 @@ class TraceTargets:
         """Write the line of a picture without a trace. In a tree it has no file, and is tried again.
 
         Raises:
-            SiraError: it cannot be written.
+            SiraError: the file cannot be written.
         """
         if self._output is not None:
             with self._appending() as write:

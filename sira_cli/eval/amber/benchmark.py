@@ -41,7 +41,7 @@ class Amber(Benchmark):
         parts: `generative` and `discriminative`, or one of them.
         annotations: by ask.
         lexicon: the words that count in captions.
-        reduced: whether answers from elsewhere are reduced, too (see `reduce`).
+        reduced: whether answers from elsewhere are also reduced (see `reduce`).
     """
 
     name = "amber"
@@ -67,16 +67,16 @@ class Amber(Benchmark):
         """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/.
 
         Args:
-            data: the folder, or AMBER's repository; query/query_all.json does for a part whose own file is not there.
+            data: the folder, or AMBER's repository; query/query_all.json replaces a missing file of a part.
             language: finds nouns.
             similarity: compares them with annotated words.
-            parts: what to ask.
+            parts: the parts to ask.
             suffix: after each question.
-            prompt: asks for captions; None: what the queries say.
+            prompt: asks for captions; None: the queries' own text.
             reduced: reduce answers from elsewhere as sira's own are.
 
         Raises:
-            DataError: a file cannot be read, or is not what AMBER's files are.
+            DataError: a file cannot be read, or is not in AMBER's format.
         """
         if not (data / "annotations.json").exists() and (data / "data").is_dir():
             data /= "data"  # the folder of AMBER's repository was given
@@ -104,14 +104,14 @@ class Amber(Benchmark):
             if asks:
                 parts.append(replace(part, asks=asks, groups=tuple(name for name in part.groups if name in inside)))
         if not parts:
-            raise SettingsError(f"`task=` {group}: no question of AMBER's folder is about it")
+            raise SettingsError(f"`task=` {group}: no such question in AMBER's folder")
         return replace(self, parts=tuple(parts))
 
     def picked(self, ids: Sequence[int]) -> Amber:
         """Return the queries with some ids.
 
         Raises:
-            DataError: an id is none of AMBER's.
+            DataError: an id is not AMBER's.
             SettingsError: no query of the parts has one of the ids.
         """
         wanted = {str(id_) for id_ in ids}
@@ -120,7 +120,7 @@ class Amber(Benchmark):
         parts = (replace(part, asks=tuple(ask for ask in part.asks if ask.id in wanted)) for part in self.parts)
         picked = replace(self, parts=tuple(part for part in parts if part.asks))
         if not picked.parts:
-            raise SettingsError(f"`ids=`: none of them is a query of {' or '.join(part.name for part in self.parts)}")
+            raise SettingsError(f"`ids=`: no query of {' or '.join(part.name for part in self.parts)} among them")
         return picked
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
@@ -153,13 +153,13 @@ class Amber(Benchmark):
         return figures_of(group, total)
 
     def denominators(self, group: str) -> Denominators:
-        """Return those of the script's figures, without what it adds to them."""
+        """Return the denominators of the script's figures, without the constants that it adds to them."""
         return DENOMINATORS["generative" if group == "generative" else "discriminative"]
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read answers that were made elsewhere, with `id` and `response`; all files together.
 
-        Answers to what is not asked are ignored, and a part without any answers is left out.
+        Answers to other queries are ignored, and a part without any answers is left out.
 
         Raises:
             DataError: a file cannot be read, a row is in no known form, an id is not AMBER's or comes twice, or a
@@ -197,7 +197,7 @@ class Amber(Benchmark):
         return answers
 
     def _asked(self, row: Mapping[str, Any], found: Collection[str]) -> str:
-        """Return the id of a query that a harness's row answers, by its picture and text; empty if there is none.
+        """Return the id of a query that a harness's row answers, by its picture and text; empty if none matches.
 
         AMBER asks a few things twice: the second row answers the second query.
         """
@@ -232,7 +232,7 @@ class Amber(Benchmark):
         return files
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """Yield how each answer was counted: a caption's words, or what a question's answer was compared with."""
+        """Yield how each answer was counted: a caption's words, or the expected answer of a question."""
         for ask in part.asks:
             if ask.id not in texts:
                 continue
@@ -260,7 +260,7 @@ class Amber(Benchmark):
         return bare if bare in ("Yes", "No") else text
 
     def stand_ins(self) -> dict[str, str]:
-        """Name what replaces official parts for captions; questions need no language."""
+        """Name the replacements of official parts for captions; questions need no language."""
         used = [] if self.language.official else ["nouns without NLTK's data"]
         used += [] if self.similarity.official else [f"similarity {self.similarity.name}"]
         return {part.name: ", ".join(used) for part in self.parts if used and part.name == "generative"}

@@ -16,12 +16,12 @@ PartName = Literal["generative", "discriminative"]
 
 @dataclass(frozen=True)
 class Annotated:
-    """What is true of one query.
+    """The ground truth of one query.
 
     Attributes:
         kind: its `type` in annotations.json, such as `generative` or `discriminative-attribute-state`.
-        truth: words for what the picture shows; of a question `yes` or `no` alone.
-        hallu: words for what models like to make up about the picture; of a question nothing.
+        truth: words for objects in the picture; for a question only `yes` or `no`.
+        hallu: words that models tend to hallucinate about the picture; empty for a question.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Annotated:
 
     @property
     def part(self) -> PartName:
-        """The part that it belongs to; whatever is no caption is a question, as in the script."""
+        """The part that it belongs to; everything except a caption is a question, as in the script."""
         return "generative" if self.kind == "generative" else "discriminative"
 
 
@@ -47,7 +47,7 @@ def read_lexicon(data: Path) -> Lexicon:
     """Read the words of relation.json and safe_words.txt.
 
     Raises:
-        DataError: a file cannot be read, or its content is not what AMBER's is.
+        DataError: a file cannot be read, or is not in AMBER's format.
     """
     path = data / "relation.json"
     relation = read_json(path)
@@ -64,7 +64,7 @@ def read_annotations(data: Path, lexicon: Lexicon) -> dict[int, Annotated]:
     """Read annotations.json, by id.
 
     Raises:
-        DataError: it cannot be read, ids are not 1, 2, 3, ..., or an entry is not what AMBER's are.
+        DataError: the file cannot be read, ids are not 1, 2, 3, ..., or an entry is not in AMBER's format.
     """
     path = data / "annotations.json"
     found = {}
@@ -80,7 +80,7 @@ def read_numbers(path: Path) -> list[int]:
     """Read a list of ids of queries: one per line, or a JSON array.
 
     Raises:
-        DataError: the file cannot be read or is empty, or an entry is no number.
+        DataError: the file cannot be read or is empty, or an entry is not a number.
     """
     found = [id_of(where, {"id": entry}, "id") for where, entry in entries(path)]
     if not found:

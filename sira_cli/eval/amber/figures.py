@@ -83,7 +83,7 @@ def answer_counts(annotated: Annotated, response: str) -> Counts:
 
 def figures_of(group: str, total: Mapping[str, float]) -> dict[str, float]:
     """Make the figures of a group from sums of counts."""
-    # plain floats: numpy's round differently; what was never counted is 0
+    # plain floats: numpy's round differently; missing counts are 0
     counts = defaultdict(float, {name: float(count) for name, count in total.items()})
     return _of_captions(counts) if group == "generative" else _of_answers(group, counts)
 

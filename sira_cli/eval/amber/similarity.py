@@ -21,7 +21,7 @@ THRESHOLD = 0.8  # words are similar above it, not at it
 
 
 class Similarity(ABC):
-    """A way to tell whether two words are similar.
+    """A test of whether two words are similar.
 
     Attributes:
         name: `exact`, or the name of a spaCy pipeline.
@@ -37,7 +37,7 @@ class Similarity(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """Return what decides the answers of `above`."""
+        """Return the settings that decide the results of `above`."""
 
 
 class Exact(Similarity):
@@ -67,7 +67,7 @@ class Table(Similarity):
         """Read the file.
 
         Raises:
-            DataError: it cannot be read, or is not of this form.
+            DataError: the file cannot be read, or is not of this form.
         """
         self.name = str(path)
         content = read_json(path)
@@ -81,7 +81,7 @@ class Table(Similarity):
         self._sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
 
     def above(self, one: str, other: str) -> bool:
-        """Return whether two words are equal, or the table says that they are more similar than THRESHOLD."""
+        """Return whether two words are equal, or more similar than THRESHOLD in the table."""
         return one == other or (one, other) in self._similar or (other, one) in self._similar
 
     def facts(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Vectors(Similarity):
         pair = one, other
         if pair not in self._pairs:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # a word without a vector; the script ignores it, too
+                warnings.simplefilter("ignore", UserWarning)  # a word without a vector; the script also ignores it
                 self._pairs[pair] = bool(self._doc(one).similarity(self._doc(other)) > THRESHOLD)
         return self._pairs[pair]
 
@@ -132,14 +132,14 @@ def find_similarity(choice: str = "spacy") -> Similarity:
 
     Raises:
         SettingsError: spaCy or the pipeline is not there, cannot be loaded, or has no word vectors.
-        DataError: the file cannot be read, or is not what `Table` reads.
+        DataError: the file cannot be read, or is not in the format of `Table`.
     """
     if choice == "exact":
         return Exact()
     if choice.endswith(".json"):
         return Table(Path(choice))
     name = OFFICIAL if choice == "spacy" else choice
-    instead = "`similarity=` exact, which the results will say, or `task=` discriminative for the questions alone"
+    instead = "`similarity=` exact (noted in the results), or `task=` discriminative for the questions alone"
     get_model = f"`python -m spacy download {OFFICIAL}`"
     try:
         import spacy

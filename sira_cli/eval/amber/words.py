@@ -12,11 +12,11 @@ Listed = list[tuple[str, int]]  # words, each with the place of the annotated wo
 
 @dataclass(frozen=True)
 class Judged:
-    """What a caption mentions.
+    """The objects that a caption mentions.
 
     Attributes:
-        mentions: nouns that AMBER knows, in the caption's order, repeats included.
-        hallucinated: those of them that are not in the picture.
+        mentions: nouns of AMBER's vocabulary, in the caption's order, repeats included.
+        hallucinated: the mentions that are not in the picture.
         covered: annotated words of the picture that are mentioned.
         cognitive: annotated words that models like to make up, and that are mentioned.
     """
@@ -29,7 +29,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The words that AMBER knows.
+    """AMBER's vocabulary.
 
     Attributes:
         relation: for each word that pictures are annotated with, other words that name the same thing.
@@ -47,14 +47,14 @@ class Lexicon:
     def judge(self, nouns: Sequence[str], truth: Sequence[str], hallu: Sequence[str], similar: Likeness) -> Judged:
         """Sort a caption's nouns.
 
-        Quirks of the script that change figures: a safe word stays among the mentions. Of words that name the same
-        thing only the first is covered, so a word that is annotated twice is covered once at most. An annotated
+        Quirks of the script that change figures: a safe word stays among the mentions. If several words name the same
+        object, only the first is covered, so a word that is annotated twice is covered at most once. An annotated
         hallucination can still be cleared by a similar word of the picture, but stays marked.
 
         Args:
-            nouns: those of the caption, in its order.
-            truth: annotated words for what the picture shows.
-            hallu: annotated words for what models like to make up about it.
+            nouns: the caption's, in order.
+            truth: annotated words for objects in the picture.
+            hallu: annotated words that models tend to hallucinate about it.
             similar: whether a noun and a word mean the same.
         """
         shown, made_up = self._listed(truth), self._listed(hallu)
@@ -76,7 +76,7 @@ class Lexicon:
         return Judged(mentions, tuple(hallucinated), _at(truth, covered), _at(hallu, cognitive))
 
     def _listed(self, words: Sequence[str]) -> Listed:
-        """List what names annotated words, in the script's order: the words related to each, then the words."""
+        """List the names of annotated words, in the script's order: the words related to each, then the words."""
         related = [(other, place) for place, word in enumerate(words) for other in self.relation[word]]
         return related + [(word, place) for place, word in enumerate(words)]
 

@@ -2,7 +2,7 @@
 
 lmms-eval (`--log_samples`) writes `*_samples_TASK.jsonl`: an object per sample, with the answer in `filtered_resps`,
 the prompt in `input`, and ids inside the metrics or inside `doc`. VLMEvalKit writes `MODEL_DATASET.xlsx`, or .tsv or
-.json where PRED_FORMAT says so: a table with `index`, `question`, `category`, perhaps `image_path`, and the answer in
+.json as PRED_FORMAT is set: a table with `index`, `question`, `category`, perhaps `image_path`, and the answer in
 `prediction`. Both may hold all splits of POPE in one file.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.runs.rows import brief, read_cells, read_rows
 
-FAILED = "Failed to obtain answer"  # what VLMEvalKit writes instead of an answer
+FAILED = "Failed to obtain answer"  # VLMEvalKit's text in place of an answer
 TABLES = (".tsv", ".csv", ".xlsx")
 
 Placed = tuple[str, dict[str, Any]]  # where a row stands, and the row
@@ -52,9 +52,9 @@ def holds_splits(path: Path) -> bool:
 
 
 def of_split(rows: Sequence[Placed], split: str, questions: Mapping[str, str]) -> list[Placed]:
-    """Return the rows that answer the questions of a split; all of them, if they are no harness's.
+    """Return the rows that answer the questions of a split; all of them, if no harness wrote them.
 
-    Where rows name several categories, it is those whose category is a word of the split's name. Where ids begin
+    Where rows name several categories, these are the rows whose category is a word of the split's name. Where ids begin
     again and again, each time a block begins, and it is the block that holds the split's questions.
 
     Args:
@@ -107,7 +107,7 @@ def _lmms_eval(where: str, row: dict[str, Any]) -> dict[str, Any]:
 def _vlmevalkit(where: str, row: dict[str, Any]) -> dict[str, Any]:
     said = str("" if row["prediction"] is None else row["prediction"])
     if FAILED in said:
-        raise DataError(f"{where}: VLMEvalKit got no answer here: {brief(said)}: let it run again")
+        raise DataError(f"{where}: VLMEvalKit got no answer: {brief(said)}: let it run again")
     found = {"text": said, "categories": _categories(row)}
     if isinstance(row.get("question"), str):
         found["question"] = row["question"]
@@ -135,5 +135,5 @@ def _sheet(path: Path) -> Iterator[Sequence[Any]]:
     try:
         book = load_workbook(path, read_only=True, data_only=True)
     except Exception as error:  # a damaged archive or sheet raises whatever its parsers raise
-        raise DataError(f"{path}: is no table of Excel: {brief(str(error))}") from error
+        raise DataError(f"{path}: is not a table of Excel: {brief(str(error))}") from error
     yield from book.worksheets[0].iter_rows(values_only=True)

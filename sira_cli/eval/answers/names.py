@@ -10,7 +10,7 @@ from pathlib import Path
 def named_after(answers: Path, questions: Sequence[Path]) -> Path | None:
     """Return the file of questions whose name is in that of a file of answers; None unless there is exactly one.
 
-    Only words that not all files of questions share tell names apart: `random` and `popular` in
+    Only words that not all files of questions share count: `random` and `popular` in
     `coco_pope_random.json` and `coco_pope_popular.json`. So `vcd_coco_pope_random.jsonl` and `random.jsonl` belong to
     the first.
     """
@@ -23,8 +23,8 @@ def named_after(answers: Path, questions: Sequence[Path]) -> Path | None:
 def by_method(answers: Sequence[Path], questions: Sequence[Path]) -> list[tuple[Path, ...]]:
     """Group files of answers by method: in each group, one file per file of questions.
 
-    If all names say which questions they answer, the rest of the name and the folder say which method. Otherwise files
-    that follow each other belong to one method. Without questions every file is a method of its own.
+    If all names contain the name of their questions, the rest of the name and the folder identify the method.
+    Otherwise consecutive files belong to one method. Without questions every file is a method of its own.
     """
     named: dict[tuple[Path, frozenset[str]], dict[Path | None, Path]] = {}
     for path in answers:

@@ -1,4 +1,4 @@
-"""Answers read from files: records of sira, or what came from elsewhere."""
+"""Answers read from files: records of sira, or files of other tools."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class AnswerFiles:
 
 
 def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[AnswerFiles]:
-    """Return what `--answers` names, by method.
+    """Return the files that `--answers` names, by method.
 
     Args:
         given: files, `LABEL=FILE`, or folders, which stand for the files of sira's records in them.
-        questions: files of which each has a file of answers from elsewhere; none if one file answers all there is.
+        questions: files that each have a file of answers from elsewhere; empty if one file answers all of them.
 
     Raises:
         SettingsError: a file is missing, or it is not clear which method it belongs to.
@@ -73,7 +73,7 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
     """Read one method's answers.
 
     Raises:
-        DataError: they do not match what the benchmark asks; the message names file and row.
+        DataError: they do not match the benchmark's questions; the message names file and row.
     """
     if source.own:
         return _own(benchmark, source)
@@ -93,7 +93,7 @@ def _own(benchmark: Benchmark, source: AnswerFiles) -> Answers:
             if other is not None:
                 here, before = brief(configuration[other]), brief(answers.settings[other])
                 raise DataError(
-                    f"{where}: {other} is {here} here and {before} before: label what is to be compared: LABEL=FILE"
+                    f"{where}: {other} is {here} here and {before} before: label the files to compare: LABEL=FILE"
                 )
             if (key := unit_of(row)) is None:
                 continue  # it answers other question files
@@ -122,7 +122,7 @@ def _own(benchmark: Benchmark, source: AnswerFiles) -> Answers:
         answers.add(benchmark, part, one)
     if not answers.texts:
         files = some(source.paths, 3, 1_000)
-        raise DataError(f"{files}: no record there answers what {benchmark.name} asks")
+        raise DataError(f"{files}: no record answers a question of {benchmark.name}")
     return answers
 
 

@@ -1,4 +1,4 @@
-"""What methods answered, by what was asked."""
+"""The answers of methods, by part and ask."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class FailedAnswer:
 
 @dataclass
 class UnitTexts:
-    """By unit of a part: the text, or why there is none."""
+    """The text of each unit of a part, or the reason why it failed."""
 
     texts: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
     def add(self, unit: str, record: dict[str, Any]) -> None:
-        """Take over what a record holds, instead of what an earlier one held."""
+        """Add a record; it replaces an earlier one of the unit."""
         self.texts.pop(unit, None)
         self.errors.pop(unit, None)
         if record["status"] == "ok":
@@ -42,8 +42,8 @@ class Answers:
     Attributes:
         name: of the method, or a label.
         texts: by part and ask; those that failed are missing.
-        failures: what failed.
-        settings: what decided the answers, as far as it is known.
+        failures: the asks that failed.
+        settings: settings that decided the answers, as far as they are known.
     """
 
     name: str

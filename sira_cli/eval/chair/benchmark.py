@@ -1,4 +1,4 @@
-"""CHAIR (Rohrbach et al. 2018): what captions of COCO's images mention that is not there, as OPERA's chair.py."""
+"""CHAIR (Rohrbach et al. 2018): objects in captions of COCO's images that are not in them, as OPERA's chair.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sira_cli.language.language import Language, Need, find_language
 from sira_cli.runs.rows import some
 
 PROMPT = "Please describe this image in detail."
-RULES: dict[str, Need] = {"lemma": "lemmas", "singular": "singulars"}  # what each rule needs of the language
+RULES: dict[str, Need] = {"lemma": "lemmas", "singular": "singulars"}  # the part of the language that each rule needs
 ANSWERS = "captions"  # name of the part when captions from elsewhere are scored
 
 
@@ -32,7 +32,7 @@ class _Caption:
     """A caption and its image.
 
     Attributes:
-        read: what the caption mentions.
+        read: the caption's mentions.
         truth: heads that are in the image.
     """
 
@@ -65,14 +65,14 @@ class Chair(Benchmark):
         lengths: Sequence[int] = (),
         prompt: str = PROMPT,
     ) -> None:
-        """Look up what is in some images.
+        """Look up the objects in some images.
 
         Args:
             annotations: the user's files, or a table that is ready.
             ids: of the images.
             rule: `lemma` (OPERA's script) or `singular` (the one of Rohrbach et al.).
-            language: which has what the rule needs.
-            lengths: of the captions in tokens, one part per length; none: captions of unknown length are scored.
+            language: one with the needs of the rule.
+            lengths: of the captions in tokens, one part per length; empty: captions of unknown length are scored.
             prompt: asks for a caption.
 
         Raises:
@@ -106,7 +106,7 @@ class Chair(Benchmark):
         A file is a table of ground truth that is ready (`chair.table`).
 
         Raises:
-            SettingsError: there is no such rule or language, or what they need is missing.
+            SettingsError: no such rule or language, or what they need is missing.
             DataError: as the class.
         """
         if rule not in RULES:
@@ -138,14 +138,14 @@ class Chair(Benchmark):
         return chair_figures(total) | {"length": 100 * ratio(0.01 * total["tokens"], total["captions"])}
 
     def denominators(self, group: str) -> Denominators:
-        """Return those of `chair_figures`."""
+        """Return the denominators of `chair_figures`."""
         return DENOMINATORS
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read captions of one method and one length (see `chair.rows`), from all files together.
 
-        Captions of images that are not asked about are left out. Of several captions of an image the second has the id
-        of the ask with `#2` behind it, and so on.
+        Captions of images that are not asked about are left out. Of several captions of an image, the second has the id
+        of the ask followed by `#2`, and so on.
         """
         (part,) = self.parts
         captions = read_captions(paths)
@@ -170,7 +170,7 @@ class Chair(Benchmark):
         return paths
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """Yield what the official script saves of every caption, under its names; its Len is 0 there, too."""
+        """Yield the official script's record of every caption, under its names; Len is 0, as in the script."""
         for ask, text, caption in self._captions(part, texts):
             mentioned, there = len(caption.read.words), len(caption.truth)
             yield {
@@ -190,7 +190,7 @@ class Chair(Benchmark):
             }
 
     def stand_ins(self) -> dict[str, str]:
-        """Name what replaces NLTK's data where they are missing, and COCO's annotations."""
+        """Name the replacements of missing NLTK data, and of COCO's annotations."""
         used = [] if self._language.official else ["words without NLTK's data"]
         used += ["ground truth from a table"] if isinstance(self._annotations, TruthTable) else []
         return {part.name: ", ".join(used) for part in self.parts if used}

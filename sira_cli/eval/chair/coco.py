@@ -24,7 +24,7 @@ _NAME = re.compile(r"(?:COCO_[a-z0-9]+_)?(\d{1,12})\.(?:jpg|jpeg|png)", re.IGNOR
 
 
 class UnknownImageError(DataError):
-    """An image that is in none of COCO's annotation files.
+    """An image that is not in COCO's annotation files.
 
     Attributes:
         image: its id.
@@ -37,7 +37,7 @@ class UnknownImageError(DataError):
 
 @dataclass(frozen=True)
 class Truth:
-    """What is in some images.
+    """The objects in some images.
 
     Attributes:
         objects: by image, the heads of CHAIR's list that are in it.
@@ -60,10 +60,10 @@ class Annotations:
 
     @classmethod
     def find(cls, folder: Path) -> Annotations:
-        """Find the files in a folder, or in its subfolder `annotations`; those of 2014 if there are two years.
+        """Find the files in a folder, or in its subfolder `annotations`; the files of 2014 if there are two years.
 
         Raises:
-            DataError: there is no pair of instances and captions.
+            DataError: no pair of instances and captions was found.
         """
         for year in YEARS:
             for place in (folder, folder / "annotations"):
@@ -84,17 +84,17 @@ class Annotations:
         return [path for pair in self.pairs for path in pair]
 
     def truth(self, ids: Collection[int], words: Callable[[str], Sequence[str]], by: dict[str, Any]) -> Truth:
-        """Return what is in some images: their instances' categories, and what their reference captions mention.
+        """Return the objects in some images: their instances' categories, and the mentions of their reference captions.
 
         The result stays in a cache until files, images, rule or language change.
 
         Args:
             ids: of the images.
             words: splits a reference caption into words, as the text rule does.
-            by: what decides `words`.
+            by: the settings that decide `words`.
 
         Raises:
-            DataError: a file cannot be read or is not what COCO's are; a category is not in CHAIR's list; an image
+            DataError: a file cannot be read or is not in COCO's format; a category is not in CHAIR's list; an image
                 is in no file.
             SiraError: the cache cannot be written.
         """
@@ -152,7 +152,7 @@ class _Content:
             raise DataError(f"{path}: expected a JSON object, as in COCO's files")
 
     def names(self, ids: Collection[int]) -> dict[int, str]:
-        """Return the file names of some images, as far as this file has them."""
+        """Return the file names of those of some images that are in this file."""
         if "images" not in self._content:
             return {}
         rows = self._rows("images", id=int, file_name=str)
@@ -167,7 +167,7 @@ class _Content:
             heads[category] = HEADS[name]
         for number, (image, category) in enumerate(self._rows("annotations", image_id=int, category_id=int)):
             if category not in heads:
-                raise DataError(f"{self._path}: annotations[{number}]: there is no category {category}")
+                raise DataError(f"{self._path}: annotations[{number}]: category {category} is not defined")
             if image in ids:
                 yield image, heads[category]
 
@@ -200,7 +200,7 @@ def image_of(text: str) -> int | None:
 
 
 def _cached(path: Path, ids: Collection[int]) -> Truth | None:
-    """Return what the cache holds; None if nothing there can be used."""
+    """Return the content of the cache; None if it is missing or unusable."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         objects = {int(image): frozenset(row["objects"]) for image, row in record.items()}

@@ -1,4 +1,4 @@
-"""Files that CHAIR reads beside COCO's: captions from elsewhere, and lists of images."""
+"""Other files that CHAIR reads besides COCO's: captions from elsewhere, and lists of images."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Given(NamedTuple):
 
 
 def read_captions(paths: Sequence[Path]) -> dict[int, list[Given]]:
-    """Read captions by image: one of each, or several, but of all images as many.
+    """Read captions by image: one or several per image, the same number for all.
 
     Rows have `image_id` (the number of the image, or its digits) and `caption` or `text`; or COCO's file name as
-    `image` or `file_name`; or they are those of lmms-eval or VLMEvalKit (`answers.harness`). An empty caption counts as
+    `image` or `file_name`; or they are rows of lmms-eval or VLMEvalKit (`answers.harness`). An empty caption counts as
     one without mentions.
 
     Args:
@@ -47,7 +47,7 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[Given]]:
             places = " and ".join(each.where for each in captions[most][:2])
             raise DataError(
                 f"image {most} has {len(captions[most])} captions ({places}), image {image} has {len(given)} "
-                f"({given[0].where}): give one of each, or as many of each"
+                f"({given[0].where}): give one per image, or the same number"
             )
     return captions
 
@@ -63,7 +63,7 @@ def read_ids(path: Path) -> dict[int, str]:
         if (image := _image(entry)) is None:
             raise DataError(f"{where}: expected an image's number or its file name in COCO, got {brief(entry)}")
         if image in places:
-            raise DataError(f"{where}: image {image} is in {places[image]}, too")
+            raise DataError(f"{where}: image {image} is also in {places[image]}")
         places[image] = where
     if not places:
         raise DataError(f"{path}: holds no images")
@@ -74,13 +74,13 @@ def image_of_row(where: str, row: dict[str, Any], *names: str) -> int:
     """Return the image that the first of some fields names.
 
     Raises:
-        DataError: there is no such field, or it names no image.
+        DataError: no such field, or its value is not an image.
     """
     for name in names:
         if name in row:
             if (image := _image(row[name])) is not None:
                 return image
-            raise DataError(f"{where}: {name} is no image of COCO: {brief(row[name])}")
+            raise DataError(f"{where}: {name} is not an image of COCO: {brief(row[name])}")
     raise DataError(f"{where}: expected {' or '.join(names)}, found {some(row) or 'nothing'}")
 
 

@@ -29,10 +29,10 @@ class TruthTable:
     def read(cls, path: Path) -> TruthTable:
         """Read a file: by image, its number or COCO's file name, a list of words of CHAIR's list.
 
-        What stands in sira's cache, an object of `name` and `objects` instead of the list, is taken, too.
+        Entries of sira's cache, objects of `name` and `objects` instead of a list, are also read.
 
         Raises:
-            DataError: it cannot be read, or an entry is not of this form.
+            DataError: the file cannot be read, or an entry is not of this form.
         """
         content = read_json(path)
         if not isinstance(content, dict) or not content:
@@ -57,7 +57,7 @@ class TruthTable:
         return [self.path]
 
     def truth(self, ids: Collection[int], words: Callable[[str], Sequence[str]], by: dict[str, Any]) -> Truth:
-        """Return what is in some images; the text rule was applied when the table was made.
+        """Return the objects in some images; the text rule was applied when the table was made.
 
         Raises:
             UnknownImageError: an image is not in the table.

@@ -1,6 +1,6 @@
 """CHAIR's text rule: which objects of COCO a caption mentions (Rohrbach et al. 2018).
 
-What looks odd here is odd in the official scripts, too, and is kept because it changes figures.
+Oddities here are also in the official scripts, and are kept because they change figures.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _KEPT = (
     *("fire hydrant", "stop sign", "parking meter", "suit case", "sports ball", "baseball bat", "baseball glove"),
     *("tennis racket", "wine glass", "hot dog", "cell phone", "mobile phone", "teddy bear", "hair drier"),
     *("potted plant", "laptop computer"),
-    # No objects, so they only keep their words from being taken for a plate, which is none either, or a train.
+    # Not objects: they keep their words from being taken for a plate (not an object either) or a train.
     *("home plate", "train track"),
 )
-# Two words and what counts in their place. The official list has "stove top oven", too: never found, as it has three.
+# Pairs of words and their replacement. The official list also has "stove top oven": never found, as it has three.
 MERGES = {
     **{pair: pair for pair in _KEPT},
     **{f"{age} {animal}": animal for animal in _ANIMALS for age in ("baby", "adult")},  # not a person
-    **{f"passenger {vehicle}": vehicle for vehicle in ("jet", "train")},  # and the passenger, too
+    **{f"passenger {vehicle}": vehicle for vehicle in ("jet", "train")},  # also in place of the passenger
     "bow tie": "tie",
     "toilet seat": "toilet",
-    "wine glas": "wine glass",  # what `singularize` makes of a glass
+    "wine glas": "wine glass",  # `singularize` of "wine glass"
 }
 
 
 @dataclass(frozen=True)
 class Mentions:
-    """What a caption's tokens mention.
+    """The objects that a caption's tokens mention.
 
     Attributes:
         tokens: after merges; their number is the official script's length of the caption.
-        words: those of the list, in order, repeats included.
+        words: words of the list, in order, repeats included.
         heads: of `words`, their categories.
         places: of `words`, the official `hallucination_idxs` if they are hallucinated.
     """
@@ -63,8 +63,8 @@ class Mentions:
 def mentions(tokens: Sequence[str]) -> Mentions:
     """Apply the rule to the lemmas or singulars of a caption.
 
-    Pairs are merged greedily from left to right. Where there are a toilet and a seat, the seat is no chair. `places`
-    are where words began before merging, but looked up by their number after the seat was dropped: behind a dropped
+    Pairs are merged greedily from left to right. With a toilet, a seat is not a chair. `places`
+    are where words began before merging, but looked up by their number after the seat was dropped: after a dropped
     seat they are too low, as in the official script.
     """
     merged: list[str] = []

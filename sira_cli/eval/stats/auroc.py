@@ -1,4 +1,4 @@
-"""How well a score tells true words from wrong ones: the area under the ROC curve, with an interval over pictures."""
+"""How well a score separates true words from wrong ones: the area under the ROC curve, with interval over pictures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _firsts(score: np.ndarray) -> np.ndarray:
 
 
 def _area(positive: np.ndarray, firsts: np.ndarray, times: np.ndarray) -> float:
-    """Return the area for words sorted by score, each of which counts so many times: `[N]`."""
+    """Return the area for words sorted by score, each weighted by its count: `[N]`."""
     if not len(firsts):
         return float("nan")
     ups, downs = (np.add.reduceat(times * kind, firsts) for kind in (positive, ~positive))  # by value of the score

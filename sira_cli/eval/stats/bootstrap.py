@@ -24,7 +24,7 @@ class Figure:
 
     @property
     def half(self) -> float:
-        """Half the interval's width, as it stands behind ±."""
+        """Half the interval's width, as printed after ±."""
         return (self.high - self.low) / 2
 
     def __format__(self, spec: str) -> str:

@@ -1,4 +1,4 @@
-"""CHAIR (Rohrbach et al. 2018): what is counted of a caption, and the figures of the counts."""
+"""CHAIR (Rohrbach et al. 2018): the counts of a caption, and their figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DENOMINATORS = {"CHAIRs": ("captions",), "CHAIRi": ("mentions",), "recall": ("ob
 
 
 def mention_counts(mentioned: Sequence[str], truth: Collection[str]) -> Counts:
-    """Count what a caption mentions against what is in the picture.
+    """Count a caption's mentions against the objects in the picture.
 
     Args:
         mentioned: objects in the order of the caption, repeats included.

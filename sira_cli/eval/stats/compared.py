@@ -88,7 +88,7 @@ class Compared:
         return found
 
     def differences(self, name: str, first: str) -> dict[str, Figure]:
-        """Return a method's figures less those of the first, on the same draws; none for the first, or without it."""
+        """Return a method's figures less those of the first, on the same draws; empty for the first, or without it."""
         if name == first or first not in self.exact:
             return {}
         return {

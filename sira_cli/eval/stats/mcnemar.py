@@ -8,7 +8,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
     Args:
         only_first: answers that only the first method has right.
-        only_second: those that only the second has right.
+        only_second: answers that only the second has right.
     """
     discordant = only_first + only_second
     tail = term = 1  # binomial coefficients, each from the one before

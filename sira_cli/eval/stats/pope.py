@@ -1,4 +1,4 @@
-"""POPE (Li et al. 2023): how an answer becomes yes or no, what is counted, and the figures of the counts."""
+"""POPE (Li et al. 2023): how an answer becomes yes or no, the counts, and their figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def official(answer: str, expected: bool = True) -> bool:
 
 
 def vcd(answer: str, expected: bool) -> bool:
-    """Read an answer as eval_pope.py of VCD does: what it looks for depends on the true answer."""
+    """Read an answer as eval_pope.py of VCD does: the words it looks for depend on the true answer."""
     lower = answer.lower().strip()
     return "yes" in lower if expected else "no" not in lower
 
@@ -57,7 +57,7 @@ def add_answer(tally: Tally, picture: str, ask: str, text: str, expected: bool, 
 
     Args:
         tally: gets the counts.
-        picture: what the question is about.
+        picture: the question's picture.
         ask: the question's id.
         text: the answer.
         expected: whether yes is the true answer.
