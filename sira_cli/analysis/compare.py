@@ -1,4 +1,4 @@
-"""Two files of records about the same pictures: what differs, picture by picture and in sum.
+"""Two files of records about the same pictures: their differences, picture by picture and in sum.
 
 comparison = compare("captions-greedy.jsonl", "captions-sira.jsonl")
 print(comparison.equal, "of", len(comparison.pairs), "texts are equal")
@@ -34,7 +34,7 @@ _FIGURES = {"words": "words per text", "output_tokens": "tokens per text", "dura
 
 @dataclass(frozen=True)
 class Stretch:
-    """A piece of two texts, word by word: `equal`, or what the first (`a`) and the second (`b`) have there."""
+    """A piece of two texts, word by word: `equal`, or the words of the first (`a`) and the second (`b`)."""
 
     equal: bool
     a: str
@@ -80,7 +80,7 @@ class Pair:
         """Return both texts in one, differences marked as `git diff --word-diff` does: `a [-red-]{+blue+} ball`."""
         line = ""
         for stretch in self.stretches:
-            if stretch.equal:  # what begins one text may have a space before it in the other
+            if stretch.equal:  # the first word of one text may have a space before it in the other
                 line += stretch.b if stretch.b[:1].isspace() or not line else stretch.a
                 continue
             first = stretch.a or stretch.b
@@ -90,7 +90,7 @@ class Pair:
         return line.strip()
 
     def to_record(self) -> dict[str, Any]:
-        """Return both texts and what differs, ready for JSON."""
+        """Return both texts and their differences, ready for JSON."""
         return {
             "file_name": self.name,
             "a": self.a["text"],
@@ -132,13 +132,13 @@ class Side:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What is equal in all its records."""
+        """The fields that are equal in all its records."""
         return configuration_of(self.records[0])
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """What one look at all pairs finds: the places of those that differ, and what `Comparison` says of the others."""
+    """The result of one pass over all pairs: the places of those that differ, and sums for `Comparison`."""
 
     changed: list[int]
     figures: dict[str, tuple[array[float], array[float]]]
@@ -148,7 +148,7 @@ class _Sums:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between two files of records, which stay on disk.
+    """The differences of two files of records, which stay on disk.
 
     Attributes:
         a, b: the files.
@@ -201,7 +201,7 @@ class Comparison:
 
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
-        """Means over the pictures that have a text in both; none if there are none."""
+        """Means over the pictures that have a text in both; empty without any."""
         return {title: (fmean(a), fmean(b)) for title, (a, b) in self._sums.figures.items() if a}
 
     @property
@@ -225,7 +225,7 @@ class Comparison:
         return self._head() | {"changed": [pair.to_record() for pair in self.changed]}
 
     def json_parts(self) -> Iterator[str]:
-        """Yield what `json.dumps` makes of `to_record`, part by part: all texts may be more than the memory holds."""
+        """Yield the JSON of `to_record`, part by part: all texts together may not fit into memory."""
         yield json.dumps(self._head(), ensure_ascii=False)[:-1] + ', "changed": ['
         for number, pair in enumerate(self.changed):
             yield ", " * bool(number) + json.dumps(pair.to_record(), ensure_ascii=False)

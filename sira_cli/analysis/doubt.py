@@ -1,4 +1,4 @@
-"""Which words of a text to doubt: those of a low grounding, function words aside.
+"""Words of a text to doubt: content words of a low grounding.
 
 `analysis.page` and the terminal colour words by it.
 """

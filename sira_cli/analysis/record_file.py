@@ -1,4 +1,4 @@
-"""A file of records that stays on disk: each record is found again by where it begins, and by what it is about."""
+"""A file of records that stays on disk: each record is found again by its position, and by its picture."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RecordFile:
 
     Attributes:
         path: the file.
-        identities: what tells the picture of each record: its name, its path, its content; a hash each.
+        identities: hashes of each record's picture: of its name, its path and its content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,7 +109,7 @@ def aligned(a: RecordFile, b: RecordFile) -> tuple[Records, Records, Numbers, Nu
 
 
 def name_of(record: Record) -> str:
-    """Return what a record calls its picture."""
+    """Return a record's name of its picture."""
     return str(record.get("id") or record["file_name"])
 
 
@@ -125,7 +125,7 @@ def _record(line: bytes) -> Record:
     """Return the record in a line.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: there is none.
+        ValueError, KeyError, TypeError, AttributeError: the line is not a record.
     """
     record = _parsed(line)
     if not record["schema"].startswith(_SCHEMAS) or not isinstance(record["text"], str):
@@ -144,7 +144,7 @@ def _whole(record: dict[str, Any]) -> Record:
 
 
 def _seekable(path: Path) -> IO[bytes]:
-    """Open a file; what comes through a pipe is laid into one that is gone when it is closed."""
+    """Open a file; a pipe is copied into a temporary file that is deleted on closing."""
     file = path.open("rb")
     if file.seekable():
         return file

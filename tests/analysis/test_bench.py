@@ -144,7 +144,7 @@ def test_a_shape_has_not_more_layers_than_the_model(layers: int):
 
 
 def test_a_shape_needs_layers_of_each_kind_to_share_keys_of():
-    with pytest.raises(SettingsError, match="so few have no layers of each kind"):
+    with pytest.raises(SettingsError, match="too few to hold layers of each kind"):
         random_models.shortened(random_models.read("gemma4-e4b"), 6)
 
 
@@ -243,7 +243,7 @@ def test_a_bench_of_the_wrong_decoder_is_noticed(qwen: Lvlm):
 
     greedy, vcd = under(qwen, "greedy"), under(qwen, "vcd")
     check_caches(greedy, inputs, None, [cache(*[layer(prompt + 2)] * 4)], 3)
-    with pytest.raises(SiraError, match=r"method greedy: rows .* not the decoder that should be measured"):
+    with pytest.raises(SiraError, match=r"method greedy: rows .* the wrong decoder was measured"):
         check_caches(greedy, inputs, None, [cache(*[layer(prompt + 3)] * 4)], 3)
 
     both = {**inputs, "contrast_input_ids": inputs["input_ids"]}
@@ -421,7 +421,7 @@ def test_a_state_of_one_stream_is_noticed():
         size = state.conv_states[0][0].nbytes + state.recurrent_states[0][0].nbytes
         assert cache_bytes(cache) == columns * 2 * 2 * 16 * 4 + states * size
         state.conv_states[0] = state.conv_states[0][:1]
-        with pytest.raises(SiraError, match="not the decoder that should be measured"):
+        with pytest.raises(SiraError, match="the wrong decoder was measured"):
             check_caches(lvlm, inputs, fork, [cache], new)
 
 

@@ -85,10 +85,10 @@ def test_labels_of_ones_own(tmp_path):
         Labelled(1, False, 0.2),
     ]
     labels.write_text('{"a.jpg": ["dog"]}')
-    with pytest.raises(DataError, match=r"says nothing of 'b\.jpg' .*line 2"):
+    with pytest.raises(DataError, match=r"has no labels of 'b\.jpg' .*line 2"):
         from_labels(captions, labels)
     labels.write_text('{"a.jpg": "dog"}')
-    with pytest.raises(DataError, match="expected a list of things"):
+    with pytest.raises(DataError, match="expected a list of objects"):
         from_labels(captions, labels)
 
 
@@ -112,18 +112,18 @@ def test_labels_of_coco(tmp_path):
 
 def test_records_that_cannot_be_used(tmp_path):
     plain = write(tmp_path / "plain.jsonl", json.dumps({"status": "ok", "file_name": "a.jpg", "text": "A dog."}))
-    with pytest.raises(DataError, match=r"line 1: no record with a second look: .*`verify=` flag"):
+    with pytest.raises(DataError, match=r"line 1: not a record with a second look: .*`verify=` flag"):
         read_captions([plain])
     mended = json.loads(record("a.jpg", ("dog", 0.5)))
     mended["verify"]["mode"] = "rewrite"
-    with pytest.raises(DataError, match="no record with a second look"):
+    with pytest.raises(DataError, match="not a record with a second look"):
         read_captions([write(tmp_path / "mended.jsonl", json.dumps(mended))])
     both = write(tmp_path / "both.jsonl", record("a.jpg", ("dog", 0.5)), record("b.jpg", revision="other"))
     with pytest.raises(DataError, match=r"line 1 and .*line 2: made with different models"):
         read_captions([both])
     with pytest.raises(DataError, match="holds no captions"):
         read_captions([write(tmp_path / "none.jsonl", record("a.jpg", status="error"))])
-    with pytest.raises(DataError, match="no labelled thing is there"):
+    with pytest.raises(DataError, match="no labelled object is in its picture"):
         SupportReport.of(SOURCE, 1, [Labelled(0, False, 0.5)])
 
 

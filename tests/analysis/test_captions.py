@@ -151,7 +151,7 @@ def test_data_sets_are_refused_by_name(photos, tmp_path):
     (tmp_path / "shards").mkdir()
     write_tar(tmp_path / "shards/cc-0.tar", drawn(1))
     for place in (tmp_path / "shards", tmp_path / "shards/cc-0.tar"):
-        with pytest.raises(SettingsError, match=r"cc-0\.tar: is a data set, and captions inside are not looked at"):
+        with pytest.raises(SettingsError, match=r"cc-0\.tar: is a data set, whose captions are not read"):
             find_captions(place)
 
 
@@ -170,7 +170,7 @@ def test_paths_that_are_neither(photos, tmp_path):
         find_captions(tmp_path / "none.csv")
     with pytest.raises(SettingsError, match="stdin"):
         find_captions("-")
-    with pytest.raises(DataError, match=r"none of 3 pictures has a \.cap file beside it"):
+    with pytest.raises(DataError, match=r"none of 3 pictures has a \.cap file next to it"):
         find_captions(photos, caption_extension=".cap")
     (tmp_path / "x.csv").write_text("image,text\nnone.png,x\nalso-none.png,y\n")
     with pytest.raises(PictureError, match=r"none\.png: no such file, nor any of the other 1; names .*`images=`"):
@@ -227,8 +227,8 @@ def test_originals_are_never_written_over(photos, tmp_path):
     (tmp_path / "link").symlink_to(photos)
     (tmp_path / "file").write_text("")
     cases = [
-        (photos, photos, "captions there would be replaced"),
-        (photos, tmp_path / "link", "captions there would be replaced"),
+        (photos, photos, "original captions would be replaced"),
+        (photos, tmp_path / "link", "original captions would be replaced"),
         (photos, tmp_path / "file", "is a file"),
         (photos / "x.csv", tmp_path / "link/x.csv", "is the file of captions itself"),
         (photos / "x.csv", tmp_path / "new.jsonl", r"expected a file that ends in \.csv"),

@@ -124,7 +124,7 @@ def reads_pictures_by_cross_attention(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lies_about_layers, "says 8 decoder layers, and the weights hold 6"),
+        (lies_about_layers, "states 8 decoder layers, but the weights hold 6"),
         (contradicts_itself, "`num_hidden_layers` (8) must be equal"),
         (has_no_processor, "no image processor (preprocessor_config.json"),
         (has_a_damaged_processor, "cannot be loaded"),

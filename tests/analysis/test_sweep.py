@@ -414,7 +414,7 @@ def test_a_file_that_was_only_begun(tmp_path, content):
 def test_foreign_files_are_left_alone(tmp_path, content, line):
     path = tmp_path / "units.jsonl"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"line {line} is not of a sweep"):
+    with pytest.raises(DataError, match=f"line {line} was not written by a sweep"):
         Units(path)
     assert path.read_bytes() == content
 

@@ -110,7 +110,7 @@ def test_ids_are_read_in_every_form(tmp_path):
         ("7\nseven\n", "ids: line 2: expected an image's number or its file name in COCO, got 'seven'"),
         ("[7, 8.5]", r"ids: row 2: expected an image's number or its file name in COCO, got 8\.5"),
         ("[true]", "ids: row 1: expected an image's number"),
-        ("7\n8\n000000000007.jpg", "ids: line 3: image 7 is in .*ids: line 1, too"),
+        ("7\n8\n000000000007.jpg", "ids: line 3: image 7 is also in .*ids: line 1"),
         ("[7,", "ids: line 1 is not JSON"),
     ],
 )

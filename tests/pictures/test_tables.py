@@ -156,8 +156,8 @@ def test_columns_that_are_named(folder):
             {"id_column": "key"},
             "`id_column=` key: no such column; the columns are image, n",
         ),
-        ({"image": [b"x"] * 2, "n": ["a"] * 2}, {"id_column": "n"}, "`id_column=` n has 'a' twice: expected another"),
-        ({"image": [b"x"] * 2, "n": ["a", None]}, {"id_column": "n"}, "`id_column=` n is empty: expected another"),
+        ({"image": [b"x"] * 2, "n": ["a"] * 2}, {"id_column": "n"}, "`id_column=` n has 'a' twice: expected a unique"),
+        ({"image": [b"x"] * 2, "n": ["a", None]}, {"id_column": "n"}, "`id_column=` n is empty: expected a unique"),
     ],
 )
 def test_what_is_wrong_with_columns(folder, columns, options, expected):

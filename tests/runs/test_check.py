@@ -375,7 +375,7 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
         ([], 2, "Missing argument 'PATH': a folder of pictures with captions"),
         (["scenes", "--fix", "drop-sentences"], 2, "--fix and --fixed go together"),
         (["scenes", "--rounds", "2"], 2, "--rounds is for --fix rewrite"),
-        (["scenes", "--fix", "drop-sentences", "--fixed", "scenes"], 2, "--fixed scenes: captions there would be"),
+        (["scenes", "--fix", "drop-sentences", "--fixed", "scenes"], 2, "--fixed scenes: original captions would be"),
         (["x.jsonl", "-o", "x.csv"], 2, "--output x.csv: would replace the captions in x.jsonl"),
         (["x.jsonl", "-o", "x.jsonl", "--overwrite"], 2, "would replace the captions in x.jsonl"),
         (["x.jsonl", "-o", "y.csv", "--fix", "drop-sentences", "--fixed", "y.jsonl"], 2, "is where --output writes"),

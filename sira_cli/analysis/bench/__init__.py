@@ -1,4 +1,4 @@
-"""What a decoder costs: time, memory and cache beside greedy, measured in one run."""
+"""The cost of a decoder: time, memory and cache compared with greedy, measured in one run."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ SHAPES = Path(__file__).parent / "shapes"
 
 
 def shape_names() -> list[str]:
-    """Return the names of the real models whose shapes come along; each is a preset's name, too."""
+    """Return the names of the real models whose shapes are bundled; each is a preset's name, too."""
     return sorted(path.stem for path in SHAPES.glob("*.yaml"))

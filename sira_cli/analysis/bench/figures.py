@@ -1,4 +1,4 @@
-"""Medians, spreads and ratios to greedy of what was measured, and their record."""
+"""Medians, spreads and ratios to greedy of the measurements, and their record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sira_cli._version import __version__
 from sira_cli.analysis.bench.measure import Timing
 
 # Seconds of a request on Qwen2.5-VL over those of standard decoding (paper, Appendix B, Table "Comparison of
-# inference efficiency"). OPERA's milliseconds for 64 tokens would be 7.8 times; the table says 5.8.
+# inference efficiency"). OPERA's milliseconds for 64 tokens would be 7.8 times; the table has 5.8.
 PAPER = {
     "greedy": {32: 1.0, 64: 1.0, 128: 1.0},
     "vcd": {32: 2.1, 64: 2.1, 128: 2.1},
@@ -65,7 +65,7 @@ class LookCost:
     Attributes:
         method: its name.
         pictures: how many were captioned in a round.
-        things: that a caption names, on average.
+        things: mean number of objects in a caption.
         rewritten: captions that `rewrite` changed.
         caption: seconds of a caption without a second look, the mean of a round.
         ratios: by mode, the seconds of a round over those without a second look in the same round.
@@ -96,7 +96,7 @@ class Row:
     Attributes:
         method: its name.
         compiled: whether its decoding steps are.
-        baseline: what the ratios are to: `greedy`, or `compiled greedy`.
+        baseline: of the ratios: `greedy`, or `compiled greedy`.
         batch: B.
         prompt_tokens, image_tokens: of all B prompts.
         prefill: from the image encoder to the first token; of a method with two passes, both.
@@ -125,7 +125,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The method's name, and what is done to it."""
+        """The method's name, and whether its steps are compiled."""
         return str(Decoder(self.method, self.compiled))
 
     @classmethod
@@ -164,7 +164,7 @@ class Row:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """What was measured, on what.
+    """The measurements, with model and device.
 
     Attributes:
         model: preset or model; `weights` are random or the model's.
@@ -174,8 +174,8 @@ class BenchReport:
         runs: measured rounds, after one that only warms up.
         rows: by batch size; greedy's come first.
         stand_ins: methods whose calibration had random values.
-        looks: what a second look costs; none: it was not measured.
-        processor_time: whether times are those that processors spent on the process, not those of a clock.
+        looks: the cost of a second look; empty: not measured.
+        processor_time: whether times are processor time of the process, not elapsed time.
     """
 
     model: str
@@ -206,7 +206,7 @@ class BenchReport:
 
     @classmethod
     def from_json(cls, text: str) -> BenchReport:
-        """Make a report of what `to_json` wrote."""
+        """Make a report from the JSON of `to_json`."""
         record: TypeAdapter[BenchReport] = TypeAdapter(cls)
         return record.validate_json(text)
 

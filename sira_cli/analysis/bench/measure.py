@@ -44,14 +44,14 @@ SHARES = (
 
 @dataclass(frozen=True)
 class Timing:
-    """What a request took.
+    """The time and memory of a request.
 
     Attributes:
         encoder: seconds until the (first) image encoder was done.
-        tokens: `[N]` seconds until each token was there, encoder included; with a search of its own, which may take
-            tokens back, until its texts had so many for the first time.
+        tokens: `[N]` seconds until each token was decoded, encoder included; a search of its own may retract tokens:
+            until its texts first had that many.
         cache_bytes: keys and values at the end, of all streams.
-        peak_bytes: largest memory during the request, weights included; None where the system does not tell.
+        peak_bytes: largest memory during the request, weights included; None if the system does not report it.
     """
 
     encoder: float
@@ -71,9 +71,9 @@ class Timing:
 
 
 def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]:
-    """Make pictures of noise with about so many image tokens; several are of mixed sizes.
+    """Make pictures of noise with about `image_tokens` image tokens; several are of mixed sizes.
 
-    A processor that scales every picture to the same size takes no notice of the number.
+    A processor that scales every picture to the same size ignores the number.
     """
     image = processor.image_processor
     unit = getattr(image, "patch_size", None), getattr(image, "merge_size", 1)
@@ -106,7 +106,7 @@ def measure(
         clock: returns seconds.
 
     Raises:
-        SiraError: what ran is not what should be measured: another number of tokens, or caches of other lengths.
+        SiraError: the wrong decoder ran: another number of tokens, or caches of other lengths.
     """
     model = lvlm.model
     no_token = model.config.get_text_config(decoder=True).vocab_size  # so that nothing ends a text
@@ -171,11 +171,11 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
     if found != wanted:
         raise SiraError(
             f"method {lvlm.method}: rows of (full, CF) per cache and layer are {found}, expected {wanted}: "
-            "this is not the decoder that should be measured"
+            "the wrong decoder was measured"
         )
     beams = lvlm.decoder.beams if isinstance(lvlm.decoder, Opera) else 1
     if beams > 1 and any(len(layer.keys) != prompts * beams for cache in caches for layer in cache.layers):
-        raise SiraError(f"method {lvlm.method}: its cache is not that of {prompts} x {beams} beams")
+        raise SiraError(f"method {lvlm.method}: its cache does not hold {prompts} x {beams} beams")
 
 
 def cache_bytes(cache: Any) -> int:
@@ -210,7 +210,7 @@ class _Clock(BaseStreamer):
         """Start the clock with the block."""
         encoder = self._model.get_encoder(modality="image")
         if encoder in (self._model, self._model.base_model):
-            raise SiraError(f"the image encoder of {type(self._model).__name__} cannot be told from the rest")
+            raise SiraError(f"the image encoder of {type(self._model).__name__} cannot be identified")
         handle = encoder.register_forward_hook(self._encoded)
         _wait(self._model.device)
         self._start = self._now()
@@ -251,7 +251,7 @@ def _rows(layer: Any) -> tuple[int, int]:
 
 
 def _streams(layer: Any) -> list[Any]:
-    """Return the layers that hold what there is of each stream."""
+    """Return the layers that hold the cache of each stream."""
     if isinstance(layer, LateStateLayer):
         return [layer.states]
     return [full_layer(layer), layer.cf] if hasattr(layer, "cf") else [layer]

@@ -1,4 +1,4 @@
-"""Models of a real one's shape with random weights: what a decoder costs does not depend on the weights' values.
+"""Models of a real one's shape with random weights: a decoder's cost does not depend on the weights' values.
 
 A shape file holds the sizes that the real checkpoint's config.json holds, and its processor's settings. The tokenizer
 is made here: every word is the same token, and the special ones have their real ids.
@@ -35,7 +35,7 @@ def read(name: str) -> dict[str, Any]:
     """Read a shape file.
 
     Raises:
-        SettingsError: there is none of that name.
+        SettingsError: no shape has that name.
     """
     if name not in shape_names():
         raise SettingsError(f"no shape named {name!r}; there are {', '.join(shape_names())}")
@@ -47,14 +47,14 @@ def load_shape(name: str, method: Method, device: str = "auto", *, layers: int |
     """Make a model of a real one's shape, with random weights.
 
     Args:
-        name: of the shape; K, alpha, limits of pictures and attention are those of the shipped preset of that name.
+        name: of the shape; K, alpha, limits of pictures and attention are from the shipped preset of that name.
         method: the decoder.
         device: as for `sira_cli.load`.
         layers: how many decoder layers; default: all of them.
         **settings: override the preset's; without a precision it is bfloat16.
 
     Raises:
-        SettingsError: no such shape, no such device, it has no such layers, or K does not fit.
+        SettingsError: no such shape, no such device, the number of layers does not fit, or K does not fit.
     """
     shape = read(name)
     preset = presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings)
@@ -77,7 +77,7 @@ def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
     """Return a shape with its first decoder layers only; as large a share of them as before shares keys.
 
     Raises:
-        SettingsError: it has not so many, or they cannot stand alone.
+        SettingsError: it has fewer layers, or the first ones cannot stand alone.
     """
     text = shape["config"]["text_config"]
     if not 2 <= layers <= text["num_hidden_layers"]:
@@ -89,7 +89,7 @@ def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
     if text.get("num_kv_shared_layers"):
         cut["num_kv_shared_layers"] = round(text["num_kv_shared_layers"] * layers / text["num_hidden_layers"])
         if not {*cut["layer_types"]} <= {*cut["layer_types"][: -cut["num_kv_shared_layers"]]}:
-            raise SettingsError(f"`layers={layers}`: so few have no layers of each kind whose keys others could share")
+            raise SettingsError(f"`layers={layers}`: too few to hold layers of each kind whose keys others share")
     return {**shape, "config": {**shape["config"], "text_config": text | cut}}
 
 

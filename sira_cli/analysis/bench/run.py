@@ -42,19 +42,19 @@ def bench(
 
     Args:
         lvlm: the model under SIRA, with the K and alpha to measure.
-        methods: beside greedy, which is measured in any case.
+        methods: besides greedy, which is always measured.
         lengths: new tokens; one request is as long as the longest, the others are its beginnings.
         batches: batch sizes, at least one; pictures and prompts of a batch differ in size.
         runs: measured rounds.
         image_tokens: of the largest picture, where the model lets pictures have their own size.
-        compile: measure SIRA and greedy with compiled steps, too.
-        processor_time: count the time that processors spend on this process, which other programs lengthen less.
-        looked_at: pictures whose captions are looked at a second time; none: this is not measured.
+        compile: also measure SIRA and greedy with compiled steps.
+        processor_time: count this process's processor time, which other programs lengthen less.
+        looked_at: pictures whose captions get a second look; empty: not measured.
         on_request: called after each request.
-        on_rows: called after each batch size with what is measured so far.
+        on_rows: called after each batch size with the rows so far.
 
     Raises:
-        SiraError: what ran is not what should be measured.
+        SiraError: the wrong decoder ran.
         SettingsError: steps cannot be compiled here.
     """
     compared = decoders(methods, compile)
@@ -63,7 +63,7 @@ def bench(
     with with_stand_ins(dict.fromkeys(decoder.method for decoder in compared), lvlm) as stand_ins:
         for batch in batches:
             if compile:
-                torch.compiler.reset()  # else what is compiled for one batch size decides how it is for the next
+                torch.compiler.reset()  # else compiled code of one batch size affects the next
             # They share the model: only hooks differ, which are on it while a request runs.
             lvlms = {
                 decoder: lvlm.under(
@@ -139,7 +139,7 @@ def _report(
 
 
 def decoders(methods: Sequence[str], compile: bool) -> list[Decoder]:  # noqa: A002
-    """Return what is measured, greedy first."""
+    """Return the decoders to measure, greedy first."""
     names = dict.fromkeys(["greedy", *methods])
     compilable = [name for name in names if compile and Ability.COMPILED_STEPS in find(name).abilities]
     return [Decoder(name) for name in names] + [Decoder(name, True) for name in compilable]

@@ -1,4 +1,4 @@
-"""What a second look costs: captions of the same pictures without one, with `flag` and with `rewrite`, in turn."""
+"""The cost of a second look: captions of the same pictures without one, with `flag` and with `rewrite`, in turn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def look_costs(
 
     Args:
         methods: a model under each.
-        pictures: what is captioned.
+        pictures: to caption.
         runs: rounds.
         on_request: called after each caption.
     """

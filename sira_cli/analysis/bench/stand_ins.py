@@ -1,4 +1,4 @@
-"""Calibrations for models with random weights, which have none: what a method costs does not depend on their values."""
+"""Calibrations for models with random weights, which have none: a method's cost does not depend on their values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RANDOM = "random"  # the revision of a model with random weights
 
 @contextmanager
 def with_stand_ins(names: Iterable[str], lvlm: Lvlm) -> Iterator[dict[str, Method]]:
-    """Yield those of some methods that need a calibration, each with one of random values, if the weights are random.
+    """Yield the methods that need a calibration, each with one of random values, if the weights are random.
 
     Args:
         names: of the methods.

@@ -61,7 +61,7 @@ COMPILED = tuple(Contestant(each.method, each.refilled, compiled=True) for each 
 
 @dataclass(frozen=True)
 class ThroughputRow:
-    """What was measured of one contestant.
+    """The measurements of one contestant.
 
     Attributes:
         name: of the contestant.
@@ -78,7 +78,7 @@ class ThroughputRow:
 
 @dataclass(frozen=True)
 class ThroughputReport:
-    """What was measured, on what.
+    """The measurements, with model and device.
 
     Attributes:
         model: preset or model.
@@ -109,7 +109,7 @@ class ThroughputReport:
 
     @classmethod
     def from_json(cls, text: str) -> ThroughputReport:
-        """Make a report of what `to_json` wrote."""
+        """Make a report from the JSON of `to_json`."""
         record: TypeAdapter[ThroughputReport] = TypeAdapter(cls)
         return record.validate_json(text)
 
@@ -155,8 +155,8 @@ def throughput(
         images: all pictures, RGB.
         batch_size: how many at once.
         runs: measured rounds.
-        drawn: draw the lengths of texts; else they are those of the model's own texts.
-        compile: time compiled steps, too.
+        drawn: draw the lengths of texts; else lengths of the model's own texts.
+        compile: also time compiled steps.
         on_turn: called after each contestant's turn.
 
     Raises:
@@ -269,7 +269,7 @@ class _AtLength(StoppingCriteria):
         self.found = [0] * len(lengths)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.Tensor:
-        """Called by `generate` behind each token; return `[B]`, whether each text ends."""
+        """Called by `generate` after each token; return `[B]`, whether each text ends."""
         self._steps += 1
         done = self._lengths <= self._steps  # [B]
         self.found = torch.where(self._lengths.eq(self._steps), self._steps, torch.tensor(self.found)).tolist()

@@ -1,1 +1,1 @@
-"""What is measured once per model: MaskCD's image heads, ICT's directions, and a K for SIRA."""
+"""Calibrations, measured once per model: MaskCD's image heads, ICT's directions, and a K for SIRA."""

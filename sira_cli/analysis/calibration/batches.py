@@ -16,7 +16,7 @@ T = TypeVar("T")
 def each_picture(
     pictures: Iterable[Picture], work: Callable[[Sequence[OpenedPicture]], Sequence[T]], batch_size: int = 1
 ) -> Iterator[tuple[Picture, T | PictureError]]:
-    """Yield every picture with what `work` made of it, or with what is wrong with it; the others go on.
+    """Yield every picture with the result of `work`, or with its error; the others go on.
 
     Args:
         pictures: in any number.
@@ -43,7 +43,7 @@ def each_picture(
 def _worked(
     opened: list[OpenedPicture], work: Callable[[Sequence[OpenedPicture]], Sequence[T]]
 ) -> list[T | PictureError]:
-    """Return what became of each of a batch's pictures."""
+    """Return the result of each of a batch's pictures."""
     if not opened:
         return []
     try:

@@ -1,4 +1,4 @@
-"""A model's own captions, without SIRA: what is measured on them needs no labels."""
+"""A model's own captions, without SIRA: measuring on them needs no labels."""
 
 from __future__ import annotations
 

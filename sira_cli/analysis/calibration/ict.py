@@ -1,11 +1,11 @@
-"""ICT's directions from Python (Chen et al. 2025, arXiv:2411.15268): what o_proj gives for clean and degraded pictures.
+"""ICT's directions from Python (Chen et al. 2025, arXiv:2411.15268): o_proj's outputs for clean and degraded pictures.
 
 training = IctTraining(from_files([Path("coco_pope_random.json")], Path("val2014/"), 1500), load("llava-1.5-7b"))
 for event in training.events():
     print(event)
 training.calibration().write(Path("ict.safetensors"))
 
-Each question is asked with an answer behind it, whose last token is looked at:
+Each question is followed by an answer, whose last token is used:
 
 | | question with yes | question with no |
 |---|---|---|
@@ -47,7 +47,7 @@ LABELS = {True: "yes", False: "no"}  # as POPE's files spell them, and the publi
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prefill: a question about a picture, with an answer behind it.
+    """A prefill: a question about a picture, followed by an answer.
 
     Attributes:
         row: number of the question.
@@ -100,7 +100,7 @@ class IctTraining:
         self.counts: dict[str, int] = {}
 
     def events(self) -> Generator[StageStarted | Advanced | FailedPicture, None, None]:
-        """Ask everything, then find directions layer by layer; yield what happens.
+        """Ask everything, then find directions layer by layer; yield events.
 
         Raises:
             SiraError: about the model or the settings; or no picture could be looked at.
@@ -158,7 +158,7 @@ class IctTraining:
                 yield Prompt(row, "object", hidden, text, label)
 
     def _keep(self, batch: Sequence[Prompt]) -> Iterator[FailedPicture]:
-        """Keep what o_proj gives for some prompts. What fails is tried again in halves, down to single prompts."""
+        """Keep o_proj's outputs for some prompts. A failed batch is tried again in halves, down to single prompts."""
         try:
             last = last_outputs(self._lvlm, self._projections, batch)  # [B, L, d]
         except SiraError:
@@ -212,7 +212,7 @@ class IctTraining:
 
 @torch.no_grad()
 def last_outputs(lvlm: Lvlm, projections: Sequence[Any], batch: Sequence[Prompt]) -> Tensor:
-    """Return what each projection gives at the last token of the answers, on the CPU, `[B, L, d]`."""
+    """Return each projection's output at the last token of the answers, on the CPU, `[B, L, d]`."""
     asked = [lvlm.preset.prompts.asking(prompt.text) for prompt in batch]
     with lvlm.vocabulary.lock:
         given: Any = lvlm.chat_inputs([prompt.image for prompt in batch], asked, at_once=True)

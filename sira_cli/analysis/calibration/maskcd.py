@@ -5,7 +5,7 @@ head h in layer l, and r over the rows of a caption's tokens, its mass on image 
 
     mass[l, h] = mean over pictures of the mean over r of the sum over image columns c of A[r, c]
 
-The rows are those that decoding computes: of all tokens but the last, from which nothing is predicted.
+The rows are those of decoding: of all tokens but the last, from which nothing is predicted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ImageMass:
 def measure_mass(
     lvlm: Lvlm, pictures: Iterable[Picture], batch_size: int = 1
 ) -> Iterator[tuple[Picture, ImageMass | PictureError]]:
-    """Yield every picture with where the heads looked, or with what is wrong with it; the others go on.
+    """Yield every picture with its image mass by head, or with its error; the others go on.
 
     Args:
         lvlm: the loaded model, under any method.
@@ -78,7 +78,7 @@ def calibrate(lvlm: Lvlm, measured: Sequence[ImageMass]) -> Calibration:
     """Return the calibration that `measure_mass` found on at least one picture.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: no picture could be measured.
     """
     if not measured:
         raise SettingsError("no picture could be measured, so there is no calibration")
@@ -96,10 +96,10 @@ def calibrate(lvlm: Lvlm, measured: Sequence[ImageMass]) -> Calibration:
 
 
 def _mean(steps: Sequence[Tensor], row: int, tokens: int, picture: OpenedPicture) -> ImageMass:
-    """Return the mean over the rows of one caption of a batch; what follows a shorter one is padding.
+    """Return the mean over the rows of one caption of a batch; the rest of a shorter one is padding.
 
     Raises:
-        PictureError: the caption has no row, or the masses are no numbers.
+        PictureError: the caption has no row, or the masses are not numbers.
     """
     if tokens < 2:
         raise PictureError(f"{one_line(picture.name)}: its caption is empty")
@@ -176,6 +176,6 @@ class _Recorder:
             self._layers.append((weights[:, :, 0].float() * image[:, None]).sum(dim=-1).cpu())  # [B, H]
 
     def end(self, model: Any, args: Any, output: Any) -> None:
-        """After the model: keep what this step's layers gave."""
+        """After the model: keep the masses of this step's layers."""
         if self._decoding:
             self.steps.append(torch.stack(self._layers, dim=1))

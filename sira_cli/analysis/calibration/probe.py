@@ -1,4 +1,4 @@
-"""How well a linear probe tells two classes apart, for many small sets of features at once."""
+"""Accuracy of a linear probe on two classes, for many small sets of features at once."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ class LabelledQuestion:
 
 @dataclass(frozen=True)
 class LabelledQuestions:
-    """Questions; those about one picture are side by side.
+    """Questions; questions about one picture follow each other.
 
     Attributes:
         questions: each once.
         open: opens a picture by its name; raises PictureError.
-        hide: returns a picture without the object of a question, which is blacked out; None if it is not known where
-            the object is. None in its place: no places are known.
-        made_from: what they are, as JSON holds it.
+        hide: returns a picture without the object of a question, which is blacked out; None if the place of
+            the object is unknown. Without a function, no places are known.
+        made_from: their sources, as JSON holds them.
         folder: where the pictures are, if they are files.
     """
 
@@ -59,7 +59,7 @@ class LabelledQuestions:
 def from_files(
     paths: Sequence[Path], folder: Path, limit: int | None = None, annotations: Path | None = None
 ) -> LabelledQuestions:
-    """Read POPE's question files; what several ask is asked once.
+    """Read POPE's question files; questions in several files are asked once.
 
     Args:
         paths: files of JSON lines or of a JSON array, with `image`, `text` and `label` (yes or no).

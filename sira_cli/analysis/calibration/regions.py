@@ -1,6 +1,6 @@
-"""Where objects are in pictures, from COCO's instances: boxes, or outlines where there are no boxes.
+"""Positions of objects in pictures, from COCO's instances: boxes, or outlines without boxes.
 
-A box hides an object for certain; a black silhouette would still show what it is.
+A box hides an object for certain; a black silhouette would still reveal it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Regions:
 
     Attributes:
         outlines: all of an image's, by the image's id.
-        words: what a question may call a category.
+        words: names of categories in questions.
         files: the names of the files that were read.
     """
 
@@ -40,14 +40,14 @@ class Regions:
 
     @classmethod
     def read(cls, path: Path, pictures: Collection[str]) -> Regions:
-        """Read what is in some pictures.
+        """Read the objects in some pictures.
 
         Args:
-            path: a file of instances as COCO has them, or a folder with `instances_*.json`, or with `annotations/`.
+            path: a file of instances in COCO's format, or a folder with `instances_*.json`, or with `annotations/`.
             pictures: file names of images; COCO's end in the image's id.
 
         Raises:
-            DataError: no such file, it is not as COCO's are, or it has none of the pictures.
+            DataError: no such file, it is not in COCO's format, or it has none of the pictures.
         """
         ids = {image for picture in pictures if (image := image_of(picture)) is not None}
         wanted = {Path(picture).name for picture in pictures}
@@ -64,7 +64,7 @@ class Regions:
                     of_image = outlines.setdefault(row["image_id"], {})
                     of_image.setdefault(categories[row["category_id"]], []).extend(_outlines(file, row))
         if not outlines:
-            raise DataError(f"{path}: has no objects of the pictures that are asked about")
+            raise DataError(f"{path}: has no objects of the questions' pictures")
         # Categories have the names of the heads of CHAIR's list, whose other words questions may use.
         words = {word: head for word, head in HEADS.items() if head in names} | {name: name for name in names}
         return cls(outlines, words, [file.name for file in files])

@@ -1,7 +1,7 @@
 """The line between supported and not, from captions with labels: `min_support` of the second look.
 
 The rule was fixed before anything was measured: the highest line, in thousandths, below which at most 3 % of the
-things that are there fall. A second look that takes out what is there is worse than none.
+objects in the picture fall. A second look that removes real objects is worse than none.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from sira_cli.language import things
 from sira_cli.runs.rows import brief, read_json, read_rows
 
 FALSE_ALARMS = 0.03
-SHOWN = (0.1, 0.3, 0.5, 0.7, 0.9)  # lines in the table, beside the one that is found
+SHOWN = (0.1, 0.3, 0.5, 0.7, 0.9)  # lines in the table, besides the one that is found
 
 
 class Labelled(NamedTuple):
-    """A thing that a caption names.
+    """An object that a caption names.
 
     Attributes:
         picture: its number.
-        there: whether the thing is in the picture.
+        there: whether the object is in the picture.
         support: from the second look.
     """
 
@@ -46,7 +46,7 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class Caption:
-    """A caption: where it stands, its picture, and what it names with its support."""
+    """A caption: its file and line, its picture, and its objects with their support."""
 
     where: str
     file_name: str
@@ -69,16 +69,16 @@ class Source:
 
 @dataclass(frozen=True)
 class SupportReport:
-    """The line that was found, and what it does.
+    """The line that was found, and its effect.
 
     Attributes:
         source: whose support it is.
-        pictures, there, absent: how many pictures, things named that are there, and things that are not.
-        unknown: things that the labels say nothing about; they are left out.
-        false_alarms: the share of the things there that may be below the line.
-        line: below it a thing is not supported.
+        pictures, there, absent: numbers of pictures, named objects in the picture, and named objects that are not.
+        unknown: number of objects without a label; they are left out.
+        false_alarms: the allowed share of real objects below the line.
+        line: below it an object is not supported.
         auroc: of support, in percent, with its 95 % interval over pictures; None without both kinds.
-        below: for several lines, the shares of the things there and of those that are not that are below.
+        below: for several lines, the shares of real and of absent objects below each.
     """
 
     source: Source
@@ -105,16 +105,16 @@ class SupportReport:
         Args:
             source: whose support it is.
             pictures: how many.
-            labelled: the things that captions of them name.
-            unknown: number of things without a label.
-            false_alarms: the share of the things there that may be below the line.
+            labelled: the objects that their captions name.
+            unknown: number of objects without a label.
+            false_alarms: the allowed share of real objects below the line.
 
         Raises:
-            DataError: nothing that is named is there.
+            DataError: no named object is in its picture.
         """
         support = {kind: np.array([one.support for one in labelled if one.there is kind]) for kind in (True, False)}
         if not len(support[True]):
-            raise DataError("no labelled thing is there, so there is no line to find: check file names and labels")
+            raise DataError("no labelled object is in its picture, so no line can be found: check names and labels")
 
         def below(line: float, there: bool) -> float:
             return ratio(int((support[there] < line).sum()), len(support[there]))
@@ -153,13 +153,13 @@ def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
             try:
                 verify = {name: value for name, value in record["verify"].items() if name != "min_support"}
                 if verify["mode"] != "flag":
-                    raise ValueError("what is not supported may have been taken out")
+                    raise ValueError("unsupported objects may have been removed")
                 source = Source(str(record["model"]), str(record["revision"]), verify)
                 support = {str(claim["thing"]): float(claim["support"]) for claim in record["objects"]}
                 captions.append(Caption(where, str(record["file_name"]), support))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise DataError(
-                    f"{where}: no record with a second look: caption the pictures with `verify=` flag"
+                    f"{where}: not a record with a second look: caption the pictures with `verify=` flag"
                 ) from error
             if source not in sources.values():
                 sources[where] = source
@@ -172,11 +172,11 @@ def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
 
 
 def labelled_by(captions: Sequence[Caption], objects: Callable[[Caption], Collection[str]]) -> list[Labelled]:
-    """Label what captions name, by what is in their pictures.
+    """Label the objects of captions by those in their pictures.
 
     Args:
-        captions: with the support of what they name.
-        objects: returns the things in a caption's picture: all that captions might name; synonyms and plurals count.
+        captions: with the support of their objects.
+        objects: returns the objects in a caption's picture: all that captions might name; synonyms and plurals count.
     """
     labelled = []
     numbers = {name: number for number, name in enumerate(dict.fromkeys(each.file_name for each in captions))}
@@ -190,17 +190,17 @@ def labelled_by(captions: Sequence[Caption], objects: Callable[[Caption], Collec
 
 
 def from_coco(captions: Sequence[Caption], annotations: Path) -> tuple[list[Labelled], int]:
-    """Label what captions of COCO's images name, by CHAIR's ground truth.
+    """Label the objects of captions of COCO's images by CHAIR's ground truth.
 
     Args:
-        captions: with the support of what they name.
+        captions: with the support of their objects.
         annotations: COCO's folder of annotations, or a table of ground truth (`eval.chair.table`).
 
     Returns:
-        The things of CHAIR's list, and how many others there were.
+        The objects of CHAIR's list, and the number of others.
 
     Raises:
-        DataError: an image is none of COCO's, or the annotations do not have it.
+        DataError: an image is not COCO's, or not in the annotations.
     """
     images = {}
     for caption in captions:
@@ -219,7 +219,7 @@ def from_coco(captions: Sequence[Caption], annotations: Path) -> tuple[list[Labe
 
 
 def read_labels(path: Path) -> dict[str, list[str]]:
-    """Read what is in pictures: a JSON object of file names, each with the list of all things that are there.
+    """Read the ground truth: a JSON object of file names, each with the list of all objects in the picture.
 
     Raises:
         DataError: the file cannot be read, or is not of this form.
@@ -229,24 +229,24 @@ def read_labels(path: Path) -> dict[str, list[str]]:
         raise DataError(f'{path}: expected a JSON object such as {{"a.jpg": ["person", "dog"]}}')
     for name, objects in content.items():
         if not isinstance(objects, list) or not all(isinstance(each, str) for each in objects):
-            raise DataError(f"{path}: {brief(name)}: expected a list of things, got {brief(objects)}")
+            raise DataError(f"{path}: {brief(name)}: expected a list of objects, got {brief(objects)}")
     return content
 
 
 def from_labels(captions: Sequence[Caption], path: Path) -> list[Labelled]:
-    """Label what captions name by a file of one's own (`read_labels`).
+    """Label the objects of captions by the user's file (`read_labels`).
 
     Raises:
-        DataError: the file cannot be read, or says nothing of a picture.
+        DataError: the file cannot be read, or lacks a picture.
     """
     labels = read_labels(path)
     for caption in captions:
         if caption.file_name not in labels:
-            raise DataError(f"{path}: says nothing of {brief(caption.file_name)} ({caption.where})")
+            raise DataError(f"{path}: has no labels of {brief(caption.file_name)} ({caption.where})")
     return labelled_by(captions, lambda caption: labels[caption.file_name])
 
 
 def _head(name: str) -> str:
-    """Return the word that stands for a thing and its synonyms."""
+    """Return the word that stands for an object and its synonyms."""
     found = things.shipped().things(f"a {name}")
     return found[0].group if len(found) == 1 else name.strip().lower()

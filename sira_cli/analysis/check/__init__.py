@@ -1,7 +1,7 @@
 """A second look at captions that exist already.
 
-captions    where they come from: text files beside pictures, files of captions, records of sira
+captions    their sources: text files next to pictures, files of captions, records of sira
 files       a file of captions: its rows and columns, read, and written with other texts
 run         every caption looked at, resumable
-summary     how many pictures, things, below the line; the worst
+summary     numbers of pictures and objects, those below the line; the worst
 """

@@ -1,8 +1,8 @@
-"""Captions that exist already, each with its picture, wherever they are.
+"""Existing captions, each with its picture, from all supported places.
 
-photos/             a text file beside each picture; without any, metadata.jsonl or metadata.csv
+photos/             a text file next to each picture; without any, metadata.jsonl or metadata.csv
 captions.jsonl      also .json, .csv and .tsv: a column that names the picture, and one with the text
-records of sira     of `sira caption` and `sira ask`; those of pictures that failed are left out
+records of sira     of `sira caption` and `sira ask`; failed records are left out
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ class Captions:
         return self.pictures[-1]
 
     def check_target(self, target: Path) -> None:
-        """Check that changed captions can be written to a place, before a model is loaded.
+        """Check that changed captions can be written to a target, before a model is loaded.
 
         Args:
             target: of `write`.
 
         Raises:
-            SettingsError: they cannot, or would take the place of the originals.
+            SettingsError: they cannot be, or would replace the originals.
         """
         if not self.files:
             if target.is_file():
-                raise SettingsError(f"`fixed=` {target}: is a file; captions beside pictures go into a folder")
+                raise SettingsError(f"`fixed=` {target}: is a file; captions in text files need a folder")
             Sidecars(self.pictures, extension=self._extension, output_dir=target)
             for picture in self.pictures:
                 if _same(target / picture.mirrored(self._extension), picture.text_file(self._extension)):
-                    raise SettingsError(f"`fixed=` {target}: captions there would be replaced: give another folder")
+                    raise SettingsError(f"`fixed=` {target}: original captions would be replaced: give another folder")
             return
         if len(self.files) > 1 or sum(picture is not None for _, picture in self._rows) < len(self.pictures):
             raise SettingsError("`fixed=` takes captions from one place: a file of captions, or pictures with texts")
@@ -85,7 +85,7 @@ class Captions:
             raise SettingsError(f"`fixed=` {target}: the folder {target.parent} does not exist: make it first")
 
     def write(self, target: Path, texts: Mapping[str, str]) -> None:
-        """Write captions in the form in which they came, with other texts; the originals stay as they are.
+        """Write captions in their original form, with other texts; the originals stay as they are.
 
         Args:
             target: a file like that of the captions, or a folder for text files.
@@ -120,8 +120,8 @@ def find_captions(
     """Return the captions that some paths name.
 
     Args:
-        paths: files of captions (.jsonl, .json, .csv, .tsv), and pictures, folders and globs with a text file beside
-            each picture.
+        paths: files of captions (.jsonl, .json, .csv, .tsv), and pictures, folders and globs with a text file
+            next to each picture.
         recursive: include subfolders.
         caption_extension: of these text files.
         image_column, text_column: of files of captions; None: the first usual name (`files`).
@@ -131,8 +131,8 @@ def find_captions(
         allow_private: whether URLs may lead to addresses that are not public.
 
     Raises:
-        SettingsError: a path is no such thing, or there are no pictures.
-        DataError: a file cannot be read, lacks a column, or there is no caption at all.
+        SettingsError: a path is of another kind, or no pictures were found.
+        DataError: a file cannot be read, lacks a column, or no caption was found.
     """
     places = [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     found = Captions(_extension=caption_extension if caption_extension.startswith(".") else f".{caption_extension}")
@@ -145,7 +145,7 @@ def find_captions(
             metadata = _metadata(rest)
             if metadata is None:
                 raise DataError(
-                    f"{one_line(rest[0])}: none of {len(pictures)} pictures has a {found._extension} file beside it: "
+                    f"{one_line(rest[0])}: none of {len(pictures)} pictures has a {found._extension} file next to it: "
                     "give `caption_extension=`, or a file of captions (.jsonl, .csv)"
                 )
             tables, pictures = [metadata, *tables], []
@@ -198,7 +198,7 @@ def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
     for place in places:
         suffix = Path(place).suffix.lower()
         if place == STDIN:
-            raise SettingsError("'-' (stdin) brings no caption: give a folder, or a file of captions")
+            raise SettingsError("'-' (stdin) has no caption: give a folder, or a file of captions")
         if stores.is_uri(place) or not Path(place).is_file() or suffix in endings() or is_container(place):
             if suffix in ENDINGS:
                 raise DataError(f"{one_line(place)}: no such file of captions")
@@ -208,21 +208,21 @@ def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
         else:
             raise SettingsError(
                 f"{one_line(place)}: is neither a picture nor a file of captions ({', '.join(ENDINGS)}): "
-                "captions in text files are found beside their pictures"
+                "text files with captions are found by their pictures"
             )
     return tables, rest
 
 
 def _check_no_data_set(pictures: Sequence[Picture]) -> None:
-    """Check that captions can stand beside pictures.
+    """Check that captions can be next to their pictures.
 
     Raises:
-        SettingsError: there are pictures inside of a shard or a table.
+        SettingsError: a picture is inside of a shard or a table.
     """
     inside = next((picture for picture in pictures if isinstance(picture, ContainedPicture)), None)
     if inside is not None:
         raise SettingsError(
-            f"{one_line(inside.container)}: is a data set, and captions inside are not looked at: unpack it into "
+            f"{one_line(inside.container)}: is a data set, whose captions are not read: unpack it into "
             "pictures with text files"
         )
 

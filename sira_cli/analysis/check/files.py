@@ -16,7 +16,7 @@ from sira_cli.runs.rows import is_array, read_rows, read_table, some, text_of
 
 TABLES = (".csv", ".tsv")
 ENDINGS = (".jsonl", ".json", *TABLES)
-# What the columns of captions are called elsewhere; the first that a file has counts.
+# Usual names of the columns of captions; the first that a file has counts.
 IMAGE_COLUMNS = ("file_name", "image", "image_path", "img_path", "filename", "file", "path", "img", "url")
 TEXT_COLUMNS = ("text", "caption", "description", "answer")
 
@@ -28,8 +28,8 @@ class Row:
     Attributes:
         where: where it stands, such as `captions.csv: row 3`.
         values: its columns.
-        image: what it calls the picture.
-        text: what it says of it; None: nothing, or the row is a record of a picture that failed.
+        image: the picture's name.
+        text: the caption; None: none, or the row is a record of a picture that failed.
         failed: whether it is such a record.
     """
 
@@ -86,7 +86,7 @@ class CaptionFile:
         """Its rows, read again one after the other; of records about the same picture, the newest.
 
         Raises:
-            DataError: a row names no picture, or its text is none.
+            DataError: a row has no picture, or its text is not a string.
         """
         again = dict(self.newest)
         for where, values in _values(self.path)[1]:
@@ -130,7 +130,7 @@ class CaptionFile:
 
 
 class _Scan(NamedTuple):
-    """What a pass over a file finds. `own`: None without a row; `by`: the column that says which picture it is."""
+    """The result of a pass over a file. `own`: None without a row; `by`: the column that identifies the picture."""
 
     columns: tuple[str, ...]
     names: tuple[str, ...]
@@ -162,8 +162,8 @@ def _values(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, 
 
 
 def _same(values: Mapping[str, Any], by: str | None) -> Any:
-    """Return what is equal in two records of the same picture."""
-    return values.get("id", values.get(by))  # type: ignore[arg-type] # None is no column
+    """Return the value that is equal in two records of the same picture."""
+    return values.get("id", values.get(by))  # type: ignore[arg-type] # None is not a column
 
 
 def is_record(values: Mapping[str, Any]) -> bool:
@@ -197,6 +197,6 @@ def _column(path: Path, names: Sequence[str], option: str, given: str | None, us
 
 
 def _usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
-    """Return the first usual name that there is, in whatever case."""
+    """Return the first usual name in the file, ignoring case."""
     lower = {name.lower(): name for name in reversed(names)}
     return next((lower[name] for name in usual if name in lower), None)

@@ -1,4 +1,4 @@
-"""Captions that exist already, looked at again: a resumable run that yields what happens.
+"""A second look at existing captions: a resumable run that yields events.
 
 captions = find_captions("photos/")
 for event in check_captions(load("llava-1.5-7b"), captions, output="checks.jsonl"):
@@ -39,12 +39,12 @@ def check_captions(
     output: str | Path | None = None,
     **targets: Any,
 ) -> Generator[Event, None, None]:
-    """Ask about each thing that captions name, and yield what happens. The same call goes on where a run stopped.
+    """Ask about each object that captions name, and yield events. The same call goes on where a run stopped.
 
     Args:
-        lvlm: the loaded model; its decoder has a part only in what is decoded anew.
+        lvlm: the loaded model; its decoder is used for rewriting only.
         captions: from `find_captions`.
-        verify: how to look; None: as the preset says. With `mode="rewrite"`, `fixed` of a record is decoded anew.
+        verify: how to look; None: as in the preset. With `mode="rewrite"`, `fixed` of a record is decoded again.
         batch_size: pictures prepared together, as for `BatchRun`.
         fail_fast: stop at the first picture that fails.
         output: the file of records; None: events only.

@@ -1,4 +1,4 @@
-"""What many checks say together: how many pictures and things, what is below the line, the worst."""
+"""A summary of many checks: numbers of pictures and objects, those below the line, the worst."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Doubted:
 
     Attributes:
         name: of the picture, as in its record.
-        support: that of the least supported thing.
-        things: those below the line with their support, the least supported first.
+        support: of the least supported object.
+        things: objects below the line with their support, the least supported first.
     """
 
     name: str
@@ -27,13 +27,13 @@ class Summary:
     """Counts over records of checks.
 
     Attributes:
-        line: things with less support are not supported.
+        line: objects with less support are not supported.
         captions, failed: checked, and not.
-        things: that the captions name, each once per caption.
+        things: number of objects in the captions, each once per caption.
         unsupported: of these, those below the line.
         unrecognised: captions that name nothing that the list of words has.
         emptied: captions of which no sentence would be left.
-        doubted: captions with a thing below the line, in the order of the records.
+        doubted: captions with an object below the line, in the order of the records.
     """
 
     line: float
@@ -61,5 +61,5 @@ class Summary:
             self.emptied += not record["fixed"]
 
     def worst(self) -> list[Doubted]:
-        """Return the captions with a thing below the line, the least supported first."""
+        """Return the captions with an object below the line, the least supported first."""
         return sorted(self.doubted, key=lambda doubted: doubted.support)

@@ -41,7 +41,7 @@ REFERENCES = ("cf", "blur", "shuffle")
 
 @dataclass(frozen=True)
 class LastRow:
-    """What the model computes at the last prompt position: float32, on the CPU.
+    """The model's values at the last prompt position: float32, on the CPU.
 
     Attributes:
         hidden: `[L, d]`, h^1..h^L, the outputs of the decoder layers (before the final norm).
@@ -78,7 +78,7 @@ def measure_drift(
 
     Raises:
         PictureError: the picture cannot be opened or processed, or has fewer pixels than patches; or the
-            model's precision does not hold what it computes.
+            model's precision is too small for its values.
         SettingsError: the prompt holds the model's placeholder for a picture, or the method has no CF stream.
     """
     require(lvlm.decoder, Ability.TRACES, "drift")
@@ -112,7 +112,7 @@ def measure_drift(
 def measure_each(
     lvlm: Lvlm, pictures: Iterable[Picture], prompt: str, perturbations: Perturbations | None = None
 ) -> Iterator[tuple[Picture, dict[str, Divergence] | PictureError]]:
-    """Yield every picture with what `measure_drift` found, or with what is wrong with it; the others go on.
+    """Yield every picture with the result of `measure_drift`, or with its error; the others go on.
 
     Raises:
         SiraError: about the model or the settings.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sira_cli.analysis.drift.profiles import DriftReport, Profile
 
-# Colours of Okabe and Ito, which the colour-blind tell apart; markers and hatches tell them apart in grey.
+# Colours of Okabe and Ito, distinct for the colour-blind; markers and hatches make them distinct in grey.
 STYLES = {
     "cf": ("SIRA's CF stream", "#0072B2", "o", ""),
     "blur": ("Gaussian blur", "#D55E00", "s", "///"),
@@ -26,7 +26,7 @@ def draw(report: DriftReport, file: BinaryIO, ending: str) -> None:
     """Draw drift after every layer, and next-token KL.
 
     Args:
-        report: what was measured.
+        report: the measurements.
         file: where to write it.
         ending: one of `plots.FORMATS`.
     """

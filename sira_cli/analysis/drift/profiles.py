@@ -66,10 +66,10 @@ class FailedFile:
 
 @dataclass(frozen=True)
 class DriftReport(Provenance):
-    """What was measured, and the settings that decided it.
+    """The measurements, and the settings that decided them.
 
     Attributes:
-        prompt: what was asked about every picture.
+        prompt: the prompt about every picture.
         k, layers, boundary: K, L and b = L - K.
         pictures: how many were measured, without the failures.
         references: a profile for each of `REFERENCES`.
@@ -93,7 +93,7 @@ class DriftReport(Provenance):
         measured: Sequence[dict[str, Divergence]],
         failures: Sequence[FailedFile] = (),
     ) -> DriftReport:
-        """Make the report of what `measure_drift` returned for at least one picture."""
+        """Make the report from the results of `measure_drift` for at least one picture."""
         boundary = lvlm.layers - lvlm.k
         return cls(
             **cls.fields_of(lvlm),

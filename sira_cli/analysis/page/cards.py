@@ -1,4 +1,4 @@
-"""What the page says about each trace, ready for the template."""
+"""The page's content about each trace, ready for the template."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Piece:
     """A token in the strip.
 
     Attributes:
-        space: what stands before it and has no colour, or a line would end in a coloured stub.
-        html: the rest of what it adds to the text.
+        space: white space before it, without colour, or a line would end in a coloured stub.
+        html: the rest of its text.
         marks: classes: its doubt (g0 to g4) and its delta (d-4 to d4), or that it is pale; that a second look found no
             support for it, and where such a mention begins and ends.
         about: a line about it.
@@ -66,7 +66,7 @@ class Telling:
 
 @dataclass(frozen=True)
 class Named:
-    """A thing that the text names; `steps` are the tokens of each mention, `[first, last + 1]`."""
+    """An object that the text names; `steps` are the tokens of each mention, `[first, last + 1]`."""
 
     claim: Claim
     supported: bool
@@ -78,10 +78,10 @@ class Card:
     """One trace on the page.
 
     Attributes:
-        words: those that say something, the least grounded first.
+        words: content words, the least grounded first.
         doubted: how many of them are to be doubted.
-        things: what a second look says of the things that the text names, the least supported first; None without one.
-        data: what the script needs to fill the panel, which begins with the least grounded token.
+        things: objects in the text with their support by a second look, the least supported first; None without one.
+        data: for the script, to fill the panel, which begins with the least grounded token.
     """
 
     trace: Trace
@@ -153,9 +153,9 @@ def _card(trace: Trace, scale: Scale, picture: Shown, settings: list[Setting]) -
 
 
 def _groundings(trace: Trace) -> list[float | None]:
-    """Return for each token the grounding of its word; None for what says nothing about a picture.
+    """Return for each token the grounding of its word; None for words that are not about a picture.
 
-    Where a trace knows no words, as it was interrupted or failed, tokens stand for themselves.
+    If a trace has no words, because it was interrupted or failed, tokens stand for themselves.
     """
     if trace.end is None or not trace.end.words:
         return [
@@ -188,7 +188,7 @@ def _telling(trace: Trace) -> list[Telling]:
 
 
 def _things(trace: Trace) -> list[Named] | None:
-    """Return the things that a second look asked about; None without one."""
+    """Return the objects that a second look asked about; None without one."""
     end = trace.end
     if end is None or end.objects is None or end.verify is None:
         return None

@@ -14,7 +14,7 @@ HEIGHT = 100  # height of a chart's view box
 
 @dataclass(frozen=True)
 class Scale:
-    """What the axes of all charts of a page span, so that one can compare them.
+    """The common axes of all charts of a page, so that they can be compared.
 
     Attributes:
         colour: the |Δ| from which on a token has the strongest colour.

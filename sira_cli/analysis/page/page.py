@@ -31,8 +31,8 @@ def render(
 
     Args:
         traces: at least one; several are shown side by side.
-        title: of the page; default what is traced.
-        pictures: those that are at hand, by their sha256; others are looked for in files.
+        title: of the page; default: the trace's name.
+        pictures: pictures in memory, by sha256; others are looked for in files.
     """
     style, script = _style(), _script()
     environment = Environment(
@@ -52,7 +52,7 @@ def render(
         version=__version__,
         style=Markup(style),
         script=Markup(script),
-        # Whatever a trace says: nothing is fetched, and nothing but our own style and script is applied.
+        # Safe with any trace: nothing is fetched, and only our own style and script are applied.
         policy=f"default-src 'none'; img-src data:; style-src {_source(style)}; script-src {_source(script)}; "
         "base-uri 'none'; form-action 'none'",
     )

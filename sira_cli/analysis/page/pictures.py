@@ -22,13 +22,13 @@ _UPWARDS = re.compile(r"^(\.\.?/)+(?=.)")  # the way from the trace to the pictu
 
 @dataclass(frozen=True)
 class Shown:
-    """What the page shows as the picture.
+    """The picture on the page.
 
     Attributes:
         name: of the picture, in one line.
-        uri: a `data:` URI; empty if there is no picture.
-        width, height: of the embedded picture; of the traced one if there is none.
-        note: what is wrong with it; empty if it is the traced one.
+        uri: a `data:` URI; empty without a picture.
+        width, height: of the embedded picture; of the traced one without it.
+        note: a warning; empty if it is the traced one.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Shown:
 
 
 def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None) -> Shown:
-    """Look beside the trace, in the current folder, then where the picture was; the traced one is preferred.
+    """Look next to the trace, in the current folder, then in the original place; the traced one is preferred.
 
     Args:
         trace: whose picture it is.
@@ -68,7 +68,7 @@ def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None)
         note = "This is not the picture that was traced: the file was replaced or changed since (its sha256 differs)."
         return _embedded(name, replaced, note)
     return Shown(
-        name, "", image.width, image.height, problem or "not found; put it beside the trace and make the page again"
+        name, "", image.width, image.height, problem or "not found; put it next to the trace and make the page again"
     )
 
 

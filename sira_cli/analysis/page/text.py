@@ -11,13 +11,13 @@ from markupsafe import Markup
 
 from sira_cli.analysis.trace.read import Candidate, Token
 
-# Line breaks, what is no character, and what would turn the direction of the tokens that follow.
+# Line breaks, non-characters, and marks that would turn the direction of the following tokens.
 _CONTROL = re.compile("([\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069])")
 _SIGNS = {"\n": "↵", "\r": "␍", "\t": "⇥", "\x7f": "␡", "\u2028": "↵", "\u2029": "¶"}
 
 
 def pieces(tokens: Iterable[Token]) -> list[Markup]:
-    """Return what each token adds to the text, as HTML. Together they read as the text.
+    """Return each token's part of the text, as HTML. Together they read as the text.
 
     A character whose bytes come in several tokens stands in the last of them; the others show their bytes.
     """
@@ -37,7 +37,7 @@ def pieces(tokens: Iterable[Token]) -> list[Markup]:
 
 
 def label(candidate: Candidate) -> str:
-    """Return a token by itself, so that no two look the same: what is invisible is written out."""
+    """Return a token by itself, so that no two look the same: invisible characters are written out."""
     data = bytes(candidate.bytes)
     try:
         text = data.decode() if data else candidate.token

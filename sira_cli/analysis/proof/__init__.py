@@ -1,4 +1,4 @@
-"""A proof on the user's own model: does SIRA decode it as Algorithm 1 says?
+"""A proof on the user's own model: does SIRA decode it as in Algorithm 1?
 
 from sira_cli.analysis.proof import prove
 from sira_cli.demo.scenes import make_scene, render
@@ -40,14 +40,14 @@ TOKENS = 4  # decoded by the twin
 
 @dataclass(frozen=True)
 class Proof:
-    """What is known of a model, and whether SIRA decodes it as Algorithm 1 says.
+    """The facts about a model, and whether SIRA decodes it as in Algorithm 1.
 
     Attributes:
         model, revision: as the preset has them.
         family: name of the family; for other types, whether they were compared with the reference.
         layers, b, k: L, the layer before which the model forks, and K.
-        seen: what the processor makes of a picture and the caption prompt.
-        abilities: what can be done with the model under SIRA.
+        seen: the processor's inputs from a picture and the caption prompt.
+        abilities: of the model under SIRA.
         twin: the comparison on a tiny random twin; None: none could be built, for the reason in `no_twin`.
         real: the comparison with the real weights; None: not asked for.
     """
@@ -92,14 +92,14 @@ def prove(
     Args:
         preset: the model with K, alpha, its image tokens and its caption prompt.
         picture: RGB; `sira_cli.demo.scenes` draws some.
-        exact: load the weights, too, and compare the model itself.
+        exact: also load the weights, and compare the model itself.
         offline: never ask the hub.
         device, quantization: as for `load`, with `exact`.
 
     Raises:
         ModelNotFoundError: the model's files are not here and cannot be fetched.
-        UnsupportedModelError: SIRA cannot follow it exactly, or its configuration or its processor is no good, such as
-            one that puts no image tokens into the prompt.
+        UnsupportedModelError: SIRA cannot follow it exactly, or its configuration or its processor is unusable: it
+            puts no image tokens into the prompt, for example.
     """
     name = str(BUNDLED_FOLDER) if preset.model == BUNDLED else preset.model
     folder = find_described(name, preset.revision, offline=offline, judge=lambda place: _judge(place, preset))
@@ -109,7 +109,7 @@ def prove(
     layers = len(backbone.decoder_layers)
     try:
         seen, inputs, finder = what_is_seen(folder, model, preset, picture)
-    except (ImageTokenError, ModelNotFoundError, PictureError) as error:  # the files are there: they are no good
+    except (ImageTokenError, ModelNotFoundError, PictureError) as error:  # the files exist, but are unusable
         raise UnsupportedModelError(str(error)) from error
     family, abilities = structure_of(model, preset, backbone.tested)
     compared, reason = None, None
@@ -161,9 +161,9 @@ def _judge(folder: Path, preset: Preset) -> Any:
     """Return the model without weights.
 
     Raises:
-        UnsupportedModelError: SIRA cannot follow it, or transformers has something against config.json.
+        UnsupportedModelError: SIRA cannot follow it, or transformers rejects config.json.
     """
     try:
         return check_structure(folder, preset)
-    except ModelNotFoundError as error:  # the files are there: they are no good
+    except ModelNotFoundError as error:  # the files exist, but are unusable
         raise UnsupportedModelError(str(error)) from error

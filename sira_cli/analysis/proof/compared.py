@@ -19,7 +19,7 @@ ROUNDINGS = 4  # of the largest logit, in the precision of the weights
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
         tokens: compared, one after the other on SIRA's own text.
@@ -39,14 +39,14 @@ class Compared:
 
     @property
     def exact(self) -> bool:
-        """Whether SIRA decodes as Algorithm 1 says, up to rounding."""
+        """Whether SIRA decodes as in Algorithm 1, up to rounding."""
         return self.equal_tokens and max(self.worst_full, self.worst_cf) <= self.limit < self.gap
 
 
 def compare(
     prompt: reference.Prompt, k: int, alpha: float, tokens: Sequence[int], steps: Sequence[Step], dtype: torch.dtype
 ) -> Compared:
-    """Compare what SIRA has decoded with the reference on the same text.
+    """Compare SIRA's decoding with the reference on the same text.
 
     Args:
         prompt: the model and its inputs.

@@ -1,4 +1,4 @@
-"""What a checkpoint's own files say, and what its processor makes of a picture."""
+"""The contents of a checkpoint's own files, and its processor's inputs of a picture."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _TOWER = re.compile(r"vis|audio|image|sam|clip|tower", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Seen:
-    """What a model sees of a picture and a prompt, and what its files say about texts.
+    """A model's inputs from a picture and a prompt, and the text settings in its files.
 
     Attributes:
         image_token: ids that are the image's, or the markers around them, in words.
         image_tokens: how many of them the picture has, of `prompt_tokens` in all.
         prompt: with special tokens; runs of one image token are counted.
         end_tokens: tokens that end a text, by id.
-        generation: what generation_config.json sets besides token ids.
+        generation: settings of generation_config.json besides token ids.
         in_force: which of these settings `attach` with plain `generate` obeys; `sira` and `load` obey none.
     """
 
@@ -65,7 +65,7 @@ def what_is_seen(
         picture: RGB.
 
     Returns:
-        What is seen, the model's inputs, and what finds image tokens among them.
+        The `Seen`, the model's inputs, and the finder of image tokens among them.
 
     Raises:
         UnsupportedModelError, ModelNotFoundError: the processor cannot be loaded.
@@ -110,7 +110,7 @@ _NOT_DECODING = (  # endings of names
 
 
 def structure_of(model: Any, preset: Preset, tested: bool) -> tuple[str, list[str]]:
-    """Return the family of a model without weights, and what can be done with it under SIRA."""
+    """Return the family of a model without weights, and its abilities under SIRA."""
     kind = model.config.model_type
     names = [family.name for family in FAMILIES if family.model_type == kind]
     known = f"{kind} ({' or '.join(names)})" if names else kind
@@ -122,7 +122,7 @@ def structure_of(model: Any, preset: Preset, tested: bool) -> tuple[str, list[st
 
 
 def can(ability: Ability, model: Any, preset: Preset) -> bool:
-    """Return whether SIRA has an ability, one of those that it declares, on a model of this structure."""
+    """Return whether SIRA has an ability, one that it declares, on a model of this structure."""
     if ability == Ability.REFILLED_SLOTS:
         return refills(find("sira"), preset, model)
     if ability != Ability.COMPILED_STEPS:
@@ -143,7 +143,7 @@ def _runs(method: Any, model: Any, preset: Preset) -> bool:
 
 
 def check_layers(folder: Path, model: Any) -> None:
-    """Check that the weights hold as many decoder layers as config.json says, by the names of their tensors.
+    """Check that the weights hold the decoder layers of config.json, by the names of their tensors.
 
     Raises:
         UnsupportedModelError: they do not.
@@ -152,8 +152,8 @@ def check_layers(folder: Path, model: Any) -> None:
     found = {int(named[1]) for name in _tensors(folder) if not _TOWER.search(name) and (named := _LAYER.match(name))}
     if found and not stated <= max(found) + 1 <= stated + _extra(model):
         raise UnsupportedModelError(
-            f"{folder / 'config.json'}: says {stated} decoder layers, and the weights hold {max(found) + 1}: "
-            "take the config.json that belongs to them"
+            f"{folder / 'config.json'}: states {stated} decoder layers, but the weights hold {max(found) + 1}: "
+            "use the config.json of these weights"
         )
 
 

@@ -1,6 +1,6 @@
 """A tiny random twin of a checkpoint's model: the same configuration with narrow, few layers.
 
-The twin takes what the real processor makes of a picture. So patch and picture sizes, merging, windows, rotary angles
+The twin takes the real processor's inputs. So patch and picture sizes, merging, windows, rotary angles
 and widths of heads stay as they are; the number of heads, experts, words and layers shrinks. Layers keep their kinds
 and their order: runs of one kind get shorter, on both sides of the fork.
 """
@@ -48,7 +48,7 @@ def build_twin(model: Any, boundary: int, finder: ImageTokenFinder, inputs: Mapp
         model: without weights, as `check_structure` returns it.
         boundary: the layer before which it forks, b.
         finder: of its image tokens.
-        inputs: what its processor made of one picture and prompt, `[1, S]` with pixels.
+        inputs: its processor's, from one picture and prompt, `[1, S]` with pixels.
 
     Raises:
         Exception: whatever transformers has against such a small configuration.
@@ -84,7 +84,7 @@ def build_twin(model: Any, boundary: int, finder: ImageTokenFinder, inputs: Mapp
 
 
 def asked(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a processor's inputs without what is for training alone (PaliGemma's)."""
+    """Return a processor's inputs without those for training only (PaliGemma's)."""
     return {name: value for name, value in inputs.items() if name != "labels"}
 
 
@@ -102,7 +102,7 @@ def _compact(special: list[int], ids: Tensor) -> dict[int, int]:
 
 @torch.no_grad()
 def _randomize(model: Any) -> None:
-    """Give every matrix the same spread, so that what a layer does is far from nothing."""
+    """Give every matrix the same spread, so that a layer's effect is far from zero."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(False)
         if name.endswith("A_log"):  # new ones forget a row within a few others: dropping it would change nothing

@@ -38,7 +38,7 @@ def by_captions_among(figures: Mapping[T, Mapping[str, Figure]], greedy: Mapping
 
 
 def captions_fit(row: Mapping[str, Figure], greedy: Mapping[str, Figure]) -> bool:
-    """Return whether a setting fulfils what CAPTIONS_RULE asks of captions."""
+    """Return whether a setting fulfils CAPTIONS_RULE for captions."""
     return row["coverage"].value >= greedy["coverage"].value - 1 and row["CHAIRi"].value < greedy["CHAIRi"].value
 
 
@@ -48,7 +48,7 @@ def paper(layers: int) -> Cell:
 
 
 def verdict(difference: Figure) -> str:
-    """Say in words what a difference to greedy, with its 95 % interval, shows."""
+    """Return in words the meaning of a difference to greedy, with its 95 % interval."""
     said = f"{difference.value:+.1f} against greedy, 95 % interval {difference.low:+.1f} to {difference.high:+.1f}"
     if difference.low <= 0 <= difference.high:
         said += ", which holds 0: no difference to greedy is shown"

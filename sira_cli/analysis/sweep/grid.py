@@ -50,13 +50,13 @@ GridEvent = Advanced | FailedPicture
 def answer_questions(
     lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units, batch_size: int
 ) -> Iterator[GridEvent]:
-    """Find the first token of every answer in every cell, with one prefill per question, and yield what happens.
+    """Find the first token of every answer in every cell, with one prefill per question, and yield events.
 
     Args:
         lvlm: the model.
-        questions: what is asked; a picture that fails is an event, and the others go on.
+        questions: to ask; a picture that fails is an event, and the others go on.
         grid: the settings.
-        units: gets the texts of `answer_unit(n)`, one for each of `grid.cells()`; what is there is not done again.
+        units: gets the texts of `answer_unit(n)`, one for each of `grid.cells()`; finished units are skipped.
         batch_size: questions in a prefill.
 
     Raises:
@@ -109,7 +109,7 @@ def answer_unit(number: int) -> str:
 
 
 def first_tokens(lvlm: Lvlm, grid: Grid, inputs: Any) -> torch.Tensor:
-    """Return what decoding picks first in every cell, `[B, cells]`.
+    """Return the first token that decoding picks in every cell, `[B, cells]`.
 
     Args:
         lvlm, grid: as for `answer_questions`.
@@ -129,7 +129,7 @@ def first_tokens(lvlm: Lvlm, grid: Grid, inputs: Any) -> torch.Tensor:
 def _first_words(
     lvlm: Lvlm, grid: Grid, batch: list[tuple[int, Question, Any]]
 ) -> tuple[dict[int, list[str]], list[FailedPicture]]:
-    """Answer a batch, by the questions' numbers. What fails is tried again in halves, down to single questions."""
+    """Answer a batch, by the questions' numbers. A failed batch is tried again in halves, down to single questions."""
     if not batch:
         return {}, []
     prompts = [lvlm.preset.prompts.asking(question.text) for _, question, _ in batch]
@@ -152,13 +152,13 @@ def _first_words(
 
 
 def write_captions(lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units, batch_size: int) -> Iterator[Advanced]:
-    """Caption every picture in every cell, and yield what happens.
+    """Caption every picture in every cell, and yield events.
 
     Args:
         lvlm: the model.
         questions: whose pictures are captioned.
         grid: the settings.
-        units: gets the texts of `caption_unit(picture, k)`, one per alpha; what is there is not done again.
+        units: gets the texts of `caption_unit(picture, k)`, one per alpha; finished units are skipped.
         batch_size: pictures decoded together.
     """
     pictures = questions.pictures

@@ -41,12 +41,12 @@ class Row:
 
 @dataclass(frozen=True)
 class SweepReport(Provenance):
-    """What was measured, and the settings that decided it.
+    """The measurements, and the settings that decided them.
 
     Attributes:
         questions: how many were answered, each once, whatever number of splits it belongs to.
         pictures: how many they are about.
-        captions: whether captions were measured, too.
+        captions: whether captions were also measured.
         score: which figure of answers counts: `accuracy` or `F1`.
         rule: how the best setting is picked.
         best: the best setting.
@@ -127,7 +127,7 @@ class SweepReport(Provenance):
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> SweepReport:
-        """Make a report of what `to_json` wrote, parsed."""
+        """Make a report from the parsed JSON of `to_json`."""
         fields = {name: value for name, value in record.items() if name not in ("schema", "sira_version")}
         rows = tuple(
             Row(**{**row, **{part: _figures(row[part]) for part in ("figures", "differences")}})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sira_cli.analysis.sweep.outcome import SweepReport
 
-# Colours of Okabe and Ito, which the colour-blind tell apart; markers tell them apart in grey.
+# Colours of Okabe and Ito, distinct for the colour-blind; markers make them distinct in grey.
 STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"))
 
 
@@ -25,7 +25,7 @@ def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
     Where the best setting is not in the grid, the nearest one takes its place.
 
     Args:
-        report: what was measured.
+        report: the measurements.
         file: where to write it.
         ending: .png, .pdf or .svg.
     """
@@ -58,9 +58,9 @@ def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
 
 
 def panels(report: SweepReport) -> dict[str, dict[str, str]]:
-    """Return what the figure shows: by the title of a row of panels, the figure behind each line's label.
+    """Return the panels of the figure: by the title of a row, the measured figure of each line's label.
 
-    The first row has the score of each split; with captions, the rows below have what the rule looks at.
+    The first row has the score of each split; with captions, the rows below have the figures of the rule.
     """
     rows = {report.score: {split: f"{split} {report.score}" for split in report.splits}}
     if report.captions:

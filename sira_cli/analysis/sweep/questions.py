@@ -1,4 +1,4 @@
-"""Yes/no questions about pictures, in splits: from POPE's files, or whoever else makes a `QuestionSet`."""
+"""Yes/no questions about pictures, in splits: from POPE's files, or any other `QuestionSet`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Question:
         picture: its name in the set.
         text: the question.
         expected: whether yes is the true answer.
-        splits: those that the question belongs to; a split that asks it twice is named twice.
+        splits: the question's; a split that asks it twice is named twice.
     """
 
     picture: str
@@ -40,7 +40,7 @@ class QuestionSet:
         splits: their names.
         questions: each once, whatever number of splits it belongs to.
         open: opens a picture by its name; raises PictureError.
-        count_caption: counts a caption against what its picture shows (`stats.chair.mention_counts`, and `words`);
+        count_caption: counts a caption against the objects in its picture (`stats.chair.mention_counts`, and `words`);
             None: that is not known.
         folder: where the pictures are, if they are files.
     """
@@ -57,7 +57,7 @@ class QuestionSet:
         return list(dict.fromkeys(question.picture for question in self.questions))
 
     def settings(self) -> dict[str, Any]:
-        """Return what decides the answers, as JSON holds it."""
+        """Return the settings that decide the answers, as JSON holds them."""
         rows = [
             {"picture": each.picture, "text": each.text, "there": each.expected, "splits": each.splits}
             for each in self.questions
@@ -78,8 +78,8 @@ def from_files(
     Args:
         paths: files of JSON lines or of a JSON array, with `image`, `text` and `label` (yes or no).
         folder: where the images are.
-        limit: take only so many questions of each file.
-        suffix: put behind each question.
+        limit: maximum number of questions per file.
+        suffix: appended to each question.
 
     Raises:
         SettingsError: two files have the same name.

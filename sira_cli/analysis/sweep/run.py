@@ -32,7 +32,7 @@ MOST_CAPTIONS = 32  # at once: of drawn scenes, by a small model
 
 @dataclass(frozen=True)
 class StageStarted:
-    """A stage begins: `questions` or `captions`, so many of them."""
+    """A stage begins: `questions` or `captions`, with their number."""
 
     stage: str
     total: int
@@ -62,18 +62,18 @@ class Sweep:
         """Prepare a sweep.
 
         Args:
-            questions: what is asked.
+            questions: to ask.
             lvlm: the loaded model.
             ks: values of K; None: a few from early to late forks, or with `every_k` all that the model allows.
             alphas: contrast strengths.
-            captions: measure captions, too; only where `questions` can count them.
+            captions: also measure captions; only where `questions` can count them.
             batch_size: questions, or captions, decoded together; `auto`: as many as fit into memory; None: `auto` on a
                 GPU, else 1.
             output: keeps every answer, so that the same sweep goes on where it stopped.
             units: that file, if it is open already.
 
         Raises:
-            SettingsError: K does not fit the model, a question cannot be asked, or `batch_size` is no such number.
+            SettingsError: K does not fit the model, a question cannot be asked, or `batch_size` is invalid.
         """
         check_batch_size(batch_size)
         largest = lvlm.layers - find_backbone(lvlm.model).first_boundary
@@ -87,7 +87,7 @@ class Sweep:
         self.failures: list[FailedPicture] = []
 
     def events(self) -> Generator[StageStarted | GridEvent, None, None]:
-        """Measure, and yield what happens. A picture that fails is an event once; the others go on.
+        """Measure, and yield events. A picture that fails is an event once; the others go on.
 
         Raises:
             SiraError: about the model or the settings, or the file holds answers of other settings.

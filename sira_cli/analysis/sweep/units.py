@@ -1,6 +1,6 @@
-"""What a sweep has finished: in memory, and in a file, if there is one, with one line of JSON per unit.
+"""The finished units of a sweep: in memory, and optionally in a file with one line of JSON per unit.
 
-The first line holds the settings. What a killed process leaves behind is complete, except perhaps for its last line,
+The first line holds the settings. The file of a killed process is complete, except perhaps for its last line,
 which the next run cuts off.
 """
 
@@ -29,11 +29,11 @@ class Units:
     """
 
     def __init__(self, path: Path | None = None, *, overwrite: bool = False) -> None:
-        """Open or create the file, and read what is in it.
+        """Open or create the file, and read it.
 
         Args:
             path: the file.
-            overwrite: start again: what is in the file is not looked at, and `begin` drops it.
+            overwrite: start again: the file is not read, and `begin` empties it.
 
         Raises:
             DataError: it is not a file of a sweep.
@@ -64,7 +64,7 @@ class Units:
         return self._texts[unit]
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Check that settings, or what is known of them, are those of the file.
+        """Check that settings, as far as they are known, are the file's.
 
         Raises:
             SettingsError: they differ; the message names the differences.
@@ -127,14 +127,14 @@ class Units:
                         self._texts[record["unit"]] = list(record["texts"])
                 except (ValueError, KeyError, TypeError):
                     raise DataError(
-                        f"{path}: line {number} is not of a sweep: "
+                        f"{path}: line {number} was not written by a sweep: "
                         "give another `output=`, or `overwrite=` to replace it"
                     ) from None
                 self._end += len(line)
 
 
 def decisive(preset: Preset, questions: QuestionSet, alphas: Sequence[float], captions: bool) -> dict[str, Any]:
-    """Return what decides the texts of a sweep, beside K and the checkpoint's revision, as JSON holds it."""
+    """Return the settings that decide a sweep's texts, besides K and the checkpoint's revision, as JSON holds them."""
     parts = preset.decisive()
     for swept in ("k", "k_fraction", "alpha"):
         del parts["sira"][swept]

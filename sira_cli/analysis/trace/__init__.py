@@ -1,10 +1,10 @@
-"""Traces: what both streams say at every token of a text.
+"""Traces: both streams' predictions at every token of a text.
 
-request     what is traced
+request     pictures, prompts and texts to trace
 record      decode a picture, or force a text on it, and write down the logits
 rows        the numbers of a token line
 logits      all logits, in a safetensors file
-run         many pictures: yields what happens
+run         many pictures: yields events
 targets     where the lines go: one file, a tree of files, or a listener
 read        traces read from files
 """

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sira_cli.files import writing
 
-_HEADER = 512  # bytes reserved for it; safetensors allows spaces behind the JSON
+_HEADER = 512  # bytes reserved for it; safetensors allows spaces after the JSON
 
 
 class LogitsFile:

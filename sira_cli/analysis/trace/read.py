@@ -1,6 +1,6 @@
 """Traces read from files: the JSON lines of `trace.schema.json` become frozen dataclasses.
 
-Only what readers use is named here and checked; other keys of the schema are ignored.
+Only the keys that readers use are named here and checked; other keys of the schema are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Byte = Annotated[int, Field(ge=0, le=255)]
 
 
 class BadTraceError(DataError):
-    """A file is no trace, or a damaged one."""
+    """A file is not a trace, or a damaged one."""
 
     exit_code = 1
 
@@ -92,7 +92,7 @@ class Image:
 
 @dataclass(frozen=True, config=_STRICT)
 class Run:
-    """What is decoded, and how."""
+    """The prompt of a trace, and the decoding settings."""
 
     type: Literal["run"]
     schema: Literal["sira.trace/1"]
@@ -146,7 +146,7 @@ class Use:
 
 @dataclass(frozen=True, config=_STRICT)
 class Claim:
-    """A thing that the text names, where it does, and how far a second look supports it."""
+    """An object that the text names, its mentions, and its support by a second look."""
 
     thing: str
     spans: tuple[tuple[Count, Count], ...]
@@ -185,7 +185,7 @@ class Trace:
     Attributes:
         path: the file it is in; None: in none.
         line: where it begins there, from 1.
-        run: None if it failed before there was anything to say about it.
+        run: None if it failed before its first line.
         end: None if it was interrupted.
     """
 

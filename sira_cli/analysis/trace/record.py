@@ -1,4 +1,4 @@
-"""Decode a picture, or force texts on pictures, and write down what both streams say at every token."""
+"""Decode a picture, or force texts on pictures, and write down both streams' predictions at every token."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Tracer:
         return line
 
     def _looked(self, text: str) -> Line:
-        """Return what a second look says of the text, if one is asked for."""
+        """Return the second look at the text, if one is asked for."""
         verify = self._options.verify
         if self._look is None or verify is None:
             return {}
@@ -208,7 +208,7 @@ def trace_forced(
 
     Args:
         requests: pictures with texts.
-        writes: one per request; called with its lines in order, those of several traces in turns.
+        writes: one per request; called with its lines in order, lines of several traces in turns.
 
     Returns:
         The end lines.

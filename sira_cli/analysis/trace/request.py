@@ -1,4 +1,4 @@
-"""What is traced: pictures with prompts, and texts to force on them."""
+"""Trace requests: pictures with prompts, and texts to force on them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sira_cli.runs.rows import read_rows, text_of
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """What is written beside the chosen tokens.
+    """Optional content of a trace, besides the chosen tokens.
 
     Attributes:
         top_k: how many candidates of each view.
         track: words whose first token is looked up at every step.
         full_logits: a safetensors file for all logits of one trace.
-        verify: how to ask about each thing that a text names whether it is in the picture; None: do not.
+        verify: how to ask about each object that a text names; None: do not ask.
     """
 
     top_k: int = 10
@@ -72,7 +72,7 @@ def read_texts(path: Path) -> list[TraceRequest]:
         path: JSON lines with `file_name` (relative to the file) and `text`, or `caption`.
 
     Raises:
-        DataError: the file cannot be read, a line is no such record, a text is no string, or there is not text.
+        DataError: the file cannot be read, a line is not such a record, a text is not a string, or no texts were found.
     """
     requests = []
     for where, record in read_rows(path):

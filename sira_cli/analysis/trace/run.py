@@ -1,4 +1,4 @@
-"""Trace many pictures, without a terminal: it yields what happens, and lines go to targets.
+"""Trace many pictures, without a terminal: it yields events, and lines go to targets.
 
 lvlm = load("llava-1.5-7b")
 pictures = find_pictures(["photos/"])
@@ -64,9 +64,9 @@ class TraceRun:
 
         Args:
             lvlm: the model.
-            requests: what is traced.
+            requests: pictures and prompts to trace.
             targets: where the lines go.
-            options: what is written.
+            options: of the lines.
             batch_size: texts that are forced together.
             prompt: instead of the requests' own; without either, the preset's caption prompt.
             question: whether the prompt is a question, so that the task is `ask`.
@@ -76,7 +76,7 @@ class TraceRun:
         self._prompt, self._task = prompt, "ask" if question else "caption"
 
     def events(self) -> Generator[TraceEvent, None, None]:
-        """Trace everything, and yield what happens. A picture that fails is an event; the others go on.
+        """Trace everything, and yield events. A picture that fails is an event; the others go on.
 
         Raises:
             SiraError: about the model, the settings or the files.

@@ -1,4 +1,4 @@
-"""Where the lines of traces go: one file, a tree of files, or whoever listens."""
+"""Where the lines of traces go: one file, a tree of files, or the caller."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TraceTargets:
 
     @contextmanager
     def opened(self, picture: Picture) -> Iterator[Callable[[Line], None]]:
-        """Yield what writes the lines of one trace.
+        """Yield the writer of the lines of one trace.
 
         Raises:
             SiraError: they cannot be written.
