@@ -117,7 +117,7 @@ setting that was tried fulfils it, the method has its authors' settings.
 
 
 def measure_model(folder: Path, count: int) -> None:
-    """Measure the model in `folder` on `count` test scenes and write the figures beside it."""
+    """Measure the model in `folder` on `count` test scenes and write the figures next to it."""
     subjects = [held_out(seed) for seed in TEST_SEEDS[:count]]
     report = measure(
         load_methods(folder), subjects, Questions(), lambda done: print(f"{done} of {count} scenes", flush=True)
@@ -127,14 +127,14 @@ def measure_model(folder: Path, count: int) -> None:
 
 
 def write(folder: Path) -> None:
-    """Write the card from what `train`, `sira sweep` and `measure_model` left in `folder`."""
+    """Write the card from the files of `train`, `sira sweep` and `measure_model` in `folder`."""
     figures = read_figures(folder)
     training, choice = _read(folder / "training.json"), _read(folder / "choice.json")
     _write(folder / "README.md", card(figures, load_methods(folder)["sira"], training, choice))
 
 
 def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: dict[str, Any]) -> str:
-    """Return the text of the model card, from what `train`, `sira sweep` and `measure_model` wrote."""
+    """Return the text of the model card, from the files of `train`, `sira sweep` and `measure_model`."""
     report = SceneReport.from_json(figures)
     recipe = training["recipe"]
     scenes = max(recipe["vision_scenes"], recipe["language_scenes"])
@@ -181,7 +181,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
 
 
 def _methods() -> str:
-    """Return the section on all methods, of what `python -m tools.comparison` measured."""
+    """Return the section on all methods, from the figures of `python -m tools.comparison`."""
     return METHODS.format(tables=Comparison.shipped().tables())
 
 
@@ -226,7 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.card", description=__doc__)
     parser.add_argument("--model", type=Path, default=BUNDLED_FOLDER, help="the checkpoint's folder")
     parser.add_argument("--count", type=int, default=1_000, help="scenes")
-    parser.add_argument("--text-only", action="store_true", help="write the card anew, measure nothing")
+    parser.add_argument("--text-only", action="store_true", help="rewrite the card, measure nothing")
     given = parser.parse_args()
     if not given.text_only:
         measure_model(given.model, given.count)

@@ -12,7 +12,7 @@ from transformers import LlavaConfig, LlavaForConditionalGeneration, PreTrainedT
 
 from sira_cli.demo.language import corpus
 
-# llava-hf's own template, shortened to what one picture and one question need.
+# llava-hf's own template, shortened to one picture and one question.
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
     "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"

@@ -1,7 +1,7 @@
 """Choose every method's settings on validation scenes, by the rule that chose SIRA's: `python -m tools.choose`.
 
-What is measured is kept in `--texts`, and the file that ships keeps what it says of methods that are not asked for: so
-a method that is added later takes its own time only.
+Measurements are kept in `--texts`, and the shipped file keeps its entries of methods that are not asked for: so a
+method that is added later takes its own time only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Adversarial(Questions):
     """The questions that the rule looks at."""
 
     def about(self, scene: Scene) -> list[Question]:
-        """Return those of POPE's adversarial split."""
+        """Return the questions of POPE's adversarial split."""
         return [question for question in super().about(scene) if "adversarial" in question.splits]
 
 
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("methods", nargs="*", metavar="METHOD", help="which ones (default: all that have a grid)")
     parser.add_argument("--scenes", type=int, default=SCENES, help="validation scenes")
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
-    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.yaml", help="what is chosen")
+    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.yaml", help="the chosen settings")
     given = parser.parse_args()
     with closing(Units(given.texts)) as units:
         units.begin({"scenes": "drawn"})

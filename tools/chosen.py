@@ -1,4 +1,4 @@
-"""The settings of each method on drawn scenes, and what they were chosen from: `compared/settings.yaml`.
+"""The settings of each method on drawn scenes, and the candidates: `compared/settings.yaml`.
 
 `tools/choose.py` writes them. No test scene took part.
 """
@@ -31,10 +31,10 @@ class Tried:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What was chosen for a method.
+    """The choice for a method.
 
     Attributes:
-        settings: those that were tried in several values.
+        settings: that were tried in several values.
         fulfils: whether they fulfil the rule; if not, they are its defaults.
         scenes: how many validation scenes.
         greedy: figures of greedy decoding on the same scenes.
@@ -49,7 +49,7 @@ class Chosen:
 
 
 def read_chosen(path: Path = FILE) -> dict[str, Chosen]:
-    """Return what was chosen, by method; nothing if there is no such file."""
+    """Return the choices, by method; empty without the file."""
     if not path.is_file():
         return {}
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ def read_chosen(path: Path = FILE) -> dict[str, Chosen]:
 
 
 def write_chosen(chosen: Mapping[str, Chosen], path: Path = FILE) -> None:
-    """Write what `read_chosen` reads."""
+    """Write the file that `read_chosen` reads."""
     rows = {
         name: dataclasses.asdict(row) | {"tried": list(map(dataclasses.asdict, row.tried))}
         for name, row in chosen.items()

@@ -12,7 +12,7 @@ from sira_cli.cli import app
 from sira_cli.cli.help import Command
 
 WIDTH = 100
-PLAIN = ("Arguments", "Options")  # the sections of what is a command's own
+PLAIN = ("Arguments", "Options")  # the sections of a command's own options
 Rows = list[tuple[str, str]]
 
 

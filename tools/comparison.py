@@ -1,4 +1,4 @@
-"""All methods on drawn scenes: figures, paired differences to greedy, what decided them, and what they cost.
+"""All methods on drawn scenes: figures, paired differences to greedy, settings, and cost.
 
 `python -m tools.comparison --texts FILE.jsonl` measures the test scenes and writes `compared/figures.json`. Texts are
 kept in the file: an interrupted run goes on, and a method that is added later takes its own time only.
@@ -34,15 +34,15 @@ VALIDATION, AUTHORS = "validation", "authors"  # where settings come from
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was measured of several methods.
+    """The measurements of several methods.
 
     Attributes:
         report: figures and outcomes; the others are compared with the first method.
-        settings: of each method, those that were chosen, or all of its own.
+        settings: of each method, the chosen ones, or all of its own.
         origin: of each method with settings, whether these were chosen on `validation` scenes or are its defaults
-            (`authors`: of most methods they are those of its authors).
+            (`authors`: most methods have their authors' settings as defaults).
         cost: of each method, the time of a caption over greedy's of the same scene.
-        timed: over how many scenes.
+        timed: number of scenes for `cost`.
     """
 
     report: SceneReport
@@ -60,13 +60,13 @@ class Comparison:
         cost: Mapping[str, Spread],
         timed: int,
     ) -> Comparison:
-        """Put together what was measured.
+        """Put the measurements together.
 
         Args:
             methods: the bundled model under each, greedy first.
-            chosen: what was chosen for them.
+            chosen: the chosen settings.
             report: from `measure`.
-            cost, timed: from `caption_costs`, and over how many scenes.
+            cost, timed: from `caption_costs`, and its number of scenes.
         """
         settings, origin = {}, {}
         for name, lvlm in methods.items():
@@ -85,14 +85,14 @@ class Comparison:
 
     @classmethod
     def from_json(cls, text: str) -> Comparison:
-        """Make it of what `to_json` returned."""
+        """Make a comparison from the JSON of `to_json`."""
         content = json.loads(text)
         cost = {name: Spread(**row) for name, row in content["cost"].items()}
         return cls(**content | {"report": SceneReport.from_json(content["report"]), "cost": cost})
 
     @classmethod
     def shipped(cls, path: Path = FILE) -> Comparison:
-        """Return what was measured on the test scenes."""
+        """Return the comparison on the test scenes."""
         return cls.from_json(path.read_text(encoding="utf-8"))
 
     def captions_table(self) -> str:
@@ -114,12 +114,12 @@ class Comparison:
         return f"{self.legend()}\n\n{self.captions_table()}\n\n{self.answers_table()}"
 
     def legend(self) -> str:
-        """Say what stands in the cells."""
+        """Explain the cells."""
         first = next(iter(self.report.figures))
         return (
-            f"In percent but for words, on {self.report.scenes:,} test scenes; in brackets the paired difference to "
-            f"{first}, ± half its 95 % interval. time: of a caption, by {first}'s of the same scene, the median of "
-            f"{self.timed}, methods in turn."
+            f"Percentages, but for words, on {self.report.scenes:,} test scenes. Brackets: paired difference to "
+            f"{first}, ± half its 95 % interval. time: of a caption, relative to {first}'s of the same scene, "
+            f"median of {self.timed}, methods in turn."
         )
 
     def _cells(self, method: str, names: Sequence[str]) -> list[str]:
@@ -163,11 +163,11 @@ def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[s
 
 
 def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units) -> Comparison:
-    """Measure methods beside greedy, each with the settings that were chosen for it on validation scenes.
+    """Measure methods and greedy, each with the settings that were chosen for it on validation scenes.
 
     Args:
-        names: of methods; one that cannot run is left out, and said.
-        scenes: what is captioned and asked about.
+        names: of methods; one that cannot run is left out and reported.
+        scenes: to caption and to ask about.
         units: keeps the texts, begun.
     """
     chosen = read_chosen()
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("methods", nargs="*", metavar="METHOD", default=[*METHODS], help="which ones (default: all)")
     parser.add_argument("--count", type=int, default=1_000, help="how many test scenes")
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
-    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="what was measured")
+    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="the measurements")
     given = parser.parse_args()
     with closing(Units(given.texts)) as units:
         units.begin({"scenes": "drawn"})

@@ -1,4 +1,4 @@
-"""What a caption costs under each method: single pictures, all methods in turn on the same ones."""
+"""The cost of a caption under each method: single pictures, all methods in turn on the same ones."""
 
 from __future__ import annotations
 

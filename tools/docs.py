@@ -38,7 +38,7 @@ BENCH = Path(__file__).parent.parent / "docs" / "bench"
 
 
 def verified_figures() -> str:
-    """Return what a second look does to captions of the test scenes."""
+    """Return the effect of a second look on captions of the test scenes."""
     report = verified.VerifiedReport.shipped()
     return "Not measured on the test scenes yet." if report is None else report.table()
 
@@ -51,7 +51,7 @@ def families_table() -> str:
 
 
 def abilities_table() -> str:
-    """Return what works on which family: asked of its released configuration, without weights, or of a tiny model."""
+    """Return the abilities by family: from its released configuration, without weights, or from a tiny model."""
     rows = ["| family | refilled slots | `--compile` | picture's rows | refused methods |", "|---|---|---|---|---|"]
     for family in FAMILIES:
         model = released_model(family.example) or tiny.FAMILIES[family.name]().model
@@ -99,8 +99,8 @@ def census() -> str:
 
 
 def methods_table() -> str:
-    """Return the table of methods: each one's first docstring line, and what it can do."""
-    rows = ["| `--method` | what it is | beams | traces | compiled steps |", "|---|---|---|---|---|"]
+    """Return the table of methods: each one's first docstring line, and its abilities."""
+    rows = ["| `--method` | description | beams | traces | compiled steps |", "|---|---|---|---|---|"]
     for name, method in METHODS.items():
         what = (sys.modules[type(method).__module__].__doc__ or "").strip().splitlines()[0]
         able = (
@@ -113,7 +113,7 @@ def methods_table() -> str:
 
 def settings_table() -> str:
     """Return the table of all settings of all methods, from their declarations."""
-    rows = ["| method | setting | what it does | values | default |", "|---|---|---|---|---|"]
+    rows = ["| method | setting | meaning | values | default |", "|---|---|---|---|---|"]
     for name, method in METHODS.items():
         own = method.settings()
         for setting, declared in method.all_settings().items():
@@ -134,12 +134,12 @@ def presets_table() -> str:
 
 
 def word_figures() -> str:
-    """Return what the same command measured about the scores of words."""
+    """Return the same command's figures about the scores of words."""
     return words_table(from_json(read_figures()["words"]))
 
 
 def support_figures() -> str:
-    """Return what `python -m tools.support` measured: on test scenes, or before that on validation scenes."""
+    """Return the figures of `python -m tools.support`: on test scenes, or before that on validation scenes."""
     return shipped()
 
 
@@ -149,7 +149,7 @@ def doubt_figures() -> str:
 
 
 def sweep_output() -> str:
-    """Return what the sweep printed that chose the bundled model's K and alpha."""
+    """Return the printed report of the sweep that chose the bundled model's K and alpha."""
     record = json.loads((presets.BUNDLED_FOLDER / "choice.json").read_text(encoding="utf-8"))
     return _printed(print_report, SweepReport.from_json(record))
 
@@ -162,12 +162,12 @@ def _printed(show: Callable[[Any], None], report: Any) -> str:
 
 
 def bench_output(name: str) -> str:
-    """Return what `sira bench -o docs/bench/NAME.json` printed."""
+    """Return the output of `sira bench -o docs/bench/NAME.json`."""
     return _printed(bench.print_report, bench_report(name))
 
 
 def throughput_output(name: str) -> str:
-    """Return what `sira bench --throughput -o docs/bench/NAME.json` printed."""
+    """Return the output of `sira bench --throughput -o docs/bench/NAME.json`."""
     text = (BENCH / f"{name}.json").read_text(encoding="utf-8")
     return _printed(print_throughput, ThroughputReport.from_json(text))
 
@@ -198,17 +198,17 @@ def _ratio(figure: Measure) -> str:
 
 
 def bench_report(name: str) -> BenchReport:
-    """Return what `sira bench -o docs/bench/NAME.json` measured."""
+    """Return the report of `sira bench -o docs/bench/NAME.json`."""
     return BenchReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def demo_captions() -> str:
-    """Return what `python -m tools.card` measured on the bundled model's captions."""
+    """Return the figures of `python -m tools.card` on the bundled model's captions."""
     return SceneReport.shipped().captions_table()
 
 
 def methods_figures() -> str:
-    """Return all that it measured of captions and answers, and from what settings were chosen."""
+    """Return all its figures of captions and answers, and the candidate settings."""
     return comparison.Comparison.shipped().tables()
 
 
@@ -230,7 +230,7 @@ def _tried(figures: Mapping[str, float]) -> list[str]:
 
 
 def demo_figures() -> str:
-    """Return all that `python -m tools.card` measured on the bundled model."""
+    """Return all figures of `python -m tools.card` on the bundled model."""
     report = SceneReport.shipped()
     sira = report.settings["sira"]
     return (

@@ -1,6 +1,6 @@
-"""The pictures in `examples/` and what both decoders say about them, beside the truth: `python -m tools.examples`.
+"""The pictures in `examples/` with both decoders' captions and the ground truth: `python -m tools.examples`.
 
-The rule: the first COUNT test scenes from FIRST on, whatever comes out, none left out.
+The rule: the first COUNT test scenes from FIRST on, none left out, whatever the result.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def name(scene: Scene) -> str:
 
 
 def marked(scene: Scene, text: str) -> str:
-    """Return a caption with what is not there in bold."""
+    """Return a caption with absent objects in bold."""
     for start, end in reversed(hallucinated(scene, text)):
         text = f"{text[:start]}**{text[start:end]}**{text[end:]}"
     return text

@@ -1,11 +1,11 @@
-"""Run everything that needs a GPU, and write what it showed: `tools/gpu_check.sh [-o FOLDER] [--tiny] [PART...]`.
+"""Run everything that needs a GPU, and write a report: `tools/gpu_check.sh [-o FOLDER] [--tiny] [PART...]`.
 
 Each part is a process with a time limit of its own, so that none takes another with it. Parts can be named, to run them
 in several commands; the report has the latest result of each.
 
     FOLDER/gpu-*.json              figures, as `sira bench -o` writes them
     FOLDER/gpu-check.md            the report, a row per part
-    FOLDER/gpu-check/PART.log      what a part printed, and PART.json, what it found beside that
+    FOLDER/gpu-check/PART.log      a part's output, and PART.json, its other results
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 MINUTES = 39  # of all parts together
 LEAST = 10  # seconds that must be left for a part to begin
 TINY_SECONDS = 600  # of each part on a CPU
-SKIPPED = 77  # exit status of a part that cannot run here; its last line says why
+SKIPPED = 77  # exit status of a part that cannot run here; its last line is the reason
 LINE = "figures: "  # begins the line of a part that goes into the report
 SIRA = ("-m", "sira_cli")
 PARTS = ("-m", "tools.gpu_parts")
@@ -36,7 +36,7 @@ PARTS = ("-m", "tools.gpu_parts")
 
 @dataclass(frozen=True)
 class Part:
-    """A part: what to run on a GPU, and on a CPU with tiny settings.
+    """A part: its commands on a GPU, and on a CPU with tiny settings.
 
     Attributes:
         name: of the part.
@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part: `passed`, `failed` or `skipped`, with its figures or the reason."""
+    """The result of a part: `passed`, `failed` or `skipped`, with its figures or the reason."""
 
     part: str
     result: str
@@ -111,10 +111,10 @@ def main() -> None:
     if unknown := [name for name in given.parts if name not in parts]:
         parser.error(f"no part named {unknown[0]!r}; there are {', '.join(parts)}")
     if given.tiny and given.output is None:
-        parser.error("--tiny needs -o FOLDER: its figures are no measurements")
+        parser.error("--tiny needs -o FOLDER: its figures are not measurements")
     if not given.tiny and (gpu := gpu_name()) is None:
         parser.error("torch sees no GPU here: --tiny tries the parts on the CPU")
-    machine = "the CPU, with tiny settings: these figures are no measurements" if given.tiny else str(gpu)
+    machine = "the CPU, with tiny settings: these figures are not measurements" if given.tiny else str(gpu)
     folder = (given.output or ROOT / "docs" / "bench").resolve()
     (folder / "gpu-check").mkdir(parents=True, exist_ok=True)
     outcomes = _earlier(folder)
@@ -131,7 +131,7 @@ def main() -> None:
 
 
 def gpu_name() -> str | None:
-    """Return what torch calls the first GPU, with its memory; None: there is none."""
+    """Return torch's name of the first GPU, with its memory; None without a GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -141,10 +141,10 @@ def gpu_name() -> str | None:
 
 
 def run_part(part: Part, folder: Path, tiny: bool, left: float) -> Outcome:
-    """Run a part in a process of its own, and return what became of it.
+    """Run a part in a process of its own, and return its result.
 
     Args:
-        part: what to run.
+        part: to run.
         folder: where its files go.
         tiny: whether on the CPU.
         left: seconds that all parts together may still take.

@@ -31,7 +31,7 @@ from tools.gpu_check import LINE, ROOT, SIRA, SKIPPED
 STEPS = 6
 TOLERANCE = 1e-3  # of logits in float32; sums are in another order than on a CPU
 SHAPE = "qwen2.5-vl-7b"
-SPARE = 3e9  # bytes beside the weights, where memory is to end
+SPARE = 3e9  # bytes besides the weights, where memory is to end
 
 
 def conformance(dtype: str, tiny: bool) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _placed(case: Any, device: torch.device, dtype: torch.dtype, rounded: torch.
 
 
 def _compared(case: Any, k: int, exact: Any, slow: Any, suppress: list[int]) -> dict[str, Any]:
-    """Decode with the fork, and return how far it is from the exact logits, beside how far slow ones are."""
+    """Decode with the fork, and return its distance from the exact logits, and that of slow decoding."""
     steps: list[Step] = []
     with attach(case.model, SiraConfig(k=k, alpha=0.5), on_step=steps.append):
         output = case.model.generate(
@@ -81,7 +81,7 @@ def _compared(case: Any, k: int, exact: Any, slow: Any, suppress: list[int]) -> 
     tokens = output[0, case.inputs["input_ids"].shape[1] :].tolist()
     full, cf = torch.cat([step.full for step in steps]), torch.cat([step.cf for step in steps])
     same = next((n for n in range(STEPS) if len({each[n] for each in (tokens, exact.tokens, slow.tokens)}) > 1), STEPS)
-    rows = slice(0, min(same + 1, STEPS))  # the logits behind the first difference are of other texts
+    rows = slice(0, min(same + 1, STEPS))  # the logits after the first difference are of other texts
     own, other = (
         max(float((one - two)[rows].abs().max()) for one, two in ((a, exact.full), (b, exact.cf)))
         for a, b in ((full, cf), (slow.full, slow.cf))
@@ -93,7 +93,7 @@ def _compared(case: Any, k: int, exact: Any, slow: Any, suppress: list[int]) -> 
 
 
 def auto(tiny: bool) -> dict[str, Any]:
-    """Let a run find its batch size, and compare what it then takes with what was free."""
+    """Let a run find its batch size, and compare its memory with the free memory."""
     lvlm = _model(tiny)
     with tempfile.TemporaryDirectory() as folder:
         pictures = _pictures(lvlm, Path(folder), 4 if tiny else 96)
@@ -129,7 +129,7 @@ def limit(tiny: bool) -> dict[str, Any]:
     if failed or not halved:
         sys.exit(failed[0] if failed else "memory sufficed: nothing was tried")
     print(
-        f"{LINE}with {SPARE / 1e9:g} GB beside the weights, {len(pictures)} pictures: batch 64, then {run.batch_size}"
+        f"{LINE}with {SPARE / 1e9:g} GB besides the weights, {len(pictures)} pictures: batch 64, then {run.batch_size}"
     )
     return {"batch_size": run.batch_size, "halved": len(halved)}
 
@@ -172,7 +172,7 @@ def ray(tiny: bool) -> dict[str, Any]:
     differ = [name for name, text in texts[0].items() if texts[1].get(name) != text]
     if differ or len(texts[0]) != len(texts[1]):
         sys.exit(f"{len(differ)} of {len(texts[0])} texts differ under Ray, the first of {differ[:1]}")
-    print(f"{LINE}{len(texts[0])} texts are those of one process; -b auto took {size}")
+    print(f"{LINE}{len(texts[0])} texts are as in one process; -b auto took {size}")
     return {"pictures": len(texts[0]), "batch_size": size}
 
 

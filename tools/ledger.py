@@ -1,9 +1,9 @@
-"""Measure what a large file of records costs the run that resumes it: `python -m tools.ledger --records 1000000`.
+"""Measure the cost of resuming with a large file of records: `python -m tools.ledger --records 1000000`.
 
-The file is written as `sira caption -o` writes it, one picture in a hundred as failed. Then a fresh process does to
-the file what the same command with `--retry-errors` does: it opens it, looks up every picture, writes records of those
-that failed, and puts all in order. No picture is read and nothing is decoded: this is the file's part alone.
-What memory it takes is read from /proc, so this needs Linux.
+The file is written as `sira caption -o` writes it, one picture in a hundred as failed. Then a fresh process treats
+the file like the same command with `--retry-errors`: it opens it, looks up every picture, writes records of the
+failed ones, and puts all in order. No picture is read and nothing is decoded: this is the file's part alone.
+Memory is read from /proc, so this needs Linux.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sira_cli.models.records import Result
 from sira_cli.runs.ledger import Ledger
 
 RECORDS = 1_000_000
-FAILED = 100  # one picture in so many
+FAILED = 100  # one picture in this many
 WORDS = 40  # of a caption: as many as the bundled model's have
 
 
@@ -38,9 +38,9 @@ class Phase:
     """A part of the run.
 
     Attributes:
-        name: what was done.
+        name: of the step.
         seconds: of processor time.
-        peak_bytes: the most memory up to its end, without what the process had before it opened the file.
+        peak_bytes: the most memory up to its end, less the process's memory before it opened the file.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class LedgerReport:
-    """What was measured.
+    """The measurements.
 
     Attributes:
         records, file_bytes: of the file before it was opened.
@@ -65,7 +65,7 @@ class LedgerReport:
 
     @classmethod
     def from_json(cls, text: str) -> LedgerReport:
-        """Make a report of what `to_json` wrote."""
+        """Make a report from the JSON of `to_json`."""
         record = json.loads(text)
         del record["schema"]
         return cls(**record | {"phases": tuple(Phase(**phase) for phase in record["phases"])})
@@ -78,7 +78,7 @@ class LedgerReport:
         """Return it in Markdown."""
         rows = [[f"{self.records:,} records of {self.file_bytes / self.records:.0f} bytes", "seconds", "memory so far"]]
         rows += [[each.name, f"{each.seconds:.1f}", f"{each.peak_bytes / 1e6:.0f} MB"] for each in self.phases]
-        return f"{markdown(rows)}\n\nProcessor time on {self.device}; memory beside the program's own."
+        return f"{markdown(rows)}\n\nProcessor time on {self.device}; memory on top of the program's own."
 
 
 def name_of(number: int) -> str:
@@ -127,10 +127,10 @@ def write(path: Path, records: int) -> None:
 
 
 def resume(path: Path, records: int) -> list[Phase]:
-    """Measure the run that goes on with the file. Called in a fresh process, whose memory tells of nothing else.
+    """Measure the run that goes on with the file. Called in a fresh process, whose memory has nothing else.
 
     Raises:
-        RuntimeError: the file does not hold what was written.
+        RuntimeError: the file does not hold the written records.
     """
     phases, before = [], _memory("VmRSS")
 
@@ -154,7 +154,7 @@ def resume(path: Path, records: int) -> list[Phase]:
     with closing(measured("opened", lambda: Ledger(path))) as ledger:
         failed = measured("every picture looked up", looked_up)
         if len(ledger) != records or failed != list(range(0, records, FAILED)):
-            raise RuntimeError(f"{path}: {len(ledger):,} records, {len(failed):,} failed: not what was written")
+            raise RuntimeError(f"{path}: {len(ledger):,} records, {len(failed):,} failed: not as written")
         measured(f"{len(failed):,} failed ones written again", again)
         measured("put in order", lambda: ledger.finish(names(), repeated=True))
     return phases
@@ -168,7 +168,7 @@ def _processor() -> str:
 
 
 def _memory(field: str) -> int:
-    """Return bytes of this process: `VmRSS`, what it has now, or `VmHWM`, the most that it had."""
+    """Return bytes of this process: `VmRSS`, its memory now, or `VmHWM`, its peak."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
     return 1024 * int(status[field].split()[0])
 
@@ -193,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.ledger", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=int, default=RECORDS, metavar="N", help="records in the file")
     parser.add_argument("--folder", type=Path, help="where the file lies until it is measured (default: the system's)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.json", help="write what was measured")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.json", help="write the measurements")
     given = parser.parse_args()
     if given.records < 1:
         parser.error(f"--records {given.records}: expected a number from 1 on")

@@ -1,10 +1,10 @@
-"""Tables and sentences of docs/*.md that say what was measured once, from the records that the commands left.
+"""Tables and sentences of docs/*.md on measurements, from the records of these commands:
 
     docs/bench/demo-support.json          `sira calibrate support -p demo --scenes -o`
     docs/bench/cpu-demo-second-look.json  `sira bench -p demo --method sira --verify -o`
     docs/bench/ledger.json                `python -m tools.ledger -o`
 
-Calibrations and settings are those that the bundled model brings.
+Calibrations and settings are the bundled model's.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tools.ledger import LedgerReport
 
 
 def ledger_table() -> str:
-    """Return what a file of a million records costs the run that resumes it."""
+    """Return the cost of resuming with a file of a million records."""
     return LedgerReport.from_json((BENCH / "ledger.json").read_text(encoding="utf-8")).table()
 
 
 def line_figures() -> str:
-    """Return what the bundled model's line does to the captions that it was found with."""
+    """Return the effect of the bundled model's line on the captions that it was found with."""
     found = _record("demo-support")
     there, absent = found["below"][str(found["line"])]
     return (
-        f"Below {found['line']:g} are {100 * there:.1f} % of the {found['there']:,} things there and "
+        f"Below {found['line']:g} are {100 * there:.1f} % of the {found['there']:,} real objects and "
         f"{100 * absent:.0f} % of the {found['absent']:,} hallucinated ones."
     )
 
 
 def second_look_cost() -> str:
-    """Return what a second look costs beside the caption alone."""
+    """Return the cost of a second look, compared with the caption alone."""
     looks = bench_report("cpu-demo-second-look").looks
-    rows = [["captions of", "things per caption", *looks[0].ratios, "rewritten"]]
+    rows = [["captions of", "objects per caption", *looks[0].ratios, "rewritten"]]
     for look in looks:
         ratios = [f"x{each.median:.2f} ({each.low:.2f}..{each.high:.2f})" for each in look.ratios.values()]
         rows.append([look.method, f"{look.things:.1f}", *ratios, f"{look.rewritten} of {look.pictures}"])
@@ -49,9 +49,9 @@ def second_look_cost() -> str:
 
 
 def ict_slices() -> str:
-    """Return how well slices of the bundled model tell clean from degraded runs, from its calibration."""
+    """Return how well slices of the bundled model separate clean from degraded runs, from its calibration."""
     tensors = _shipped("ict").tensors
-    rows = [["level", "slices", "the best of them", "the median"]]
+    rows = [["level", "slices", "best accuracy", "median accuracy"]]
     for level in ("image", "object"):
         accuracy = tensors[f"{level}.accuracy"]
         rows.append(
@@ -65,7 +65,7 @@ def ict_slices() -> str:
 
 
 def ict_settings() -> str:
-    """Return what `ict` does to captions of validation scenes, by `python -m tools.choose`."""
+    """Return the effect of `ict` on captions of validation scenes, by `python -m tools.choose`."""
     row = read_chosen()["ict"]
     rows = [["", *CAPTION_FIGURES], ["greedy", *_captions(row.greedy)]]
     for tried in row.tried:

@@ -53,7 +53,7 @@ Paper = dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]]  # model, b
 
 
 def tables(source: str) -> Paper:
-    """Return what `paper.yaml` holds: POPE with its decomposition, CHAIR and AMBER."""
+    """Return the content of `paper.yaml`: POPE with its decomposition, CHAIR and AMBER."""
     paper: Paper = {}
     for name, model in MODELS.items():
         label = "tab:pope-decomp-" + re.sub("[^a-z0-9]", "", name.lower())
@@ -110,7 +110,7 @@ def _group(dataset: str, setting: str) -> str:
 
 
 def _rows(source: str, label: str) -> list[list[str]]:
-    """Return the cells of the table with this label, without what only decides how they look."""
+    """Return the cells of the table with this label, without formatting."""
     (table,) = (part for part in re.findall(r"\\begin\{table\}.*?\\end\{table\}", source, re.DOTALL) if label in part)
     body = table.split(r"\toprule", 1)[1].split(r"\bottomrule", 1)[0]
     body = re.sub(r"\\midrule|\\cmidrule(\([^)]*\))?\{[^}]*\}", "", body)

@@ -1,4 +1,4 @@
-"""Rendered scenes for the training, with what lies under each patch."""
+"""Rendered scenes for the training, with the objects under each patch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tools.stage import Progress
 
 LABELS = len(OBJECTS) + len(COLORS) + 1  # per patch: each object, each colour, "the middle of something"
 GRID = math.isqrt(IMAGE_TOKENS)  # patches in a row, and in a column
-MIN_PATCH_SHARE = 0.05  # what a thing must cover of a patch to count as lying under it
+MIN_PATCH_SHARE = 0.05  # share of a patch that an object must cover to count as under it
 
 
 class Pictures:
     """Rendered training scenes, on disk.
 
-    The tower learns from scenes with broken co-occurrence, so that it sees what is there whatever the
-    place, as one trained on all sorts of pictures does; what usually goes together is learned by the decoder.
+    The tower learns from scenes with broken co-occurrence, so that it sees the objects whatever the place, as one
+    trained on all sorts of pictures does; the decoder learns the co-occurrence.
 
     Attributes:
         pixels: uint8 `[N, IMAGE_SIDE, IMAGE_SIDE, 3]`, resized as the image processor does it.
@@ -63,7 +63,7 @@ class Pictures:
 
 
 def patch_labels(scene: Scene, seen: np.ndarray) -> np.ndarray:
-    """Return what lies under each patch of a rendered scene, bool `[IMAGE_TOKENS, LABELS]`."""
+    """Return the labels under each patch of a rendered scene, bool `[IMAGE_TOKENS, LABELS]`."""
     patch = SIDE // GRID
     under = seen.reshape(GRID, patch, GRID, patch).transpose(0, 2, 1, 3).reshape(IMAGE_TOKENS, -1)
     labels = np.zeros((IMAGE_TOKENS, LABELS), bool)
@@ -78,7 +78,7 @@ def patch_labels(scene: Scene, seen: np.ndarray) -> np.ndarray:
 
 
 def open_array(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Open the array in a file, writable; make a new one if there is none of that shape."""
+    """Open the array in a file, writable; make a new one if none has that shape."""
     if path.exists():
         array: np.ndarray = np.lib.format.open_memmap(path, mode="r+")
         if array.shape == shape:

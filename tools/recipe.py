@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the trained weights, beside the code."""
+    """The settings that decide the trained weights, besides the code."""
 
     seed: int = 0
     vision_scenes: int = 40_000
@@ -17,7 +17,7 @@ class Recipe:
     placing_steps: int = 300
     placing_rate: float = 6e-4
     language_scenes: int = 32_000
-    odd_scenes: int = 10_000  # how many of the tower's scenes the decoder sees, too
+    odd_scenes: int = 10_000  # how many of the tower's scenes the decoder also sees
     language_steps: int = 3_600
     language_batch: int = 16
     language_rate: float = 1.5e-3

@@ -1,4 +1,4 @@
-"""Training steps that can be interrupted, and lines that say how far they are."""
+"""Training steps that can be interrupted, and lines of their progress."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Does the second look tell hallucinated objects from true ones? `python -m tools.support --split test`.
+"""Does the second look separate hallucinated objects from true ones? `python -m tools.support --split test`.
 
 Measured on scenes that no model was trained on.
 
-Late words are hallucinated more often than early ones, and a thing that is named again is likely there: a score may
-look better than it is because it knows the place. So the figures are given within thirds of the text, too, and for
-first mentions only, and beside the place alone.
+Late words are hallucinated more often than early ones, and an object that is named again is likely real: a score may
+look better than it is because it depends on the position. So the figures are also given within thirds of the text, for
+first mentions only, and for the position alone.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ class Mention(NamedTuple):
 def measure_support(
     methods: Mapping[str, Lvlm], scenes: Sequence[Scene], on_progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, dict[str, Any]]:
-    """Measure the AUROC of `support` over the object words of each decoder's captions, beside other scores.
+    """Measure the AUROC of `support` over the object words of each decoder's captions, and of other scores.
 
     Args:
         methods: the bundled model under each decoder.
-        scenes: what is captioned.
-        on_progress: called with the number of scenes that are done, for each method anew.
+        scenes: to caption.
+        on_progress: called with the number of finished scenes, for each method from 0.
 
     Returns:
-        By method: `line`, the preset's; `not asked`, the number of object words that the second look does not know;
-        `flagged`, the number of words below the line, of things that are there and of others; and for each of `PARTS`
+        By method: `line`, the preset's; `not asked`, the number of object words outside the second look's vocabulary;
+        `flagged`, the numbers of real and of absent objects' words below the line; and for each of `PARTS`
         `words`, `hallucinated` and a `Figure` for each of `SCORES`, as in `word_scores.measure_words`.
     """
     found: dict[str, dict[str, Any]] = {}
@@ -109,18 +109,18 @@ def file_of(split: Split) -> Path:
 
 
 def to_json(split: Split, scenes: int, found: dict[str, dict[str, Any]]) -> str:
-    """Return what was measured as JSON; `from_json` reads it."""
+    """Return the measurements as JSON; `from_json` reads it."""
     return json.dumps({"split": split, "scenes": scenes, **found}, indent=1, default=dataclasses.asdict) + "\n"
 
 
 def shipped() -> str:
-    """Return what was measured on the test scenes, or before that on validation scenes, as `shown` does."""
+    """Return the figures on the test scenes, or before that on validation scenes, as `shown` does."""
     path = file_of("test") if file_of("test").is_file() else file_of("validation")
     return shown(path.read_text(encoding="utf-8"))
 
 
 def shown(text: str) -> str:
-    """Return what was measured, from the JSON of `to_json`, in Markdown: a sentence or two and a table."""
+    """Return the figures, from the JSON of `to_json`, in Markdown: a sentence or two and a table."""
     content = json.loads(text)
     scenes = f"{content.pop('scenes'):,} {content.pop('split')} scenes"
     scores = [score for score in SCORES if score in next(iter(content.values()))["all"]]
@@ -146,7 +146,7 @@ def _mentions(
     contrast: list[dict[str, Any]],
     full: list[dict[str, Any]],
 ) -> list[Mention | None]:
-    """Return every mention of an object with its scores; None where the second look does not know the word."""
+    """Return every mention of an object with its scores; None for words outside the second look's vocabulary."""
     claims = look.check(render(scene)[0], text).objects
     rows: list[Mention | None] = []
     before = set()

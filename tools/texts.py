@@ -1,4 +1,4 @@
-"""What the decoder learns from: several texts about a picture, packed into one sequence."""
+"""The decoder's training data: several texts about a picture, packed into one sequence."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sira_cli.demo.scenes import Scene, make_scene
 from tools.checkpoint import IMAGE_TOKENS
 from tools.recipe import Recipe
 
-PREFIX = "USER: "  # what a prompt begins with, before the image tokens
+PREFIX = "USER: "  # the start of a prompt, before the image tokens
 OTHER_QUESTIONS = 2  # per picture, other than whether something is there
 BLIND_QUESTIONS = 2  # about another scene, without its picture
-PREAMBLE, PICTURE, PADDING = -1, -2, -3  # segments of a training sequence that are no turn
+PREAMBLE, PICTURE, PADDING = -1, -2, -3  # segments of a training sequence that are not turns
 ANSWER_WEIGHT = 6.0  # of a short answer's first token, in the loss; all others count 1
 
 
 class Texts(Dataset[dict[str, torch.Tensor]]):
     """Item `step` is that step's batch of texts about pictures.
 
-    A sequence is the prompt up to the image, then several continuations. `segment` tells them apart: a number for each,
+    A sequence is the prompt up to the image, then several continuations. `segment` identifies them: a number for each,
     or PREAMBLE, PICTURE, PADDING.
 
     The last continuations, a caption of another scene and questions about it, do not see the picture: large models
-    have learned from texts alone, too, and did so first.
+    have also learned from texts alone, and did so first.
     """
 
     def __init__(self, tokenizer: Any, recipe: Recipe) -> None:
@@ -81,7 +81,7 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
 
 
 def attention_mask(segment: torch.Tensor, seeing: torch.Tensor) -> torch.Tensor:
-    """Return an additive mask `[B, 1, S, S]`: each token sees what is common and its own continuation, up to itself.
+    """Return an additive mask `[B, 1, S, S]`: each token sees the common part and its own continuation, up to itself.
 
     Where `seeing` is false, the picture is hidden.
     """

@@ -2,7 +2,7 @@
 
 1. Render the training scenes, in worker processes.
 2. Vision: the CLIP tower and the projector learn, for each patch, which objects and colours lie under it, and
-   then, beside that, to keep in which row and column the patch is: without it they forget.
+   then also to keep the row and column of the patch: without it they forget.
 3. Language: tower and projector are frozen; the decoder learns captions and answers, and, as large models
    do, some texts without a picture.
 
@@ -72,7 +72,7 @@ def train_vision(model: Any, pictures: Pictures, recipe: Recipe, folder: Path) -
 
 
 def image_features(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """Return what the projector hands the decoder: `[B, IMAGE_TOKENS, WIDTH]` from pixels `[B, 3, H, W]`."""
+    """Return the projector's output for the decoder: `[B, IMAGE_TOKENS, WIDTH]` from pixels `[B, 3, H, W]`."""
     hidden = model.model.vision_tower(pixels).last_hidden_state  # [B, 1 + IMAGE_TOKENS, WIDTH]
     features: torch.Tensor = model.model.multi_modal_projector(hidden[:, 1:])
     return features
@@ -125,10 +125,10 @@ def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Rec
 
 
 def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
-    """Train all three parts; `work` keeps what is needed to go on, `out` receives the checkpoint.
+    """Train all three parts; `work` keeps the state to go on, `out` receives the checkpoint.
 
     Raises:
-        SettingsError: `work` holds what was begun with another recipe.
+        SettingsError: `work` holds a run of another recipe.
     """
     work.mkdir(parents=True, exist_ok=True)
     begun = work / "recipe.json"

@@ -1,4 +1,4 @@
-"""What a second look does to captions of drawn scenes: greedy and SIRA, as decoded and rewritten.
+"""The effect of a second look on captions of drawn scenes: greedy and SIRA, as decoded and rewritten.
 
 `python -m tools.verified --texts FILE.jsonl` measures the test scenes and writes `compared/verified.json`.
 """
@@ -37,7 +37,7 @@ BATCH = 25
 
 @dataclass(frozen=True)
 class VerifiedReport:
-    """Figures of captions with and without a second look, and what they cost.
+    """Figures of captions with and without a second look, and their cost.
 
     Attributes:
         report: figures; the others are compared with greedy as decoded.
@@ -62,14 +62,14 @@ class VerifiedReport:
 
     @classmethod
     def from_json(cls, text: str) -> VerifiedReport:
-        """Make it of what `to_json` returned."""
+        """Make a report from the JSON of `to_json`."""
         content = json.loads(text)
         seconds = {name: Spread(**row) for name, row in content["seconds"].items()}
         return cls(**content | {"report": SceneReport.from_json(content["report"]), "seconds": seconds})
 
     @classmethod
     def shipped(cls, path: Path = FILE) -> VerifiedReport | None:
-        """Return what was measured on the test scenes; None if nothing was yet."""
+        """Return the figures on the test scenes; None if not measured yet."""
         return cls.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
 
     def table(self) -> str:
@@ -102,13 +102,13 @@ def measure_verified(
 
     Args:
         methods: the bundled model under each.
-        scenes: what is captioned.
+        scenes: to caption.
         verify: the second look.
         on_progress: called with the number of scenes that are done.
-        units: keeps the texts, begun; what is there is not decoded again.
+        units: keeps the texts, begun; those in it are not decoded again.
 
     Returns:
-        The report, and how many things per caption were taken out.
+        The report, and the number of objects removed per caption.
     """
     kept = Units() if units is None else units
     names = [*methods, *(rewritten(name, verify) for name in methods)]
@@ -132,7 +132,7 @@ def measure_verified(
 
 
 def _texts(lvlm: Lvlm, look: VerifiedAnswers, scenes: Sequence[Scene]) -> list[list[str]]:
-    """Return draft and text of each caption, and what was taken out."""
+    """Return draft and text of each caption, and the removed objects."""
     found = []
     for part in batches(scenes, BATCH if lvlm.batches else 1):
         pictures, prompts = [render(scene)[0] for scene in part], [lvlm.preset.prompts.caption] * len(part)
@@ -189,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.verified", description="Measure the second look.")
     parser.add_argument("--count", type=int, default=1_000, help="how many test scenes")
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
-    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="what was measured")
+    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="the measurements")
     given = parser.parse_args()
     methods, look = load_methods(), Verify(mode="rewrite")
     scenes = [held_out(seed) for seed in TEST_SEEDS[: given.count]]

@@ -1,4 +1,4 @@
-"""Do the scores of words tell hallucinated objects from true ones? Measured on scenes that no model was trained on."""
+"""Do the scores of words separate hallucinated objects from true ones? Measured on held-out scenes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.word_scores import WordScores
 
 BATCH = 50  # captions
-SCORES = ("grounding", "delta", "probability")  # the last, of the full stream alone, is what the others have to beat
+SCORES = ("grounding", "delta", "probability")  # the last, of the full stream alone, is the baseline
 
 
 def measure_words(
@@ -29,13 +29,13 @@ def measure_words(
 
     Args:
         methods: the bundled model under each decoder.
-        scenes: what is captioned.
-        on_progress: called with the number of scenes that are done, for each method anew.
+        scenes: to caption.
+        on_progress: called with the number of finished scenes, for each method from 0.
 
     Returns:
         By method, `words` and `hallucinated` (counts), `by_doubt` (the same two counts for each degree of doubt, from
-        0 on), and a `Figure` for each of `SCORES`, in percent, with its 95 % bootstrap interval over scenes: 100 tells
-        all true words from hallucinated ones, 50 is chance. None if the captions have words of one kind only.
+        0 on), and a `Figure` for each of `SCORES`, in percent, with its 95 % bootstrap interval over scenes: 100
+        separates all true words from hallucinated ones, 50 is chance. None if the captions have words of one kind only.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, lvlm in methods.items():
@@ -63,7 +63,7 @@ def measure_words(
 
 
 def from_json(content: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Restore what `measure_words` returned from JSON (`dataclasses.asdict` for figures)."""
+    """Restore the result of `measure_words` from JSON (`dataclasses.asdict` for figures)."""
     return {
         name: row | {score: row[score] and Figure(**row[score]) for score in SCORES} for name, row in content.items()
     }
@@ -93,7 +93,7 @@ def scored_captions(lvlm: Lvlm, batch: Sequence[Scene]) -> list[tuple[str, list[
 
     Args:
         lvlm: the bundled model under a decoder.
-        batch: what is captioned.
+        batch: to caption.
     """
     inputs = lvlm.prepare([render(scene)[0] for scene in batch], [lvlm.preset.prompts.caption] * len(batch))
     contrast, full = WordScores(lvlm.parser, lvlm.sira.alpha), WordScores(lvlm.parser, 0.0)

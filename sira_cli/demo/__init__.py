@@ -1,12 +1,12 @@
-"""The drawn world, and what decoders say about it: nothing to download.
+"""The drawn world, and decoders' texts about it: nothing to download.
 
-world            kinds of places and objects: colours, what goes with what (the data lie in `world.json`)
+world            kinds of places and objects: colours, co-occurrence (the data are in `world.json`)
 scenes           a scene's exact content from a seed, and its picture
 language         captions, questions, and the objects that a text mentions
 questions        POPE-style questions about scenes
-measure          decoders on scenes: what they say, counted
+measure          decoders on scenes: counts of their texts
 scene_report     the figures of decoders, and their tables
 export           scenes as the files of POPE, COCO and AMBER
 model/           the bundled checkpoint with its card; `tools/` makes it
-calibrations/    what methods have to know about the checkpoint
+calibrations/    the methods' parameters for the checkpoint
 """

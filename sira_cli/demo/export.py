@@ -1,6 +1,6 @@
 """Scenes as the files of POPE, COCO and AMBER, so that their benchmarks run end to end with nothing to download.
 
-| folder | what it holds |
+| folder | content |
 |---|---|
 | `images/` | the pictures, lossless, named after the scenes' seeds |
 | `pope/` | a question file for each of POPE's splits |
@@ -55,23 +55,23 @@ def export(
     *,
     overwrite: bool = False,
 ) -> Exported:
-    """Write scenes of different seeds as the benchmarks have their data.
+    """Write scenes of different seeds in the formats of the benchmarks.
 
     Args:
-        scenes: what is written.
-        folder: made if it is not there.
-        on_progress: told how many pictures are drawn.
+        scenes: to write.
+        folder: made if missing.
+        on_progress: called with the number of drawn pictures.
         overwrite: replace existing files of other content, such as those of an export of other scenes.
 
     Raises:
-        SettingsError: there are such files, and they are not to be replaced.
-        SiraError: something cannot be written.
+        SettingsError: such files exist, and `overwrite` is off.
+        SiraError: a file cannot be written.
     """
     to = Exported(folder / "images", folder / "pope", folder / "coco", folder / "amber")
     for place in (to.images, to.pope, to.coco / "annotations", to.amber / "query"):
         make_folder(place)
     write = functools.partial(write_whole, overwrite=overwrite)
-    # First, because it tells an export of other scenes before anything is written.
+    # First, because it detects an export of other scenes before anything is written.
     write(to.coco / "ids.txt", "".join(f"{scene.seed}\n" for scene in scenes).encode())
     areas: dict[int, list[int]] = {}
     for done, scene in enumerate(scenes, start=1):
@@ -122,7 +122,7 @@ def _instances(scenes: Sequence[Scene], areas: dict[int, list[int]]) -> dict[str
     """Return boxes of the things that COCO has a category for. CHAIR cannot count others: they are left out.
 
     Args:
-        scenes: what is written.
+        scenes: to write.
         areas: by seed, how many pixels of each thing are seen.
     """
     numbers = {name: number for number, name in enumerate(dict.fromkeys(HEADS.values()), start=1)}
@@ -144,7 +144,7 @@ def _instances(scenes: Sequence[Scene], areas: dict[int, list[int]]) -> dict[str
             "iscrowd": 0,
         }
         annotations.append(row)
-    # Nothing that is known of the world tells supercategories, but readers of COCO's files expect some.
+    # The world has no supercategories, but readers of COCO's files expect some.
     categories = [{"id": number, "name": name, "supercategory": "object"} for name, number in numbers.items()]
     return {**_head(scenes), "annotations": annotations, "categories": categories}
 
@@ -159,7 +159,7 @@ def _captions(scenes: Sequence[Scene]) -> dict[str, Any]:
 def _references(scene: Scene) -> Iterator[str]:
     """Return a caption as the bundled model learned them, and a list of everything with its colour.
 
-    CHAIR takes the colour orange for the fruit. With the colours in a reference, it is no hallucination to say truly
+    CHAIR takes the colour orange for the fruit. With the colours in a reference, it is not a hallucination to say truly
     that something is orange.
     """
     yield caption(scene, np.random.default_rng([scene.seed, scene.broken, 4]))
@@ -174,6 +174,6 @@ def _references(scene: Scene) -> Iterator[str]:
 
 
 def _head(scenes: Sequence[Scene]) -> dict[str, Any]:
-    """Return what COCO's annotation files begin with."""
+    """Return the first fields of COCO's annotation files."""
     images = [{"id": scene.seed, "file_name": file_name(scene), "width": SIDE, "height": SIDE} for scene in scenes]
     return {"info": {"description": "Test scenes of sira demo"}, "licenses": [], "images": images}

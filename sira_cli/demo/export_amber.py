@@ -22,7 +22,7 @@ def amber(scenes: Sequence[Scene], file_name: Callable[[Scene], str]) -> dict[st
     """Return the text of each file, by its path in the data folder.
 
     Args:
-        scenes: what is written.
+        scenes: to write.
         file_name: of a scene's picture; AMBER's own are called AMBER_1.jpg and so on.
     """
     annotations: list[dict[str, Any]] = []
@@ -31,7 +31,7 @@ def amber(scenes: Sequence[Scene], file_name: Callable[[Scene], str]) -> dict[st
         objects = {"truth": list(scene.objects), "hallu": _expected(scene)}
         annotations.append({"id": number, "type": "generative", **objects})
         queries.append({"id": number, "image": file_name(scene), "query": REQUEST})
-    # In AMBER's order: attributes of all pictures, then what is not there, then relations.
+    # In AMBER's order: attributes of all pictures, then absent objects, then relations.
     asked = [
         (scene, question)
         for about in (_attributes, _existence, _relations)
@@ -54,14 +54,14 @@ def amber(scenes: Sequence[Scene], file_name: Callable[[Scene], str]) -> dict[st
 
 
 def _expected(scene: Scene) -> list[str]:
-    """Return what usually is in such a place, but not here, the most usual first."""
+    """Return typical objects of the place that are absent, the most typical first."""
     chances = PLACES[scene.place].objects
     absent = [name for name in chances if name not in scene.objects]
     return sorted(absent, key=lambda name: -chances[name])[:MAX_HALLU]
 
 
 def _attributes(scene: Scene) -> Iterator[Row]:
-    """Ask for the colour and the number of one object, and what a thing in the air does: each for yes and no."""
+    """Ask for the colour and the number of one object, and the action of an object in the air: each for yes and no."""
     rng = np.random.default_rng([scene.seed, scene.broken, 5])
     name = str(rng.choice(list(scene.objects)))
     things = scene.objects[name]
@@ -81,7 +81,7 @@ def _attributes(scene: Scene) -> Iterator[Row]:
 
 
 def _existence(scene: Scene) -> Iterator[Row]:
-    """Ask about what is not there, as all of AMBER's questions of this type do."""
+    """Ask about absent objects, as all of AMBER's questions of this type do."""
     for name in _expected(scene):
         yield "discriminative-hallucination", f"Is there {article(name)} {name} in this image?", False
 

@@ -1,4 +1,4 @@
-"""Captions of validation scenes with a second look, and what of it is there."""
+"""Captions of validation scenes with a second look, and the ground truth."""
 
 from __future__ import annotations
 

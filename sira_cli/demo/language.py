@@ -1,4 +1,4 @@
-"""What is said about scenes: captions, questions with answers, and the objects that a text mentions."""
+"""Texts about scenes: captions, questions with answers, and the objects that a text mentions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNT = ("How many {names} are there?", "How many {names} are in the image?", "H
 WHERE = ("Where is the {name}?", "Where can you see the {name}?", "In which part of the image is the {name}?")
 PLACE = ("What place is this?", "Where was this picture taken?", "What kind of place does the image show?")
 
-TYPICAL_SHARE = 0.15  # share of questions about absent things that ask for what usually is in such a place
+TYPICAL_SHARE = 0.15  # share of questions about absent objects that ask for a typical object of the place
 NUMBERS = ("no", "one", "two", "three")
 _OPENINGS = (
     "The image shows {a} {place}.",
@@ -62,7 +62,7 @@ def caption(scene: Scene, rng: np.random.Generator) -> str:
 def questions(scene: Scene, rng: np.random.Generator, yes_no: int = 6, others: int = 4) -> list[Turn]:
     """Ask `yes_no` questions whether something is in the scene, as often yes as no, and at most `others` other ones.
 
-    The others ask for a colour, a number, where something is and what place it is: one of each.
+    The others ask for a colour, a number, a position and the kind of place: one of each.
     """
     present = list(scene.objects)
     absent = [name for name in OBJECTS if name not in present]
@@ -127,11 +127,11 @@ def _salience(things: list[Thing]) -> float:
 
 
 def _sentence(groups: list[list[Thing]], rng: np.random.Generator) -> str:
-    """Say what is there.
+    """Return a sentence that names groups of objects.
 
-    Every sentence about things begins with There, so that "is there more?" is one choice between two tokens.
+    Every sentence about objects begins with There, so that "is there more?" is one choice between two tokens.
     With many openings greedy decoding would stop early: each of them is less probable than the end. For the
-    same reason a thing's name comes before its colour: what is there is decided in one place.
+    same reason an object's name comes before its colour: the object is decided at one token.
     """
     verb = "are" if len(groups[0]) > 1 else "is"
     also = "also " if rng.random() < 0.25 else ""

@@ -23,7 +23,7 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import hash_of
 
 BATCH = 50  # captions decoded together, and half of the answers
-CAPTIONS = "captions"  # the group of captions, beside the splits of questions
+CAPTIONS = "captions"  # the group of captions, next to the splits of questions
 
 Tallies = dict[str, dict[str, Tally]]  # by group and method
 
@@ -52,10 +52,10 @@ def measure(
 
     Args:
         methods: the bundled model under each; the others are compared with the first.
-        scenes: what is captioned and asked about.
+        scenes: to caption and to ask about.
         questions: None measures captions only.
         on_progress: called with the number of scenes that are done.
-        units: keeps the texts, begun; what is there is not decoded again.
+        units: keeps the texts, begun; those in it are not decoded again.
     """
     groups = (CAPTIONS, *(SPLITS if questions else ()))
     tallies: Tallies = {group: {name: Tally() for name in methods} for group in groups}
@@ -82,7 +82,7 @@ def measure(
 
 
 def unit(lvlm: Lvlm, scene: Scene, questions: Sequence[Question]) -> str:
-    """Return a name for what a model says about a scene: equal names mean equal texts."""
+    """Return a name for a model's texts about a scene: equal names mean equal texts."""
     method, preset = lvlm.decoder, lvlm.preset
     if lvlm.method == "greedy+apc" and preset.generation.temperature == 0 and preset.generation.num_beams == 1:
         method = find("greedy")  # from which it cannot differ
@@ -100,7 +100,7 @@ def unit(lvlm: Lvlm, scene: Scene, questions: Sequence[Question]) -> str:
 def count(
     tallies: Tallies, method: str, scene: Scene, caption: str, questions: Sequence[Question], answers: Sequence[str]
 ) -> None:
-    """Count what one method said about one scene."""
+    """Count one method's texts about one scene."""
     picture = str(scene.seed)
     tallies[CAPTIONS][method].counts[picture] = caption_counts(scene, caption)
     for number, (question, text) in enumerate(zip(questions, answers, strict=True)):

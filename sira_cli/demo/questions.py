@@ -1,6 +1,6 @@
 """POPE-style questions about drawn scenes, in its three splits, and the scenes that no model was trained on.
 
-In every second scene co-occurrence is broken: the objects are not those that usually go with the place.
+In every second scene co-occurrence is broken: the objects are not typical of the place.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Question:
     Attributes:
         name: of the object.
         expected: whether it is in the picture.
-        splits: those that the question belongs to.
+        splits: of the question.
     """
 
     name: str
@@ -53,8 +53,8 @@ class Question:
 class Questions:
     """POPE's three splits (Li et al. 2023, Section 5.1), with co-occurrence as it is in training.
 
-    About every scene PER_ANSWER objects that are there and, for each split, as many that are not: `random`: any;
-    `popular`: the most frequent ones; `adversarial`: those that most often go with what is in the picture, its place
+    For every scene: PER_ANSWER present objects and, in each split, as many absent ones: `random`: any;
+    `popular`: the most frequent ones; `adversarial`: those that most often occur with the picture's objects, its place
     included.
     """
 
@@ -95,7 +95,7 @@ def hallucinated(scene: Scene, text: str) -> list[tuple[int, int]]:
 
 
 def caption_counts(scene: Scene, caption: str) -> Counts:
-    """Count what the caption of a scene mentions, and its words."""
+    """Count the mentions in a scene's caption, and its words."""
     named = [name for _, _, name in mentions(caption)]
     return mention_counts(named, list(scene.objects)) | {"words": len(caption.split())}
 
@@ -110,7 +110,7 @@ def validation_questions(limit: int | None = None, suffix: str = "") -> Question
 
     Args:
         limit: how many scenes, instead of SWEPT.
-        suffix: put behind each question.
+        suffix: appended to each question.
     """
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[: limit or SWEPT]}
     about = Questions().about

@@ -24,11 +24,11 @@ CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
 
 @dataclass(frozen=True)
 class SceneReport:
-    """What was measured. Intervals are 95 % bootstrap intervals over scenes; differences are paired.
+    """The measurements. Intervals are 95 % bootstrap intervals over scenes; differences are paired.
 
     Attributes:
-        scenes: how many.
-        settings: by method, what decides the outcome: k, alpha, ...
+        scenes: their number.
+        settings: by method, those that decide the outcome: k, alpha, ...
         figures: by method; `mean accuracy` and the like are means over the splits.
         differences: by method without the first, each figure less that of the first method.
         outcomes: by method without the first, in how many captions it names `fewer`, `more` or `as many` absent things
@@ -65,7 +65,7 @@ class SceneReport:
 
     @classmethod
     def shipped(cls) -> SceneReport:
-        """Return what was measured on the test scenes when the bundled model was made."""
+        """Return the measurements on the test scenes from the making of the bundled model."""
         return cls.from_json(read_figures())
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class SceneReport:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> SceneReport:
-        """Make a report of what `to_json` returned."""
+        """Make a report from the JSON of `to_json`."""
         figures, differences = (
             {method: {name: Figure(**figure) for name, figure in row.items()} for method, row in content[part].items()}
             for part in ("figures", "differences")
@@ -86,7 +86,7 @@ class SceneReport:
         return self._table([""], [[]], CAPTION_FIGURES, "")
 
     def outcomes_line(self) -> str:
-        """Say in how many captions each method names fewer absent things than the first, and in how many more."""
+        """State in how many captions each method names fewer, more or as many absent objects as the first."""
         first = next(iter(self.figures))
         return "\n".join(
             f"Of {self.scenes:,} captions, {method}'s name fewer absent things than {first}'s in {count['fewer']}, "
@@ -115,7 +115,7 @@ class SceneReport:
 
 
 def read_figures(folder: Path = BUNDLED_FOLDER) -> dict[str, Any]:
-    """Return what was measured on the model in `folder`: a report as `to_json` gives it, and `words`."""
+    """Return the measurements of the model in `folder`: a report as JSON, and `words`."""
     figures: dict[str, Any] = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
     more = yaml.safe_load((folder / "outcomes.yaml").read_text(encoding="utf-8"))
     words = {name: row | {"by_doubt": more["by_doubt"][name]} for name, row in figures["words"].items()}
@@ -123,7 +123,7 @@ def read_figures(folder: Path = BUNDLED_FOLDER) -> dict[str, Any]:
 
 
 def write_figures(folder: Path, report: SceneReport, words: dict[str, dict[str, Any]]) -> None:
-    """Write what `read_figures` reads.
+    """Write the files that `read_figures` reads.
 
     In two files: figures.json is a part of the fingerprint of the bundled model, which old records hold.
     """
@@ -137,7 +137,7 @@ def write_figures(folder: Path, report: SceneReport, words: dict[str, dict[str, 
 
 
 def outcomes(first: Mapping[str, Counts], other: Mapping[str, Counts]) -> dict[str, int]:
-    """Count the captions in which the other method names fewer, more or as many absent things."""
+    """Count the captions in which the other method names fewer, more or as many absent objects."""
     found = {"fewer": 0, "more": 0, "as many": 0}
     for picture, counts in first.items():
         change = other[picture]["hallucinated mentions"] - counts["hallucinated mentions"]

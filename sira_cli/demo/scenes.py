@@ -1,7 +1,7 @@
-"""Scenes of the drawn world: what exactly is in them, and how they look.
+"""Scenes of the drawn world: their exact contents, and their pictures.
 
 Everything follows from a seed. Evidence is weak now and then, as in photographs: an object may be small, faint, or
-mostly hidden behind another one. It is in the picture all the same.
+mostly hidden by another one. It still counts as in the picture.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Scene:
 
     Attributes:
         things: from back to front.
-        broken: whether the objects are not those that usually go with `place`.
+        broken: whether the objects are not typical of `place`.
     """
 
     seed: int
@@ -90,7 +90,7 @@ def render(scene: Scene) -> tuple[Image.Image, np.ndarray]:
     """Draw a scene.
 
     Returns:
-        An RGB image of SIDE x SIDE pixels, and what is seen at each pixel: int16 `[SIDE, SIDE]`, 0 for the background,
+        An RGB image of SIDE x SIDE pixels, and the object at each pixel: int16 `[SIDE, SIDE]`, 0 for the background,
         else 1 + the index of a thing in `scene.things`.
     """
     rng = np.random.default_rng([scene.seed, scene.broken, 1])
@@ -221,7 +221,7 @@ def looks_drawn(picture: Picture) -> bool:
     try:
         image = picture.open().image
     except PictureError:
-        return True  # the error says more
+        return True  # the error has the details
     return image.size == (SIDE, SIDE) and image.getcolors(MOST_COLORS) is not None
 
 

@@ -21,9 +21,9 @@ class Shape:
     """A part of a glyph.
 
     Attributes:
-        form: what it is.
+        form: its kind.
         at: for `rect` and `ellipse` x0, y0, x1, y1; for `polygon` and `line` x, y, x, y, ...
-        tone: what it is filled with.
+        tone: its filling.
         width: of a line, as a share of the glyph's shorter side.
     """
 
@@ -68,7 +68,7 @@ class Place:
         objects: how probable each typical object is. This is the prior that a model learns.
         above, below: colours of the wall or sky, and of the floor or ground.
         horizon: where they meet, from the top, as a share of the height.
-        marks: what else belongs to the background; not objects.
+        marks: other parts of the background; not objects.
     """
 
     objects: dict[str, float]

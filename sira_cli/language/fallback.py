@@ -1,6 +1,6 @@
 """Tokens and singulars without any data: plain rules that give the same words on every machine.
 
-They are made for captions. The words are not those of the official scripts, though most common plurals agree.
+They are made for captions. The words differ from the official scripts', though most common plurals agree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tokens(text: str) -> list[str]:
 
 
 def singular(word: str) -> str:
-    """Return the singular of a noun; what looks like none stays as it is."""
+    """Return the singular of a noun; other words stay as they are."""
     lower = word.lower()
     if lower in _IRREGULAR:
         return _like(word, _IRREGULAR[lower])

@@ -18,7 +18,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.language import fallback
 
 Need = Literal["lemmas", "singulars", "nouns"]  # methods of a Language that will be called
-_TAGGED: tuple[Need, ...] = ("lemmas", "nouns")  # those that need the tagger and WordNet
+_TAGGED: tuple[Need, ...] = ("lemmas", "nouns")  # these need the tagger and WordNet
 GET = (
     "pip install 'sira-cli[eval]', then "
     "python -m nltk.downloader punkt_tab averaged_perceptron_tagger_eng wordnet; "
@@ -48,7 +48,7 @@ class Language(Protocol):
 
     Attributes:
         name: `nltk` or `fallback`.
-        official: whether words are those of the official scripts.
+        official: whether words are as in the official scripts.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Language(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Return what decides the words, for the record."""
+        """Return the settings that decide the words, for the record."""
         ...
 
 
@@ -76,7 +76,7 @@ def find_language(choice: str = "auto", needs: Collection[Need] = _TAGGED) -> La
 
     Args:
         choice: `nltk`, `fallback`, or `auto`: NLTK where it is installed with its data, else the fallback.
-        needs: the methods that will be called; only what these need has to be installed.
+        needs: the methods that will be called; only their needs have to be installed.
 
     Raises:
         SettingsError: no such choice, or `nltk` was chosen and a part of it is missing.
@@ -106,7 +106,7 @@ class Nltk:
             needs: the methods' names.
 
         Raises:
-            SettingsError: NLTK, textblob or data are missing or too old; the message says how to get them.
+            SettingsError: NLTK, textblob or data are missing or too old; the message names the command to get them.
         """
         self._versions = {"nltk": _nltk_version()}
         if "singulars" in needs:
@@ -159,7 +159,7 @@ class Fallback:
         return [fallback.singular(word) for word in fallback.tokens(text.lower())]
 
     def nouns(self, text: str) -> list[str]:
-        """Return all tokens in the singular: a vocabulary drops those that are no nouns."""
+        """Return all tokens in the singular: a vocabulary drops those that are not nouns."""
         return [fallback.singular(word) for word in fallback.tokens(text)]
 
     def facts(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _lemma(word: str, pos: str) -> str:
 
 
 def _singular(word: str) -> str:
-    """Do as pattern.en's `singularize`: textblob's, without what textblob has corrected since.
+    """Do as pattern.en's `singularize`: textblob's, without textblob's later corrections.
 
     Both have the same rules. pattern leaves collies and doggies as they are, makes airbus of airbuses and jean of
     jeans, and leaves every ending of christmas (such as `as`) as it is.

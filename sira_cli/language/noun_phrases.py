@@ -1,13 +1,13 @@
-"""Which things a text names, in an open vocabulary: the list's, and heads of noun phrases that can be seen.
+"""The objects that a text names, in an open vocabulary: the list's, and heads of noun phrases that can be seen.
 
     "a busy street with two fire hydrants on the left side"
     street, hydrant, side    spaCy's noun phrases, their heads in the singular
-    fire hydrant             the longest compound that the list knows, or of nouns that WordNet knows
-    fire hydrant             what can be seen: a street is a place, a side can't be touched
+    fire hydrant             the longest compound in the list, or of nouns in WordNet
+    fire hydrant             visible objects: a street is a place, a side can't be touched
 
-A noun can be seen if the list that comes along has it, or if WordNet's lexicographers put one of its two most frequent
+A noun can be seen if the bundled list has it, or if WordNet's lexicographers put one of its two most frequent
 senses among animals, artifacts, bodies, food, objects, persons, plants or substances. Small parsers take many a noun
-for a verb, so what the list finds where spaCy sees no such phrase is a thing, too.
+for a verb, so words of the list outside spaCy's noun phrases also count as objects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc, Token
 
-SPACY = "spacy"  # what is given instead of a file
+SPACY = "spacy"  # given instead of a file
 PIPELINE = "en_core_web_sm"
 _RULES = 1  # the version of the rules below, for the record
 _SENSES = 2
@@ -50,7 +50,7 @@ class NounPhrases(Words):
             pipeline: of spaCy, with a tagger and a parser: its name or folder; None: en_core_web_sm.
 
         Raises:
-            SettingsError: spaCy, NLTK or their data are missing; the message says how to get them.
+            SettingsError: spaCy, NLTK or their data are missing; the message names the command to get them.
         """
         self._pipeline = pipeline or PIPELINE
         nlp, wordnet = _spacy(self._pipeline), _wordnet()
@@ -80,7 +80,7 @@ class NounPhrases(Words):
 
 
 def _named(doc: Doc) -> Iterator[tuple[str, int, int]]:
-    """Yield what the heads of noun phrases name, with start and end in the text."""
+    """Yield the objects of the heads of noun phrases, with start and end in the text."""
     for phrase in doc.noun_chunks:
         head = phrase.root
         if head.is_alpha and head.pos_ in ("NOUN", "PROPN"):
@@ -92,7 +92,7 @@ def _named(doc: Doc) -> Iterator[tuple[str, int, int]]:
 
 
 def _longest(tokens: list[Token]) -> tuple[str, int]:
-    """Return the longest known name that ends with the last word, and its number of words; "" if there is none."""
+    """Return the longest known name that ends with the last word, and its number of words; "" without one."""
     for length in range(len(tokens), 0, -1):
         part = tokens[-length:]
         plain = " ".join(token.lower_ for token in part)
@@ -147,13 +147,13 @@ def _wordnet() -> Any:
 
 
 def find_words(choice: str) -> Words:
-    """Return what tells which things a text names.
+    """Return the finder of the objects that a text names.
 
     Args:
         choice: `spacy`: noun phrases; else the file of one's own list (a file of that name is `./spacy`).
 
     Raises:
-        SettingsError: what noun phrases need is missing.
+        SettingsError: a requirement of noun phrases is missing.
         DataError: the file cannot be read, or names nothing.
     """
     return NounPhrases() if choice == SPACY else read(Path(choice))

@@ -1,8 +1,8 @@
-"""Which things a text names: nouns of a word list, in singular and plural, compounds first.
+"""The objects that a text names: nouns of a word list, in singular and plural, compounds first.
 
-The list that comes along needs no download: CHAIR's synonyms for COCO's objects and AMBER's vocabulary, less what is no
-visible thing or reads as another kind of word. What the rules do not know they leave out: a thing that is not asked
-about is neither supported nor doubted.
+The bundled list needs no download: CHAIR's synonyms for COCO's objects and AMBER's vocabulary, without words that are
+not visible objects or often another part of speech. Words that the rules do not cover are left out: an object that is
+not asked about is neither supported nor doubted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sira_cli.language.fallback import singular
 
 _WORD = re.compile(r"\w+(?:-\w+)*")
 LONGEST = 3  # words of a compound
-_DENIED = 3  # so many words before a thing may deny it: "no people or cars"
+_DENIED = 3  # words before an object that may deny it: "no people or cars"
 
 
 @functools.cache
@@ -53,10 +53,10 @@ class Thing:
 
 
 class Words(Protocol):
-    """What tells which things a text names.
+    """A finder of the objects that a text names.
 
     Attributes:
-        name: what it is, for the record.
+        name: of the vocabulary, for the record.
     """
 
     name: str
@@ -91,17 +91,17 @@ class WordList(Words):
 
     @classmethod
     def of(cls, lines: Iterable[str], name: str) -> WordList:
-        """Read one's own list: a thing a line, with its synonyms behind commas; `#` begins a remark.
+        """Read a user's list: one object per line, then its synonyms after commas; `#` begins a remark.
 
         Raises:
-            DataError: it names nothing.
+            DataError: it has no objects.
         """
         groups: dict[str, str] = {}
         for line in lines:
             words = [word.strip().lower() for word in line.partition("#")[0].split(",") if word.strip()]
             groups |= dict.fromkeys(words, next(iter(words), ""))
         if not groups:
-            raise DataError(f"{name}: names no things; expected a thing a line")
+            raise DataError(f"{name}: names no objects; expected one object per line")
         digest = hashlib.sha256("\n".join(f"{word}:{head}" for word, head in sorted(groups.items())).encode())
         return cls(groups, f"{name} {digest.hexdigest()[:8]}")
 
@@ -150,7 +150,7 @@ def words_of(text: str) -> list[tuple[str, int, int]]:
 def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
     """Return whether a word that may be another part of speech is likely the head of a noun phrase.
 
-    An article or the like stands before it, perhaps with an adjective between, and no noun or adjective behind it.
+    An article or the like stands before it, perhaps with an adjective between, and no noun or adjective after it.
     """
     before = [word for word, _, _ in words[max(0, place - 2) : place]]
     if not before or not (
@@ -165,7 +165,7 @@ def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
 
 
 def is_denied(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
-    """Return whether a text says that a thing is not there: "no dog", "without any cars", "isn't a cat"."""
+    """Return whether a text denies an object: "no dog", "without any cars", "isn't a cat"."""
     for behind in range(place, max(0, place - _DENIED), -1):
         word, _, end = words[behind - 1]
         if text[end : words[behind][1]].strip() not in ("", "'", "\N{RIGHT SINGLE QUOTATION MARK}"):
@@ -194,7 +194,7 @@ def read(path: Path) -> WordList:
     """Read one's own list from a file (`WordList.of`).
 
     Raises:
-        DataError: the file cannot be read, or names nothing.
+        DataError: the file cannot be read, or has no objects.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
