@@ -41,17 +41,17 @@ pipeline_tag: image-text-to-text
 
 A LLaVA-1.5 in miniature, trained from scratch by this project: {parameters:,} parameters, {layers} decoder layers,
 {image_tokens} image tokens. It describes drawn scenes, answers questions about them, and hallucinates as large models
-do: it names what usually goes with a place, whether it is there or not. It is a test bed and a demonstration.
+do: it names objects typical of a place, whether they are in the picture or not. It is a test bed and a demonstration.
 
 ## Data
 
 Scenes drawn by `sira_cli/demo`: {places} kinds of places, {objects} kinds of objects; no photographs, nothing from
-other sources. Typical objects of a place are there with a probability of up to {commonest:.0%}; something that does
-not belong there is in {stray:.0%} of the scenes. {weak:.0%} of the objects give weak evidence: small, faint or mostly
-hidden. The tower learns from scenes in which co-occurrence is broken, so that it sees whatever is there; the decoder
-learns what goes together from scenes of which {odd:.0%} are broken. Training captions name everything that is there;
-{typical:.0%} of the training questions about absent things ask for what is typical of the place, the others for
-anything.
+other sources. Typical objects of a place are present with a probability of up to {commonest:.0%}; an untypical object
+is in {stray:.0%} of the scenes. {weak:.0%} of the objects give weak evidence: small, faint or mostly hidden.
+The tower learns from scenes with broken co-occurrence, so that it sees the objects whatever the place; the decoder
+learns co-occurrence from scenes of which {odd:.0%} are broken. Training captions name every object in the picture;
+{typical:.0%} of the training questions about absent objects ask for objects typical of the place, the others for
+any object.
 Seeds {training} train, {validation} validate, {test} test.
 
 ## Training
@@ -67,36 +67,36 @@ On {validation_scenes} validation scenes (`sira sweep -p demo --captions`), by t
 
 ## Figures
 
-On {scenes:,} test scenes; in every second one the objects are not those that usually go with the place. In percent,
+On {scenes:,} test scenes; in every second one the objects are not typical of the place. In percent,
 ± half a 95 % bootstrap interval over scenes. SIRA with {sira}.
 `python -m tools.card` measured these tables and wrote this card, with torch {torch} and transformers {transformers} on
 {machine}.
 
-Captions. CHAIRs: those that name something absent. CHAIRi: absent things among all named. coverage: things there that
-are named.
+CHAIRs: share of captions that name an absent object. CHAIRi: share of named objects that are absent. Coverage: share
+of the scene's objects that are named.
 
 {captions}
 
 {outcomes}
 
-Yes/no questions as in POPE, half of them about things that are there.
+Yes/no questions as in POPE, half of them about objects in the picture.
 
 {answers}
 
-Scores of object words (`sira caption --words`): AUROC for telling true ones from hallucinated ones, 50 is chance.
+Scores of object words (`sira caption --words`): AUROC for true against hallucinated ones, 50 is chance.
 grounding: probability under the contrast. delta: z_full - z_cf. probability: under the full stream alone.
 
 {words}
 
-The second look (`--verify flag`): AUROC of its support in the same sense, beside position alone (the earlier, the
-truer).
+The second look (`--verify flag`): AUROC of its support in the same sense, compared with position alone (earlier words
+are more often true).
 
 {support}
 
 {methods}## Limits
 
 It knows {objects} objects, {places} places and no photographs. Its English is that of its templates, and it names
-some things twice.
+some objects twice.
 
 ## Licence
 
@@ -107,9 +107,9 @@ Apache-2.0, weights and data.
 METHODS = """\
 ## Other methods
 
-`python -m tools.comparison` puts all decoders side by side. No method is tuned on test scenes. Settings marked
-`validation` were chosen on validation scenes by the rule that chose K and alpha (`python -m tools.choose`); where no
-setting that was tried fulfils it, the method has its authors' settings.
+`python -m tools.comparison` compares all decoders. No method is tuned on test scenes. Settings marked
+`validation` were chosen on validation scenes by the rule that chose K and alpha (`python -m tools.choose`); if no
+tried setting fulfils it, the method has its authors' settings.
 
 {tables}
 
@@ -195,7 +195,7 @@ def _training_lines(training: dict[str, Any]) -> list[str]:
     return [
         f"`python -m tools.train`, seed {recipe['seed']}, on {training['machine']}, torch {training['torch']}.",
         (
-            "Vision tower and projector, to tell which objects and colours lie under each patch: "
+            "Vision tower and projector, to recognise the objects and colours under each patch: "
             f"{recipe['vision_steps']:,} steps of {recipe['vision_batch']} pictures, {minutes('vision')}."
         ),
         f"The same, and in which row and column the patch is: {recipe['placing_steps']:,} steps, {minutes('placing')}.",

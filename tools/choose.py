@@ -61,7 +61,7 @@ def choose(names: Sequence[str], scenes: int, units: Units) -> dict[str, Chosen]
 
     Args:
         names: of methods with a grid.
-        scenes: how many validation scenes.
+        scenes: number of validation scenes.
         units: keeps the texts.
     """
     greedy = load_method("greedy")

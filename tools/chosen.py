@@ -36,7 +36,7 @@ class Chosen:
     Attributes:
         settings: that were tried in several values.
         fulfils: whether they fulfil the rule; if not, they are its defaults.
-        scenes: how many validation scenes.
+        scenes: number of validation scenes.
         greedy: figures of greedy decoding on the same scenes.
         tried: all settings that were measured, the defaults first.
     """

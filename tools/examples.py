@@ -18,21 +18,21 @@ FIRST, COUNT = 2_900_000, 20
 PAGE = """\
 # Pictures to try
 
-The first {count} test scenes from number {first:,} on, whatever came out; none is left out. The bundled model has not
-seen them, and no figure of its card is measured on them. `python -m tools.examples` draws them and writes this page.
+The first {count} test scenes from number {first:,} on; none is left out. The bundled model has not seen them, and no
+figure of its card is measured on them. `python -m tools.examples` draws them and writes this page.
 
 ```
 sira caption examples/ --preset demo
 ```
 
-Of these {count} captions, SIRA's name fewer absent things than greedy's in {fewer}, more in {more}, as many
-in {as_many}. On the test scenes of [the model's card](../sira_cli/demo/model/README.md):
+Compared with greedy's, SIRA's captions name fewer absent objects in {fewer} of these {count} pictures, more in {more},
+as many in {as_many}. On the test scenes of [the model's card](../sira_cli/demo/model/README.md):
 
 > {shipped}
 
-**Bold**: named, but not there.
+**Bold**: named, but not in the picture.
 
-| picture | there | greedy | SIRA |
+| picture | objects | greedy | SIRA |
 |---|---|---|---|
 {rows}
 """

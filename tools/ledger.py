@@ -177,7 +177,7 @@ def measure(records: int, folder: Path) -> LedgerReport:
     """Write a file into the folder, and measure the run that goes on with it.
 
     Args:
-        records: how many, from 1 on.
+        records: their number, from 1 on.
         folder: an empty one, where the file is written; it is left there.
     """
     path = folder / "captions.jsonl"

@@ -75,7 +75,7 @@ def ict_settings() -> str:
 
 
 def maskcd_heads() -> str:
-    """Return how many heads of the bundled model `maskcd` silences."""
+    """Return the number of the bundled model's heads that `maskcd` silences."""
     (path,) = (SHIPPED / "maskcd").iterdir()
     method = find("maskcd").with_values(calibration=str(path))
     assert isinstance(method, MaskCd)

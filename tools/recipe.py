@@ -17,7 +17,7 @@ class Recipe:
     placing_steps: int = 300
     placing_rate: float = 6e-4
     language_scenes: int = 32_000
-    odd_scenes: int = 10_000  # how many of the tower's scenes the decoder also sees
+    odd_scenes: int = 10_000  # number of the tower's scenes that the decoder also sees
     language_steps: int = 3_600
     language_batch: int = 16
     language_rate: float = 1.5e-3

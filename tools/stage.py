@@ -12,7 +12,7 @@ import torch
 
 
 class Progress:
-    """A line now and then: how far, the mean loss since the last line, time left."""
+    """A progress line at intervals: steps, the mean loss since the last line, time left."""
 
     def __init__(self, name: str, done: int, total: int, every: int) -> None:
         self.name, self.done, self.total, self.every = name, done, total, every

@@ -183,7 +183,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.support", description="Measure the second look.")
     parser.add_argument("--split", choices=get_args(Split), default="validation", help="which scenes")
-    parser.add_argument("--count", type=int, help="how many (default: 300 validation scenes, 1,000 test scenes)")
+    parser.add_argument("--count", type=int, help="scenes (default: 300 validation scenes, 1,000 test scenes)")
     given = parser.parse_args()
     count = given.count or {"validation": 300, "test": 1_000}[given.split]
     scenes = [held_out(seed) for seed in SEEDS[given.split][:count]]

@@ -42,9 +42,9 @@ class VerifiedReport:
     Attributes:
         report: figures; the others are compared with greedy as decoded.
         verify: how the look was done.
-        removed: by method, how many things were taken out per caption.
+        removed: by method, objects removed per caption.
         seconds: of a single picture, from its samples to its text.
-        timed: over how many scenes.
+        timed: number of timed scenes.
         machine: where they were timed.
     """
 
@@ -75,7 +75,7 @@ class VerifiedReport:
     def table(self) -> str:
         """Return the figures in Markdown, a row per way to make captions."""
         first, *_ = self.report.figures
-        rows = [["captions", *CAPTION_FIGURES, "taken out", "seconds"]]
+        rows = [["captions", *CAPTION_FIGURES, "removed", "seconds"]]
         for name, figures in self.report.figures.items():
             changes = self.report.differences.get(name)
             cells = [
@@ -85,8 +85,8 @@ class VerifiedReport:
             removed = f"{self.removed[name]:.2f}" if name in self.removed else ""
             rows.append([name, *cells, removed, f"{self.seconds[name].median:.2f}"])
         return (
-            f"In percent but for words and seconds, on {self.report.scenes:,} scenes; in brackets the difference to "
-            f"{first}, paired, ± half its 95 % interval. taken out: things per caption. seconds: of one picture, the "
+            f"Percentages, but for words and seconds, on {self.report.scenes:,} scenes. Brackets: paired difference to "
+            f"{first}, ± half its 95 % interval. removed: objects per caption. seconds: per picture, "
             f"median of {self.timed} on {self.machine}.\n\n{markdown(rows)}"
         )
 
@@ -187,7 +187,7 @@ def caption_seconds(
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.verified", description="Measure the second look.")
-    parser.add_argument("--count", type=int, default=1_000, help="how many test scenes")
+    parser.add_argument("--count", type=int, default=1_000, help="number of test scenes")
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
     parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="the measurements")
     given = parser.parse_args()

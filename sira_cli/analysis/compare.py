@@ -212,7 +212,7 @@ class Comparison:
 
     @property
     def words(self) -> dict[str, tuple[int, int]]:
-        """Words that are in one text of a picture only: in how many of the first, and of the second.
+        """Words in only one text of a picture: the number of texts of the first, and of the second.
 
         The words whose numbers differ most come first.
         """

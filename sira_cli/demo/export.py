@@ -119,11 +119,11 @@ def _pope(scenes: Sequence[Scene]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _instances(scenes: Sequence[Scene], areas: dict[int, list[int]]) -> dict[str, Any]:
-    """Return boxes of the things that COCO has a category for. CHAIR cannot count others: they are left out.
+    """Return boxes of the objects that COCO has a category for. CHAIR cannot count others: they are left out.
 
     Args:
         scenes: to write.
-        areas: by seed, how many pixels of each thing are seen.
+        areas: by seed, the number of visible pixels of each object.
     """
     numbers = {name: number for number, name in enumerate(dict.fromkeys(HEADS.values()), start=1)}
     things = [

@@ -87,7 +87,7 @@ def _existence(scene: Scene) -> Iterator[Row]:
 
 
 def _relations(scene: Scene) -> Iterator[Row]:
-    """Ask which of two things is further left, where that cannot be mistaken; yes and no have AMBER's two names."""
+    """Ask which of two objects is further left, if that is clear; yes and no have AMBER's two names."""
     single = {name: things[0].where for name, things in scene.objects.items() if len(things) == 1}
     left = [name for name, where in single.items() if where == "left"]
     right = [name for name, where in single.items() if where == "right"]

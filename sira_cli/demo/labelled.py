@@ -19,7 +19,7 @@ def labelled_questions(limit: int) -> LabelledQuestions:
     """Return the first questions about validation scenes: yes and no by turns, each no of another of POPE's splits.
 
     Args:
-        limit: how many.
+        limit: maximum number.
     """
     asked = [*islice(_asked(), limit)]
     scenes = {str(scene.seed): scene for scene, _, _ in asked}

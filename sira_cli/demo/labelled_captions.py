@@ -21,8 +21,8 @@ def scene_report(
 
     Args:
         lvlm: the bundled model under the decoder whose captions are looked at.
-        count: how many scenes.
-        false_alarms: the share of the things there that may be below the line.
+        count: number of scenes.
+        false_alarms: the allowed share of real objects below the line.
         on_progress: called with the number of scenes that are done.
     """
     look = SecondLook(lvlm)

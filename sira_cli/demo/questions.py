@@ -31,7 +31,7 @@ from sira_cli.eval.stats.tally import Counts
 
 Split = Literal["random", "popular", "adversarial"]
 SPLITS: tuple[Split, ...] = ("random", "popular", "adversarial")
-PER_ANSWER = 3  # questions about things that are there, and per split about things that are not
+PER_ANSWER = 3  # questions about present objects, and per split about absent ones
 SWEPT = 200  # validation scenes in a sweep, unless a limit is given
 
 
@@ -109,7 +109,7 @@ def validation_questions(limit: int | None = None, suffix: str = "") -> Question
     """Return the questions about the first validation scenes, for a sweep.
 
     Args:
-        limit: how many scenes, instead of SWEPT.
+        limit: number of scenes, instead of SWEPT.
         suffix: appended to each question.
     """
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[: limit or SWEPT]}

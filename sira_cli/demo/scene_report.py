@@ -31,7 +31,7 @@ class SceneReport:
         settings: by method, those that decide the outcome: k, alpha, ...
         figures: by method; `mean accuracy` and the like are means over the splits.
         differences: by method without the first, each figure less that of the first method.
-        outcomes: by method without the first, in how many captions it names `fewer`, `more` or `as many` absent things
+        outcomes: by method without the first, number of captions that name `fewer`, `more` or `as many` absent objects
             than the first method does.
     """
 
@@ -89,8 +89,8 @@ class SceneReport:
         """State in how many captions each method names fewer, more or as many absent objects as the first."""
         first = next(iter(self.figures))
         return "\n".join(
-            f"Of {self.scenes:,} captions, {method}'s name fewer absent things than {first}'s in {count['fewer']}, "
-            f"more in {count['more']}, as many in {count['as many']}."
+            f"Compared with {first}'s, {method}'s captions name fewer absent objects in {count['fewer']} of "
+            f"{self.scenes:,} scenes, more in {count['more']}, as many in {count['as many']}."
             for method, count in self.outcomes.items()
         )
 

@@ -30,7 +30,7 @@ MIN_KINDS, MAX_KINDS = 3, 7
 STRAY = 0.2  # share of scenes with an object that does not belong there
 WEAK = 0.3  # share of objects that give weak evidence
 KEPT = 0.25  # factor on a typical object's probability where co-occurrence is broken
-MIN_VISIBLE = 0.15  # share of a thing's box that must be visible; otherwise the thing is left out
+MIN_VISIBLE = 0.15  # share of an object's box that must be visible; otherwise the object is left out
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _pick_color(rng: np.random.Generator, name: str) -> str:
 
 
 def _put(rng: np.random.Generator, things: list[Thing], name: str, color: str, weakness: str, horizon: float) -> None:
-    """Add a thing where it leaves the others visible; a hidden one goes behind an earlier one."""
+    """Add an object where it leaves the others visible; a hidden one goes under an earlier one."""
     kind = OBJECTS[name]
     scale = rng.uniform(0.32, 0.55) if weakness == "small" else rng.uniform(0.75, 1.15)
     strength = float(rng.uniform(0.12, 0.35)) if weakness == "faint" else 1.0
@@ -167,7 +167,7 @@ def _put(rng: np.random.Generator, things: list[Thing], name: str, color: str, w
 
 
 def _visible(things: list[Thing]) -> list[Thing]:
-    """Keep things of which enough is visible, judged by their boxes."""
+    """Keep objects of which enough is visible, judged by their boxes."""
     covered = np.zeros((SIDE, SIDE), bool)
     kept: list[Thing] = []
     for thing in reversed(things):

@@ -27,7 +27,7 @@ from sira_cli.runs.questions import KEPT
 
 @dataclass(frozen=True)
 class _AskedPicture(FilePicture):
-    """A picture about which there may be several questions: its file is read once for those that follow each other."""
+    """A picture that may have several questions: its file is read once for consecutive ones."""
 
     reads: Kept[bytes] = field(default_factory=lambda: Kept(0), compare=False, repr=False)
 

@@ -90,7 +90,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read one method's answers that were made elsewhere: by part and ask.
+        """Read one method's answers of other tools: by part and ask.
 
         Raises:
             DataError: a file cannot be read, a row has no known form, or answers and asks do not match; the message

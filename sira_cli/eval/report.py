@@ -30,10 +30,10 @@ class Row:
 
     Attributes:
         part, group: a split, a length, a dimension; `mean` is the mean over a part's groups.
-        answered: how many asks count.
-        failed: how many do not, because their pictures failed under this method or another: methods are compared on the
-            same pictures.
-        counts: sums over pictures, of which figures are ratios; none for a mean.
+        answered: number of asks that count.
+        failed: number of the others, whose pictures failed under this method or another: methods are compared on
+            the same pictures.
+        counts: sums over pictures, of which figures are ratios; empty for a mean.
         figures: in percent but for `words` and `length`, with 95 % bootstrap intervals over pictures.
         differences: of the figures to those of the first method, on the same draws of pictures; empty for the first
             method, or where it has no answers.

@@ -58,11 +58,11 @@ class NounPhrases(Words):
         self.name = f"spacy/{_RULES} ({found})"
 
     def group(self, name: str) -> str:
-        """Return the head of a thing's synonyms in the list that comes along."""
+        """Return the head of an object's synonyms in the bundled list."""
         return shipped().group(name)
 
     def things(self, text: str) -> list[Thing]:
-        """Return the things that a text names, in the order of their first mentions."""
+        """Return the objects that a text names, in the order of their first mentions."""
         words = words_of(text)
         places = {character: place for place, (_, *span) in enumerate(words) for character in range(*span)}
         named = [

@@ -1,4 +1,4 @@
-"""A picture with a text about it that exists already."""
+"""A picture with an existing text about it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class CaptionedPicture(Picture):
         return self.picture.is_missing()
 
     def is_here(self) -> bool:
-        """Return whether the picture can be opened without asking anyone."""
+        """Return whether the picture can be opened without a network."""
         return self.picture.is_here()
 
     def name_in(self, folder: Path | None) -> str:

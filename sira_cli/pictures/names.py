@@ -26,7 +26,7 @@ def is_utf8(text: str) -> bool:
 
 
 def as_text(file_name: str) -> str:
-    """Return a name for a record: the name itself, but bytes that are not UTF-8 become `\\xff`.
+    """Return a name for a record: unchanged, but bytes that are not UTF-8 become `\\xff`.
 
     Every JSON reader takes that, as it would not half a character. A name that looks as if it held such a byte has its
     backslashes doubled. So no two names have the same text, and `from_text` gives the name back.

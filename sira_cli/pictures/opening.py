@@ -76,7 +76,7 @@ def _formats() -> list[str]:
 
 
 def _needed(image: Image.Image) -> int:
-    """Return how many bytes decoding takes at most."""
+    """Return the maximum number of bytes for decoding."""
     each = _DECODERS.get(image.format or "", _USUAL)
     if isinstance(image, TiffImagePlugin.TiffImageFile):  # a strip of it may be the whole picture
         each = max(each, 5 + sum(image.tag_v2.get(_BITS_PER_SAMPLE, (1,))) // 8)
@@ -145,7 +145,7 @@ def small_picture(name: str, data: bytes, side: int) -> Image.Image:
 
 
 def _in_room(name: str, data: bytes, decode: Callable[[], T]) -> T:
-    """Decode as soon as there is room for it, and alone if memory does not suffice."""
+    """Decode as soon as there is room for it, and alone if memory is too small."""
     needed = _needed(_opened(name, data)) + len(data)
     for room in (needed, ROOM.size):
         with ROOM.taken(room):

@@ -1,4 +1,4 @@
-"""Pictures spoilt on purpose, blurred or shuffled. Their size stays, and so does the number of image tokens."""
+"""Perturbed pictures, blurred or shuffled. Their size stays, and so does the number of image tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sira_cli.errors import SettingsError
 
 @dataclass(frozen=True)
 class Perturbations:
-    """How strongly pictures are spoilt. The paper names both ways, but no strengths.
+    """Strengths of picture perturbations. The paper names both ways, but no strengths.
 
     Args:
         blur: standard deviation of the Gaussian, as a share of the picture's shorter side, so that it means the same

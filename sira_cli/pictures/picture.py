@@ -107,7 +107,7 @@ class Picture(ABC):
         return False
 
     def is_here(self) -> bool:
-        """Return whether it is on this machine and can be opened without asking anyone."""
+        """Return whether it is on this machine and can be opened without a network."""
         return False
 
     def name_in(self, folder: Path | None) -> str:

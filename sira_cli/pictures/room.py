@@ -38,7 +38,7 @@ class Room:
 
 
 def give_back() -> None:
-    """Return freed memory to the system. The C library of Linux keeps it, in each thread apart."""
+    """Return freed memory to the system. The C library of Linux keeps it, for each thread separately."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

@@ -68,7 +68,7 @@ def reduced(image: Image.Image) -> Image.Image:
 
 
 def reduction(image: Image.Image) -> int:
-    """Return by how much width and height are divided, so that a picture has at most `BOUND` pixels."""
+    """Return the divisor of width and height, so that a picture has at most `BOUND` pixels."""
     return math.ceil(math.sqrt(image.width * image.height / BOUND))
 
 

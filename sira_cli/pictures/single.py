@@ -1,4 +1,4 @@
-"""Pictures that stand by themselves: in a file, in an object store, on stdin."""
+"""Single pictures: in a file, in an object store, on stdin."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from sira_cli.pictures.web import WebPicture, is_web
 
 @dataclass(frozen=True)
 class MemoryPicture(Picture):
-    """A picture that a program hands over: a binary stream that has been read, or a PIL image."""
+    """A picture that a program gives: a binary stream that has been read, or a PIL image."""
 
     content: bytes | Image.Image = b""
 

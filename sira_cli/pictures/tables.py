@@ -188,7 +188,7 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _beside(table: str, path: str) -> str:
-    """Return a path that stands in a table, as seen from here; it is relative to the table's folder."""
+    """Return a table's path, relative to the current folder; in the table, it is relative to the table's folder."""
     if stores.is_uri(path):
         return path
     if stores.is_uri(table):

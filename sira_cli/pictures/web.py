@@ -165,7 +165,7 @@ class _StreamWithDeadline(httpcore2.NetworkStream):
         self._stream = stream
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Return bytes that have come."""
+        """Return the bytes received."""
         return self._stream.read(max_bytes, _left(timeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -211,7 +211,7 @@ def _resolved(host: str, port: int) -> Iterable[Any]:
 
 @functools.cache  # connections are kept for the next picture of a host
 def _pool(allow_private: bool) -> httpcore2.ConnectionPool:
-    """Return where connections come from. No proxy is asked: it would look up names by itself."""
+    """Return the pools of connections. No proxy is used: it would look up names by itself."""
     return httpcore2.ConnectionPool(
         max_connections=16,
         max_keepalive_connections=8,

@@ -33,7 +33,7 @@ def as_they_come(
     depth: Callable[[], int],
     reach: Callable[[], int],
 ) -> Iterator[R | None]:
-    """Map as `ahead`, but hand on first whichever of the first `reach()` items is there first; with 0, in order.
+    """Map as `ahead`, but hand on the first finished one of the next `reach()` items; with 0, in order.
 
     Yields:
         Results; None when no new one comes for a while, unless `reach()` is 0.

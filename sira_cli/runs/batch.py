@@ -46,7 +46,7 @@ class BatchRun:
     """Many pictures, and a prompt about each, on this machine.
 
     Attributes:
-        batch_size: how many pictures are decoded together; halved when memory does not suffice, for the rest of the
+        batch_size: number of pictures decoded together; halved when memory is too small, for the rest of the
             run. Under `auto` it is 1 until the first few pictures are read.
         task_type: the task to do with the pictures.
     """
@@ -78,7 +78,7 @@ class BatchRun:
                 the same text whatever the other pictures are, and for methods without `Ability.BATCHES`.
             words: score the words of each text.
             choices: pick one of these answers, instead of decoding.
-            verify: ask about each thing that a text names whether it is in the picture, and perhaps take it out.
+            verify: ask about each object that a text names, and remove unsupported ones if it rewrites.
             fills: replace the prompt's `{names}` by each picture's columns.
             done: called with an item's id, returns the key of the work that an earlier run did on it; equal work is
                 skipped.
@@ -326,7 +326,7 @@ def _portions(window: Sequence[Item], size: int) -> Iterator[Batch]:
 
 
 def _is_final(error: Exception) -> bool:
-    """Return whether an error is about the model or the settings, so that no picture would do better."""
+    """Return whether an error is about the model or the settings, so that every picture would fail."""
     return isinstance(error, SiraError) and not isinstance(error, PictureError)
 
 

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_batch_size(batch_size: BatchSize | None) -> None:
-    """Check a batch size; None stands for the usual one.
+    """Check a batch size; None means the default.
 
     Raises:
         SettingsError: it is neither a number from 1 on nor `auto`.
@@ -38,13 +38,13 @@ def usual_batch_size(device: torch.device) -> BatchSize:
 
 
 def largest_batch(lvlm: Lvlm, inputs: Any, task: str, groups: int = 0) -> int:
-    """Run a picture's prompt, and return how many such pictures fit into memory with texts of any length.
+    """Run a picture's prompt, and return the number of such pictures that fit into memory with texts of any length.
 
     Args:
         lvlm: the model under its method.
         inputs: from its `prepare`, of one picture.
         task: `caption` or `ask`.
-        groups: in how many groups pictures take places that are free; 0: batch after batch.
+        groups: number of groups in which pictures fill free slots; 0: batch after batch.
     """
     from sira_cli.models.memory import measure_picture
 

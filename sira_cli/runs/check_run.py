@@ -41,7 +41,7 @@ def engine_of(task: str) -> type[BatchRun]:
 
 
 def plain(preset: Preset) -> Preset:
-    """Return a preset without settings that have no part in a second look: nothing is sampled, thought or changed."""
+    """Return a preset without settings that a second look does not use: nothing is sampled, reasoned or changed."""
     return preset.with_settings(temperature=0.0, num_beams=1, think=False).without_text()
 
 
@@ -93,7 +93,7 @@ class CheckTask(PictureTask):
         """Leave it: the model is asked about things, and never given the caption as a prompt."""
 
     def inputs(self, pictures: Sequence[tuple[Item, Image.Image]]) -> Any:
-        """Return whether there is anything to ask about: questions are prepared when the things are known."""
+        """Return whether there is anything to ask about: questions are prepared when the objects are known."""
         check_pictures(self.lvlm.processor, [image for _, image in pictures])
         return True if pictures else None
 
@@ -154,7 +154,7 @@ class CheckRun(BatchRun):
     task_type = CheckTask
 
     def _largest_batch(self, inputs: Any) -> int:
-        """Return how many pictures are opened ahead: they are looked at one by one, whatever the memory."""
+        """Return the number of pictures opened ahead: they are checked one by one, whatever the memory."""
         return TOGETHER
 
 

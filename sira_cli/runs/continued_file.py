@@ -1,4 +1,4 @@
-"""Files that a later run goes on with: one process has them, lines are appended whole, settings stay the same."""
+"""Files that a later run continues: one process has them, lines are appended whole, settings stay the same."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def append_whole(path: Path, file: Any, end: int, data: bytes) -> None:
 
 
 def kept_in_place(path: Path, file: Any, end: int) -> Any:
-    """Return an open file, if it is still the one at its path; one that was removed or moved away is put back first.
+    """Return an open file, if it is still the one at its path; a removed or moved file is put back first.
 
     Args:
         path: where it is expected.

@@ -59,7 +59,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Halved:
-    """Memory did not suffice for `before` pictures at once; from now on there are `batch_size`."""
+    """Memory was too small for `before` pictures at once; from now on the batch size is `batch_size`."""
 
     before: int
     batch_size: int

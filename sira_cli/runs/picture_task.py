@@ -202,7 +202,7 @@ class PictureTask:
             return self._answers(batch, on_text)
 
     def _features_kept(self, batch: Batch) -> AbstractContextManager[None]:
-        """Encode pictures once, about which there may be several questions."""
+        """Encode pictures once that may have several questions."""
         return self._encoded.used_by(self.lvlm.model, len(batch.items)) if self._encoded else nullcontext()
 
     def _answers(self, batch: Batch, on_text: Callable[[Picture, str], None] | None) -> list[Answer]:

@@ -72,7 +72,7 @@ class QuestionPicture(Picture):
         return self.picture.is_here()
 
     def name_in(self, folder: Path | None) -> str:
-        """Return that of the picture."""
+        """Return the picture's."""
         return self.picture.name_in(folder)
 
     def text_file(self, extension: str) -> Path:
@@ -188,7 +188,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _id(where: str, row: dict[str, Any]) -> str | int | None:
-    """Return a question's id; of a table with empty cells, numbers may have become 1.0, 2.0 and NaN."""
+    """Return a question's id; in a table with empty cells, numbers may have become 1.0, 2.0 and NaN."""
     for name in _IDS:
         value = row.get(name)
         if isinstance(value, float) and value.is_integer():

@@ -207,7 +207,7 @@ class RayRun:
 
 
 class Captioner:
-    """A worker: a loaded model and the blocks of pictures that come to it."""
+    """A worker: a loaded model and its blocks of pictures."""
 
     def __init__(self, work: Work) -> None:
         with contextlib.suppress(OSError):  # `__call__` raises if it matters

@@ -35,7 +35,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def is_array(path: Path) -> bool:
-    """Return whether a file holds one JSON array: whether that is how it begins.
+    """Return whether a file holds one JSON array, judged by its beginning.
 
     Raises:
         DataError: the file cannot be read.
@@ -191,7 +191,7 @@ def id_of(where: str, row: dict[str, Any], *names: str) -> int:
 
 
 def brief(value: Any, most: int = 60) -> str:
-    """Return a value for a message, a text in quotes; of a long one the beginning."""
+    """Return a value for a message, a text in quotes; only the beginning of a long one."""
     return _clip(repr(value), most)
 
 

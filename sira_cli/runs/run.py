@@ -52,7 +52,7 @@ class PictureRun:
     """One prompt about many pictures; results of an earlier run in the targets are kept.
 
     Attributes:
-        counts: how far the run is.
+        counts: the run's progress.
         stopped: whether `fail_fast` ended it.
     """
 

@@ -110,7 +110,7 @@ def _lines(records: Mapping[str, dict[str, Any]]) -> Iterator[bytes]:
 
 
 def _widen(records: Mapping[str, dict[str, Any]], source: str, keys: Iterator[str], path: Path) -> None:
-    """Copy a table a few rows at a time. Where it has a column of a name already, the new one is `sira_NAME`."""
+    """Copy a table a few rows at a time. If it has a column of that name, the new one is `sira_NAME`."""
     import pyarrow
     from pyarrow import parquet
 

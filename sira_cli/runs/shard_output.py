@@ -34,7 +34,7 @@ class ShardOutput:
         source: the path or URI of the data set's file.
         stem: its name without the ending.
         keys: of its pictures by their names in records, in order.
-        left: how many of them have nothing yet in this run.
+        left: number of those without a result in this run.
         ledger: its records, if they are open.
         written: whether this run has written to them.
     """

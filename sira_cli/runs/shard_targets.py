@@ -146,7 +146,7 @@ class ShardTargets(Targets):
             return self._ledger(name).record(name)
 
     def keeps(self, picture: Picture) -> bool:
-        """Return whether a text file is all that is asked for: no."""
+        """Return whether only a text file is asked for: no."""
         return False
 
     def begin(self, like: Result | None) -> None:
@@ -220,7 +220,7 @@ class ShardTargets(Targets):
 def targets_for(
     pictures: Sequence[Picture], *, output: Path | None = None, output_format: str | None = None, **options: Any
 ) -> Targets:
-    """Return where results go: into a folder one output per file of a data set, else as `Targets` has it.
+    """Return the targets of results: in a folder, one output per file of a data set, else `Targets`.
 
     Args:
         pictures: all of the run.

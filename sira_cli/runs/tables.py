@@ -22,7 +22,7 @@ ROWS = 10_000  # in a Parquet row group
 
 
 def check_format(path: Path) -> None:
-    """Check that a table can be written there.
+    """Check that a table can be written to its place.
 
     Raises:
         SettingsError: Parquet needs pyarrow, which is missing.

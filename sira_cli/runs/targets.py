@@ -192,7 +192,7 @@ class Targets:
         return Result(**unknown | known, status="ok", finish_reason="stop").to_record()
 
     def keeps(self, picture: Picture) -> bool:
-        """Return whether a picture's text file is all that is asked for, and there already."""
+        """Return whether only a picture's text file is asked for, and exists already."""
         return self.ledger is None and self.sidecars is not None and self.sidecars.keeps(picture)
 
     def begin(self, like: Result | None) -> None:
@@ -270,7 +270,7 @@ def _check_replaceable(table: Path, pictures: Sequence[Picture], *, may_exist: b
 
 
 def settings_of(task: str, prompt: str, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
-    """Return everything that decides the texts of a run, as its report holds it."""
+    """Return all settings that decide the texts of a run, as in its report."""
     return {
         "task": task,
         "prompt": prompt,

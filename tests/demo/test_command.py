@@ -168,7 +168,7 @@ def test_demo_shows_scenes_with_marked_hallucinations(tmp_path):
     card, now = re.findall(r"(?:^\|.*\n)+", shown.stdout, re.MULTILINE)
     assert card.strip() == SceneReport.from_json(FIGURES).captions_table()
     assert "of 1,000 test scenes, measured when the model was made" in shown.stdout
-    assert "sira's name fewer absent things than greedy's in 153, more in 58" in shown.stdout
+    assert "sira's captions name fewer absent objects in 153 of 1,000 scenes, more in 58" in shown.stdout
     assert re.search(r"^\| sira - greedy +\| [+-]", now, re.MULTILINE)
     assert shown.stdout.index(card) < shown.stdout.index("60 scenes, measured just now") < shown.stdout.index(now)
     assert "sira demo --seed 8" in shown.stdout

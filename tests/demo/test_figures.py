@@ -161,7 +161,7 @@ def test_in_how_many_captions_fewer_absent_things_are_named():
     report = report_of(greedy=tally(wrong), sira=tally(better))
     assert report.outcomes == {"sira": {"fewer": 1, "more": 1, "as many": 2}}
     assert report.outcomes_line() == (
-        "Of 4 captions, sira's name fewer absent things than greedy's in 1, more in 1, as many in 2."
+        "Compared with greedy's, sira's captions name fewer absent objects in 1 of 4 scenes, more in 1, as many in 2."
     )
 
 

@@ -8,5 +8,5 @@ SHAPES = Path(__file__).parent / "shapes"
 
 
 def shape_names() -> list[str]:
-    """Return the names of the real models whose shapes are bundled; each is a preset's name, too."""
+    """Return the names of the real models whose shapes are bundled; each is also a preset's name."""
     return sorted(path.stem for path in SHAPES.glob("*.yaml"))

@@ -64,7 +64,7 @@ class LookCost:
 
     Attributes:
         method: its name.
-        pictures: how many were captioned in a round.
+        pictures: number captioned in a round.
         things: mean number of objects in a caption.
         rewritten: captions that `rewrite` changed.
         caption: seconds of a caption without a second look, the mean of a round.

@@ -239,7 +239,7 @@ class _Clock(BaseStreamer):
 
 
 def _rows(layer: Any) -> tuple[int, int]:
-    """Return how many rows a layer holds of the full and of the CF stream; of states, for how many texts."""
+    """Return a layer's number of rows of the full and of the CF stream; for states, the number of texts."""
     if isinstance(layer, LateStateLayer):
         both = len(_stored(layer.states)[0])
         return both - both // 2, both // 2

@@ -50,7 +50,7 @@ def load_shape(name: str, method: Method, device: str = "auto", *, layers: int |
         name: of the shape; K, alpha, limits of pictures and attention are from the shipped preset of that name.
         method: the decoder.
         device: as for `sira_cli.load`.
-        layers: how many decoder layers; default: all of them.
+        layers: number of decoder layers; default: all of them.
         **settings: override the preset's; without a precision it is bfloat16.
 
     Raises:

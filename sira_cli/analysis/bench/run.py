@@ -100,7 +100,7 @@ def bench(
 
 
 def requests(methods: Sequence[str], compile: bool, batches: int, runs: int, looked_at: int) -> int:  # noqa: A002
-    """Return how many requests `bench` makes."""
+    """Return the number of requests of `bench`."""
     looks = look_requests(len(_rewriting(methods)), looked_at, runs) if looked_at else 0
     return (runs + 1) * batches * len(decoders(methods, compile)) + looks
 

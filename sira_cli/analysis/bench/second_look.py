@@ -61,5 +61,5 @@ def look_costs(
 
 
 def look_requests(methods: int, pictures: int, runs: int) -> int:
-    """Return how many captions `look_costs` takes."""
+    """Return the number of captions of `look_costs`."""
     return methods * (1 + len(ASKING)) * (1 + pictures * runs)

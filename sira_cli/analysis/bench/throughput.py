@@ -83,7 +83,7 @@ class ThroughputReport:
     Attributes:
         model: preset or model.
         device: the chip.
-        pictures, batch_size, runs: how many pictures, how many at once, how many measured rounds.
+        pictures, batch_size, runs: numbers of pictures, of pictures at once, of measured rounds.
         lengths: tokens of each text, in the order of the pictures; `drawn` where they are not the model's own.
         rows: of the contestants.
     """
@@ -121,7 +121,7 @@ def drawn_lengths(count: int, longest: int) -> list[int]:
 
 
 def own_lengths(lvlm: Lvlm, images: Sequence[Image.Image], batch_size: int) -> list[int]:
-    """Return how many tokens the texts have that a model writes by itself."""
+    """Return the lengths in tokens of a model's own texts."""
     slots: RefilledSlots[int] = RefilledSlots(lvlm)
     found = [0] * len(images)
     for number, image in enumerate(images):
@@ -153,7 +153,7 @@ def throughput(
     Args:
         lvlm: the model under SIRA.
         images: all pictures, RGB.
-        batch_size: how many at once.
+        batch_size: pictures at once.
         runs: measured rounds.
         drawn: draw the lengths of texts; else lengths of the model's own texts.
         compile: also time compiled steps.

@@ -69,7 +69,7 @@ class IctTraining:
     Attributes:
         failures: pictures that failed, each once; their questions are left out.
         accuracy: by level, how well a probe does at each slice `[L, H]`; after `events`.
-        counts: by level, how many questions it was made from; after `events`.
+        counts: by level, the number of its questions; after `events`.
     """
 
     def __init__(self, questions: LabelledQuestions, lvlm: Lvlm, *, batch_size: int = 1, seed: int = 0) -> None:

@@ -39,7 +39,7 @@ class ImageMass:
 
     Attributes:
         mass: float64 `[L, H]`, mean attention mass on image tokens over the caption's rows.
-        rows: how many rows.
+        rows: number of rows.
         image_sha256: of the picture's file.
     """
 

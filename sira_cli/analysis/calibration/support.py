@@ -104,7 +104,7 @@ class SupportReport:
 
         Args:
             source: whose support it is.
-            pictures: how many.
+            pictures: their number.
             labelled: the objects that their captions name.
             unknown: number of objects without a label.
             false_alarms: the allowed share of real objects below the line.

@@ -35,8 +35,8 @@ class Captions:
 
     Attributes:
         pictures: each with a caption.
-        without: how many pictures have none.
-        failed: how many records are of pictures that failed, and have none.
+        without: number of pictures without a caption.
+        failed: number of records of failed pictures, without a caption.
         files: the files of captions that were read.
     """
 

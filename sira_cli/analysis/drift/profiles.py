@@ -71,7 +71,7 @@ class DriftReport(Provenance):
     Attributes:
         prompt: the prompt about every picture.
         k, layers, boundary: K, L and b = L - K.
-        pictures: how many were measured, without the failures.
+        pictures: number of measured ones, without failures.
         references: a profile for each of `REFERENCES`.
     """
 

@@ -79,7 +79,7 @@ class Card:
 
     Attributes:
         words: content words, the least grounded first.
-        doubted: how many of them are to be doubted.
+        doubted: number of doubted ones among them.
         things: objects in the text with their support by a second look, the least supported first; None without one.
         data: for the script, to fill the panel, which begins with the least grounded token.
     """

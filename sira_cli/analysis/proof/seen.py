@@ -37,7 +37,7 @@ class Seen:
 
     Attributes:
         image_token: ids that are the image's, or the markers around them, in words.
-        image_tokens: how many of them the picture has, of `prompt_tokens` in all.
+        image_tokens: their number in the prompt, of `prompt_tokens` in all.
         prompt: with special tokens; runs of one image token are counted.
         end_tokens: tokens that end a text, by id.
         generation: settings of generation_config.json besides token ids.
@@ -158,7 +158,7 @@ def check_layers(folder: Path, model: Any) -> None:
 
 
 def _extra(model: Any) -> int:
-    """Return how many layers for the prediction of further tokens may follow the decoder's."""
+    """Return the number of layers for multi-token prediction that may follow the decoder's."""
     text = model.config.get_text_config(decoder=True)
     return int(getattr(text, "num_nextn_predict_layers", None) or 0)
 

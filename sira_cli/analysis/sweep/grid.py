@@ -81,7 +81,7 @@ def answer_questions(
 
 
 def largest_question_batch(lvlm: Lvlm, questions: QuestionSet, grid: Grid) -> int:
-    """Run the prompt of one question, about the largest of the first few pictures; return how many fit into memory.
+    """Run the prompt of one question, about the largest of the first few pictures; return the number that fits.
 
     Args:
         lvlm, questions, grid: as for `answer_questions`.

@@ -44,8 +44,8 @@ class SweepReport(Provenance):
     """The measurements, and the settings that decided them.
 
     Attributes:
-        questions: how many were answered, each once, whatever number of splits it belongs to.
-        pictures: how many they are about.
+        questions: number of answered ones, each once even if it is in several splits.
+        pictures: number of their pictures.
         captions: whether captions were also measured.
         score: which figure of answers counts: `accuracy` or `F1`.
         rule: how the best setting is picked.

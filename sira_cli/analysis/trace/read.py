@@ -34,7 +34,7 @@ class BadTraceError(DataError):
 
 @dataclass(frozen=True, config=_STRICT)
 class View:
-    """One token in the logits of one view: logit, log softmax, 1 + how many tokens have a larger logit."""
+    """One token in the logits of one view: logit, log softmax, 1 + number of tokens with a larger logit."""
 
     logit: float
     logprob: float

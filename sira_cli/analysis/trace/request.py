@@ -17,7 +17,7 @@ class TraceOptions:
     """Optional content of a trace, besides the chosen tokens.
 
     Attributes:
-        top_k: how many candidates of each view.
+        top_k: number of candidates of each view.
         track: words whose first token is looked up at every step.
         full_logits: a safetensors file for all logits of one trace.
         verify: how to ask about each object that a text names; None: do not ask.

@@ -31,7 +31,7 @@ class StepRows:
         return dict(zip(VIEWS, self._logprobs[:, token].tolist(), strict=True))
 
     def rows(self, tokens: Sequence[int]) -> list[dict[str, Any]]:
-        """Describe each token in all views: logit, logprob, rank (1 + how many have a larger logit)."""
+        """Describe each token in all views: logit, logprob, rank (1 + number of larger logits)."""
         ids = torch.tensor(list(tokens), device=self._logits.device)
         logits, logprobs = self._logits[:, ids], self._logprobs[:, ids]  # [3, n]
         ranks = 1 + torch.stack([(self._logits > logit[:, None]).sum(dim=1) for logit in logits.T], dim=1)

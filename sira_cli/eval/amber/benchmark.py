@@ -157,7 +157,7 @@ class Amber(Benchmark):
         return DENOMINATORS["generative" if group == "generative" else "discriminative"]
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read answers that were made elsewhere, with `id` and `response`; all files together.
+        """Read answers of other tools, with `id` and `response`; all files together.
 
         Answers to other queries are ignored, and a part without any answers is left out.
 
@@ -199,7 +199,7 @@ class Amber(Benchmark):
     def _asked(self, row: Mapping[str, Any], found: Collection[str]) -> str:
         """Return the id of a query that a harness's row answers, by its picture and text; empty if none matches.
 
-        AMBER asks a few things twice: the second row answers the second query.
+        AMBER has a few queries twice: the second row answers the second query.
         """
         about = self._about.get(str(row.get("image")), ())
         matching = [ask.id for ask in about if ask.prompt.startswith(str(row.get("question")))]

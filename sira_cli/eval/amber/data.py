@@ -91,7 +91,7 @@ def read_numbers(path: Path) -> list[int]:
 def read_queries(data: Path, part: PartName, annotations: Mapping[int, Annotated]) -> list[Query]:
     """Read the queries of a part from its own file, or from query_all.json if it has none.
 
-    In AMBER's data the two differ: they ask different things under id 13193.
+    In AMBER's data the two differ: they ask different questions under id 13193.
 
     Raises:
         DataError: no file of the two can be read, it has no queries of the part, or an id comes twice, is not

@@ -39,7 +39,7 @@ def by_method(answers: Sequence[Path], questions: Sequence[Path]) -> list[tuple[
 
 
 def labels(methods: Sequence[tuple[Path, ...]]) -> list[str]:
-    """Name methods by the words that all their files share, and by the folder where these are not enough."""
+    """Name methods by the words that all their files share, and by the folder if these are not enough."""
     names = []
     for first, *others in methods:
         shared = [word for word in _words(first) if all(word in _words(other) for other in others)]

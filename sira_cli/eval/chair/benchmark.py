@@ -106,7 +106,7 @@ class Chair(Benchmark):
         A file is a table of ground truth that is ready (`chair.table`).
 
         Raises:
-            SettingsError: no such rule or language, or what they need is missing.
+            SettingsError: no such rule or language, or their requirements are missing.
             DataError: as the class.
         """
         if rule not in RULES:

@@ -143,7 +143,7 @@ class Annotations:
 
 
 class _Content:
-    """One annotation file. Whatever is not as in COCO's files is an error that names the entry."""
+    """One annotation file. Any deviation from COCO's format is an error that names the entry."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

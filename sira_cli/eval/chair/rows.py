@@ -13,7 +13,7 @@ from sira_cli.runs.rows import brief, entries, some, text_of
 
 
 class Given(NamedTuple):
-    """A caption, and the file and row where it stands."""
+    """A caption, and its file and row."""
 
     text: str
     where: str
@@ -53,7 +53,7 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[Given]]:
 
 
 def read_ids(path: Path) -> dict[int, str]:
-    """Read a list of images, and where each stands: one per line, or a JSON array; numbers, or COCO's file names.
+    """Read a list of images, with the line of each: one per line, or a JSON array; numbers, or COCO's file names.
 
     Raises:
         DataError: the file cannot be read or holds nothing, an entry is neither, or one is there twice.

@@ -1,4 +1,4 @@
-"""CHAIR's ground truth from a table that is ready, instead of COCO's annotation files."""
+"""CHAIR's ground truth from a prepared table, instead of COCO's annotation files."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def mention_counts(mentioned: Sequence[str], truth: Collection[str]) -> Counts:
 def chair_figures(total: Mapping[str, float]) -> dict[str, float]:
     """Return CHAIRs, CHAIRi and recall in percent, as OPERA's chair.py.
 
-    CHAIRs: captions that mention something absent. CHAIRi: absent things among all mentioned. recall: objects in the
+    CHAIRs: captions that mention an absent object. CHAIRi: absent objects among all mentioned. recall: objects in the
     picture that are mentioned.
     """
     return {

@@ -1,4 +1,4 @@
-"""Figures of captions and of yes/no answers under one roof: `CHAIRi`, `random accuracy`, `mean accuracy`."""
+"""Figures of captions and of yes/no answers together: `CHAIRi`, `random accuracy`, `mean accuracy`."""
 
 from __future__ import annotations
 

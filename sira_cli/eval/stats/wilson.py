@@ -12,7 +12,7 @@ def wilson(share: float, trials: int) -> tuple[float, float]:
 
     Args:
         share: of the trials.
-        trials: how many there were, independent of each other; at least one.
+        trials: their number, independent of each other; at least one.
     """
     squared = Z**2 / trials
     middle = (share + squared / 2) / (1 + squared)
