@@ -23,7 +23,7 @@ FILE = FOLDER / "settings.yaml"
 
 @dataclass(frozen=True)
 class Tried:
-    """A setting that was measured on validation scenes, and its figures there; none of answers where none was asked."""
+    """A setting and its figures on validation scenes; without questions, no figures of answers."""
 
     settings: dict[str, Any]
     figures: dict[str, float]

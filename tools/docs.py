@@ -79,7 +79,7 @@ def _is_refused(method: Method, model: Any, preset: Preset) -> bool:
 
 
 def census() -> str:
-    """Return how each image-text-to-text type of transformers stands."""
+    """Return the support of each image-text-to-text type of transformers."""
     whole = len(TESTED) + len(REFUSED) + len(UNSETTLED)
     exact = ", ".join(f"`{kind}`" for kind in EXACT)
     stands_in = " and ".join(f"`{kind}`" for kind in STANDS_IN)
@@ -144,7 +144,7 @@ def support_figures() -> str:
 
 
 def doubt_figures() -> str:
-    """Return how often object words of a grounding are hallucinated, from the same measurement."""
+    """Return the hallucination rate of object words by grounding, from the same measurement."""
     return doubt_table(from_json(read_figures()["words"]))
 
 

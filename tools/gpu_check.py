@@ -77,7 +77,7 @@ def _own(name: str, seconds: int, *arguments: str) -> Part:
 
 
 def all_parts() -> dict[str, Part]:
-    """Return every part by its name, in the order in which they run: the dearest last."""
+    """Return every part by its name, in running order: the most expensive last."""
     small = "-p demo --device cpu --max-new-tokens 3 --runs 1"
     parts = [
         _own("conformance-float32", 180, "conformance", "--dtype", "float32"),

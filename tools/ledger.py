@@ -127,7 +127,7 @@ def write(path: Path, records: int) -> None:
 
 
 def resume(path: Path, records: int) -> list[Phase]:
-    """Measure the run that goes on with the file. Called in a fresh process, whose memory has nothing else.
+    """Measure the run that continues the file. Called in a fresh process, whose memory has nothing else.
 
     Raises:
         RuntimeError: the file does not hold the written records.

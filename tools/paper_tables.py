@@ -1,4 +1,4 @@
-"""The results in the paper's LaTeX source, as numbers that nobody typed.
+"""The results in the paper's LaTeX source, as numbers, without typing.
 
 python -m tools.paper_tables tests/data/paper_tables.tex > sira_cli/eval/paper.yaml
 """

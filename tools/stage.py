@@ -58,7 +58,7 @@ class Stage:
             self.done, self.seconds, self.loss = state["done"], state["seconds"], state["loss"]
 
     def run(self, losses: Iterator[torch.Tensor], save_every: int = 200) -> None:
-        """Take the steps that are left; `losses` gives the loss of each in turn."""
+        """Take the remaining steps; `losses` yields the loss of each."""
         progress = Progress(self.name, self.done, self.steps, every=50)
         self.module.train()
         began = time.monotonic() - self.seconds

@@ -104,7 +104,7 @@ def measure_support(
 
 
 def file_of(split: Split) -> Path:
-    """Return where the figures of the scenes of a split are kept."""
+    """Return the file of the figures of a split's scenes."""
     return FOLDER / f"support-{split}.json"
 
 

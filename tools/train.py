@@ -40,7 +40,7 @@ from tools.texts import Texts, attention_mask
 
 
 def train_vision(model: Any, pictures: Pictures, recipe: Recipe, folder: Path) -> list[Stage]:
-    """Train tower and projector: which objects and colours lie under each patch; then also where the patch is."""
+    """Train tower and projector: the objects and colours under each patch; then also the position of the patch."""
     torch.manual_seed(recipe.seed)
     head, place = torch.nn.Linear(WIDTH, LABELS), torch.nn.Linear(WIDTH, 2 * GRID)
     torch.nn.init.constant_(head.bias, -3.0)  # few labels hold

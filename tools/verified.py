@@ -98,7 +98,7 @@ def measure_verified(
     on_progress: Callable[[int], None] = lambda done: None,
     units: Units | None = None,
 ) -> tuple[SceneReport, dict[str, float]]:
-    """Caption scenes, look a second time, and compare both texts of every method with the first one's drafts.
+    """Caption scenes, take a second look, and compare both texts of every method with the first one's drafts.
 
     Args:
         methods: the bundled model under each.

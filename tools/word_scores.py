@@ -78,7 +78,7 @@ def words_table(found: dict[str, dict[str, Any]]) -> str:
 
 
 def doubt_table(found: dict[str, dict[str, Any]]) -> str:
-    """Return in Markdown how often object words are hallucinated, by their grounding."""
+    """Return in Markdown the hallucination rate of object words by grounding."""
     rows = [["grounding", *(cell for name in found for cell in (f"words of {name}", "hallucinated"))]]
     edges = [1.0, *STEPS, 0.0]
     for degree in reversed(range(len(STEPS) + 1)):

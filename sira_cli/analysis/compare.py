@@ -102,7 +102,7 @@ class Pair:
 
 
 class Pairs(Sequence[Pair]):
-    """Records of the same pictures in both files, read when they are looked at."""
+    """Records of the same pictures in both files, read on access."""
 
     def __init__(self, a: Records, b: Records) -> None:
         """Lay records side by side; both have the same length."""

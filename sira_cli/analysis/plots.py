@@ -17,7 +17,7 @@ FORMATS = (".png", ".pdf", ".svg")
 
 
 def check_format(path: Path) -> None:
-    """Check that a figure can be drawn there.
+    """Check that a figure can be drawn to a path.
 
     Raises:
         SettingsError: the name does not end in .png, .pdf or .svg, or matplotlib is missing.

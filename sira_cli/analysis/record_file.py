@@ -73,7 +73,7 @@ class RecordFile:
 
 
 class Records(Sequence[Record]):
-    """Some records of a file, read when they are looked at."""
+    """Some records of a file, read on access."""
 
     def __init__(self, file: RecordFile, numbers: Numbers) -> None:
         self._file, self._numbers = file, numbers
@@ -88,7 +88,7 @@ class Records(Sequence[Record]):
 
 
 def aligned(a: RecordFile, b: RecordFile) -> tuple[Records, Records, Numbers, Numbers] | None:
-    """Return the newest records of each picture in both files, and which of them are of the same pictures.
+    """Return the newest records of each picture in both files, and the pairs of the same pictures.
 
     A picture is the same if it has the same name in both; if more are in common by path (the files lie in different
     folders) or by content (the pictures were moved), that decides.
@@ -114,7 +114,7 @@ def name_of(record: Record) -> str:
 
 
 def _newest(keys: Numbers) -> tuple[Numbers, Numbers]:
-    """Return each key once, in the order in which they come first, and the number of the last record that has it."""
+    """Return each key once, in order of first occurrence, and the number of its last record."""
     _, first = np.unique(keys, return_index=True)
     found, last = np.unique(keys[::-1], return_index=True)
     order = np.argsort(first)

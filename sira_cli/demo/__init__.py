@@ -1,4 +1,4 @@
-"""The drawn world, and decoders' texts about it: nothing to download.
+"""The drawn world, and decoders' texts about it: no downloads.
 
 world            kinds of places and objects: colours, co-occurrence (the data are in `world.json`)
 scenes           a scene's exact content from a seed, and its picture

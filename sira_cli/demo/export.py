@@ -1,4 +1,4 @@
-"""Scenes as the files of POPE, COCO and AMBER, so that their benchmarks run end to end with nothing to download.
+"""Scenes as the files of POPE, COCO and AMBER, so that their benchmarks run end to end without downloads.
 
 | folder | content |
 |---|---|
@@ -157,7 +157,7 @@ def _captions(scenes: Sequence[Scene]) -> dict[str, Any]:
 
 
 def _references(scene: Scene) -> Iterator[str]:
-    """Return a caption as the bundled model learned them, and a list of everything with its colour.
+    """Return a caption as the bundled model learned them, and a list of all objects with their colours.
 
     CHAIR takes the colour orange for the fruit. With the colours in a reference, it is not a hallucination to say truly
     that something is orange.

@@ -105,7 +105,7 @@ def _relation() -> dict[str, list[str]]:
 
 
 def _metrics() -> str:
-    """Return where AMBER's counters start; the denominators so that none is zero."""
+    """Return the start values of AMBER's counters; denominators are not zero."""
     captions = ("chair", "safe_cover", "hallu_cover", "non_hallu")
     # All questions, then attributes (state, number, action), relations (association), hallucinations.
     questions = [

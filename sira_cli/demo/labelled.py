@@ -43,7 +43,7 @@ def labelled_questions(limit: int) -> LabelledQuestions:
 
 
 def _asked() -> Iterator[tuple[Scene, str, bool]]:
-    """Yield scenes, each with the name of an object and whether it is there."""
+    """Yield scenes, each with the name of an object and whether it is in the scene."""
     about = Questions().about
     for seed in VALIDATION_SEEDS:
         scene = held_out(seed)

@@ -62,7 +62,7 @@ class Questions:
         self._frequency, self._together = _co_occurrence(sample)
 
     def about(self, scene: Scene) -> list[Question]:
-        """Return the questions about one scene, each once: those to be answered with yes first."""
+        """Return the questions about one scene, each once: questions with the answer yes first."""
         rng = np.random.default_rng([scene.seed, scene.broken, 3])
         present = [str(name) for name in rng.permutation(list(scene.objects))]
         absent = [str(name) for name in rng.permutation([name for name in OBJECTS if name not in scene.objects])]
@@ -90,7 +90,7 @@ def held_out(seed: int) -> Scene:
 
 
 def hallucinated(scene: Scene, text: str) -> list[tuple[int, int]]:
-    """Return start and end of every mention of something that is not in the scene."""
+    """Return start and end of every mention of an absent object."""
     return [(start, end) for start, end, name in mentions(text) if name not in scene.objects]
 
 
@@ -129,7 +129,7 @@ def validation_questions(limit: int | None = None, suffix: str = "") -> Question
 
 @functools.cache
 def _co_occurrence(sample: int) -> tuple[Counter[str], dict[str, Counter[str]]]:
-    """Count how often objects are in training scenes, and how often together with a place or another object."""
+    """Count objects in training scenes, and co-occurrences with a place or another object."""
     frequency: Counter[str] = Counter()
     together: dict[str, Counter[str]] = {}
     for seed in TRAINING_SEEDS[:sample]:

@@ -65,7 +65,7 @@ class Scene:
 
     @property
     def objects(self) -> dict[str, list[Thing]]:
-        """Kinds of objects in the scene, each with its things."""
+        """Kinds of objects in the scene, each with its instances."""
         found: dict[str, list[Thing]] = {}
         for thing in self.things:
             found.setdefault(thing.name, []).append(thing)

@@ -1,4 +1,4 @@
-"""The drawn world of the bundled model: kinds of places, the objects that live there, and how they are drawn.
+"""The drawn world of the bundled model: kinds of places, their objects, and how these are drawn.
 
 The data lie in `world.json`. A glyph is a list of shapes in a unit square (x to the right, y down), drawn in order. A
 shape's tone is `main` (the object's colour), `dark` or `light` (shades of it), or one of the fixed tones.

@@ -1,4 +1,4 @@
-"""English words: their singulars, the objects that they name, and the lists that come along."""
+"""English words: their singulars, the objects that they name, and the bundled lists."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ AMBER_WORDS = Path(__file__).with_name("amber.txt")  # a word a line
 
 @functools.cache
 def function_words() -> frozenset[str]:
-    """Return English words that neither name nor describe anything."""
+    """Return English function words."""
     return frozenset(Path(__file__).with_name("function_words.txt").read_text(encoding="utf-8").split())

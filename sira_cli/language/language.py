@@ -1,4 +1,4 @@
-"""How captions become words: with NLTK and its data, as in the official scripts, or by rules of our own without data.
+"""How captions become words: with NLTK and its data, as in the official scripts, or by our own rules without data.
 
 The official figures of CHAIR and AMBER come from NLTK's tokeniser, tagger and WordNet, or from pattern.en's
 `singularize`, which textblob has taken over. Where these are not installed, the rules of `fallback.py` take their

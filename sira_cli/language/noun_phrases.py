@@ -1,4 +1,4 @@
-"""The objects that a text names, in an open vocabulary: the list's, and heads of noun phrases that can be seen.
+"""The objects that a text names, in an open vocabulary: the list's, and visible heads of noun phrases.
 
     "a busy street with two fire hydrants on the left side"
     street, hydrant, side    spaCy's noun phrases, their heads in the singular
@@ -108,7 +108,7 @@ def _longest(tokens: list[Token]) -> tuple[str, int]:
 
 
 def _is_seen(name: str) -> bool:
-    """Return whether a noun names something that can be seen, and not where the picture is set."""
+    """Return whether a noun names a visible object, and not the place of the picture."""
     if name in shipped():
         return name not in lists()["not_seen"]
     left_out = lists()["no_things"] | lists()["places"] | lists()["not_seen"]

@@ -39,7 +39,7 @@ def lists() -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class Thing:
-    """A kind of thing that a text names.
+    """A kind of object that a text names.
 
     Attributes:
         name: in the singular, lower case.
@@ -62,16 +62,16 @@ class Words(Protocol):
     name: str
 
     def group(self, name: str) -> str:
-        """Return the head of a thing's synonyms; the thing's own name where it has none."""
+        """Return the head of an object's synonyms; its own name without synonyms."""
         ...
 
     def things(self, text: str) -> list[Thing]:
-        """Return the things that a text names, in the order of their first mentions."""
+        """Return the objects that a text names, in the order of their first mentions."""
         ...
 
 
 class WordList(Words):
-    """Words that name things.
+    """Words that name objects.
 
     Attributes:
         name: which list it is, for the record.
@@ -109,11 +109,11 @@ class WordList(Words):
         return name in self._groups
 
     def group(self, name: str) -> str:
-        """Return the head of a thing's synonyms."""
+        """Return the head of an object's synonyms."""
         return self._groups.get(name, name)
 
     def things(self, text: str) -> list[Thing]:
-        """Return the things that a text names, in the order of their first mentions."""
+        """Return the objects that a text names, in the order of their first mentions."""
         words = words_of(text)
         found: dict[str, list[tuple[int, int]]] = {}
         place = 0
@@ -125,7 +125,7 @@ class WordList(Words):
         return [Thing(name, tuple(spans), self.group(name)) for name, spans in found.items()]
 
     def _longest(self, words: list[tuple[str, int, int]], place: int, text: str) -> tuple[int, str]:
-        """Return how many words from `place` on belong together, and the thing that they name, if any."""
+        """Return the number of words from `place` on that belong together, and their object, if any."""
         for length in range(min(LONGEST, len(words) - place), 0, -1):
             part = words[place : place + length]
             between = [text[one[2] : two[1]] for one, two in itertools.pairwise(part)]
@@ -177,7 +177,7 @@ def is_denied(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
 
 @functools.cache
 def shipped() -> WordList:
-    """Return the list that comes along: CHAIR's and AMBER's words."""
+    """Return the bundled list: CHAIR's and AMBER's words."""
     groups: dict[str, str] = {}
     for line in CHAIR_WORDS.read_text(encoding="utf-8").splitlines():
         words = [word.strip().lower() for word in line.split(",")]
@@ -191,7 +191,7 @@ def shipped() -> WordList:
 
 
 def read(path: Path) -> WordList:
-    """Read one's own list from a file (`WordList.of`).
+    """Read a user's list from a file (`WordList.of`).
 
     Raises:
         DataError: the file cannot be read, or has no objects.
@@ -204,7 +204,7 @@ def read(path: Path) -> WordList:
 
 
 def with_article(name: str) -> str:
-    """Return a thing as a question names it: `a dog`, `an umbrella`, `grass`, `a pair of scissors`."""
+    """Return an object as a question names it: `a dog`, `an umbrella`, `grass`, `a pair of scissors`."""
     last = name.split()[-1]
     if last in lists()["pairs"]:
         return f"a pair of {name}"

@@ -136,7 +136,7 @@ def test_what_a_second_look_does_not_support_is_marked(tmp_path):
     ]
     html = render(read_traces(write_traces(tmp_path / "trace.jsonl", trace)))
     section = re.search(r'<section class="things".*?</section>', html, re.DOTALL)[0]
-    assert "Things not supported: 2 of 3" in section
+    assert "Objects not supported: 2 of 3" in section
     assert re.findall(r"<bdi>(.*?)</bdi>", section) == ["bookshelf", "cat", "dog"]
     assert re.findall(r"<td>([\d.]+)</td>", section) == ["0.25", "0.70", "0.70"]
     assert section.count("[not supported]") == 2
@@ -144,14 +144,14 @@ def test_what_a_second_look_does_not_support_is_marked(tmp_path):
 
 def test_a_second_look_that_recognised_nothing(tmp_path):
     html = render(read_traces(write_traces(tmp_path / "trace.jsonl", looked_at(make_trace(text="Eine Katze.")))))
-    assert "Things not supported: none of 0" in html
-    assert "The second look recognised nothing in the text." in html
+    assert "Objects not supported: none of 0" in html
+    assert "The second look recognised no object in the text." in html
 
 
 def test_without_a_second_look_nothing_is_said_of_it(tmp_path):
     trace = make_trace(text="A dog.")
     html = render(read_traces(write_traces(tmp_path / "trace.jsonl", trace)))
-    assert "Things not supported" not in html
+    assert "Objects not supported" not in html
     assert '"support"' not in html
 
 

@@ -164,7 +164,7 @@ def test_what_is_not_supported_can_be_seen_and_heard(show, browser, photos):
     assert marks == [["none", "none"], ['"["', '"]"']]
     assert [browser.run(f"{script} return of.fontWeight", token(step), None) for step in (3, 10)] == ["400", "700"]
     assert "not supported" in browser.text(".things tbody tr:first-child")
-    assert browser.text(".things h3") == "Things not supported: 1 of 3"
+    assert browser.text(".things h3") == "Objects not supported: 1 of 3"
     browser.click(".things tbody button")
     assert where(browser) == "Token 11 of 13"
     assert "Support 0.12, not supported" in browser.text(".numbers")

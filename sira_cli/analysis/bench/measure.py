@@ -1,4 +1,4 @@
-"""Time one request: when the image encoder was done, and when each token was there."""
+"""Time one request: until the image encoder was done, and until each token was decoded."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class _Clock(BaseStreamer):
         self._prompt = False
 
     def end(self) -> None:
-        """Do nothing; `generate` calls it when all is done."""
+        """Do nothing; `generate` calls it at the end."""
 
     def _encoded(self, *_: Any) -> None:
         if not self.encoder:

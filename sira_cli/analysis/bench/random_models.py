@@ -134,7 +134,7 @@ def make_processor(shape: dict[str, Any], image: ImageSettings | None = None) ->
 
 
 def write_processor(shape: dict[str, Any], folder: Path) -> None:
-    """Write a checkpoint's files but for its weights."""
+    """Write a checkpoint's files except its weights."""
     tokens: dict[str, int] = shape["tokens"]
     word = max((token for token in tokens.values() if token < 256), default=-1) + 1
     tokenizer = Tokenizer(models.WordLevel({WORD: word, **tokens}, unk_token=WORD))

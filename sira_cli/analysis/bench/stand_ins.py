@@ -1,4 +1,4 @@
-"""Calibrations for models with random weights, which have none: a method's cost does not depend on their values."""
+"""Random calibrations for models with random weights: a method's cost does not depend on their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work on many pictures, several at a time, of which some may fail."""
+"""Work on many pictures, several at a time; some may fail."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from sira_cli.pictures.picture import OpenedPicture, Picture
 
 @dataclass(frozen=True)
 class ImageMass:
-    """Where the heads looked while one caption was written.
+    """The heads' mass on the image while one caption was written.
 
     Attributes:
         mass: float64 `[L, H]`, mean attention mass on image tokens over the caption's rows.

@@ -11,7 +11,7 @@ DONE = 1e-8  # largest change of a weight in the last step
 
 
 def two_fold_accuracy(features: Tensor, labels: Tensor) -> Tensor:
-    """Fit on each half of the rows, score on the other, and return the mean share of rows told right.
+    """Fit on each half of the rows, score on the other, and return the mean share of correct rows.
 
     Args:
         features: float64 `[H, N, d]`, H sets of features of the same rows, shuffled.

@@ -55,7 +55,7 @@ class Caption:
 
 @dataclass(frozen=True)
 class Source:
-    """Whose support it is, and how it was asked for; the same in all records.
+    """The model and the settings of the support; the same in all records.
 
     Attributes:
         model, revision: as records have them.

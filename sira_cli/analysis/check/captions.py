@@ -189,7 +189,7 @@ def check_pictures(captions: Captions) -> None:
 
 
 def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Return which paths are files of captions, and which name pictures.
+    """Return the files of captions among some paths, and the other paths.
 
     Raises:
         SettingsError: a path is neither.

@@ -1,4 +1,4 @@
-"""A file of captions: JSON lines, a JSON array, CSV or TSV; which columns count, and the same rows with other texts."""
+"""A file of captions: JSON lines, a JSON array, CSV or TSV; its columns, and the same rows with other texts."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from sira_cli.runs.targets import Targets, settings_of
 
 
 def settings_in_force(preset: Preset, method: Method, verify: Verify, quantization: str | None) -> dict[str, Any]:
-    """Return everything that decides the records of a run, as its report holds it; `preset` is from `plain`."""
+    """Return all settings that decide the records of a run, as in its report; `preset` is from `plain`."""
     how = verify.settings(preset)
     return settings_of(TASK, how["question"], preset, method, quantization) | {"verify": how}
 

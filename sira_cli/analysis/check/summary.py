@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Doubted:
-    """A caption that names something with little support.
+    """A caption with an object of little support.
 
     Attributes:
         name: of the picture, as in its record.

@@ -204,7 +204,7 @@ def _things(trace: Trace) -> list[Named] | None:
 
 
 def _edges(things: Sequence[Named]) -> dict[int, str]:
-    """Return the classes of the tokens that name something unsupported, by step: brackets stand around a mention."""
+    """Return the classes of tokens that name an unsupported object, by step: brackets enclose a mention."""
     marks: dict[int, str] = {}
     for one in things:
         for first, end in [] if one.supported else one.steps:
@@ -285,7 +285,7 @@ def _token(token: Token, grounding: float | None, named: Named | None) -> dict[s
 
 
 def _row(candidate: Candidate) -> list[Any]:
-    """Return [text, then logit, logprob, rank of each view]: short, as a page holds tens of thousands of them."""
+    """Return [text, then logit, logprob, rank of each view]: short, because a page has tens of thousands of them."""
     views = (candidate.full, candidate.cf, candidate.contrast)
     return [
         label(candidate),

@@ -1,4 +1,4 @@
-"""Traces -> one HTML file that needs nothing else: no network, no other file."""
+"""Traces -> one self-contained HTML file: no network, no other file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def render(
 
 
 def policy_sources() -> dict[str, str]:
-    """Return how a content security policy names the page's style and script, by the name of its directive.
+    """Return the names of the page's style and script in a content security policy, by directive.
 
     A page that makes a report and opens it as a `blob:` hands its own policy down to it, which has to allow both.
     """
@@ -89,5 +89,5 @@ def _signed(value: float) -> str:
 
 
 def _source(text: str) -> str:
-    """Return how a content security policy names an inline style or script."""
+    """Return the name of an inline style or script in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -67,7 +67,7 @@ def _has_each(name: str, value: Any, layers: int) -> bool:
 
 
 def _shortened(kinds: list[tuple[Any, ...]], first: int, end: int, run: int) -> list[int]:
-    """Return layers first..end-1 with runs of one kind shortened to `run`, up to where nothing new follows."""
+    """Return layers first..end-1 with runs of one kind shortened to `run`, up to the last new kind."""
     kept: list[int] = []
     seen: set[tuple[Any, ...]] = set()
     length = 0

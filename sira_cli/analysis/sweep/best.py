@@ -1,4 +1,4 @@
-"""Which setting is the best: rules that were fixed before anything was measured."""
+"""The choice of the best setting: rules that were fixed before any measurement."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FailedPicture:
-    """A picture about which not all questions could be answered, and why."""
+    """A picture with a question that could not be answered, and the reason."""
 
     picture: str
     error: str

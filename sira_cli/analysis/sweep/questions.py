@@ -34,7 +34,7 @@ class Question:
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Questions; those about one picture are side by side.
+    """Questions; questions about one picture follow each other.
 
     Attributes:
         splits: their names.

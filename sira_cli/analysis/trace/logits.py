@@ -40,7 +40,7 @@ class LogitsFile:
         self._write(logits.float().cpu().contiguous().numpy().tobytes())
 
     def close(self) -> None:
-        """Write the header; before that, nobody can read the file.
+        """Write the header; before that, the file is unreadable.
 
         Raises:
             SiraError: the file cannot be written.

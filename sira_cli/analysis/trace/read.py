@@ -135,7 +135,7 @@ class Word:
 
 @dataclass(frozen=True, config=_STRICT)
 class Use:
-    """Where the text goes on with all tokens of a tracked word: their summed logprobs."""
+    """A place where the text continues with all tokens of a tracked word: their summed logprobs."""
 
     word: str
     step: Count
@@ -239,7 +239,7 @@ def read_traces(path: Path) -> list[Trace]:
 
 
 def traces_of(lines: Iterable[bytes], path: Path | None = None) -> list[Trace]:
-    """Return the traces that lines hold, in their order; `path` is the file that the lines are in, if they are in one.
+    """Return the traces in lines, in order; `path` is the file of the lines, if any.
 
     Raises:
         BadTraceError: a line is not one of a trace: which, and why.

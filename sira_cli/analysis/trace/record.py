@@ -174,7 +174,7 @@ class Tracer:
         }
 
     def _said(self) -> Iterator[Line]:
-        """Yield where the text goes on with all tokens of a tracked word."""
+        """Yield the places where the text continues with all tokens of a tracked word."""
         for word, ids in self._tracked.items():
             for step in range(len(self._tokens) - len(ids) + 1):
                 if self._tokens[step : step + len(ids)] == ids:
