@@ -24,7 +24,7 @@ from tools.chosen import FILE, Chosen, Tried, read_chosen, write_chosen
 
 SCENES = 160  # as many as chose SIRA's K and alpha
 FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words", "adversarial accuracy")
-# The values that are tried of each setting, every one with every one; the authors' own are always tried.
+# The values to try of each setting, in all combinations; the authors' own are always tried.
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "text-only": {"alpha": (0.25, 0.5, 1.0)},
     "vcd": {"alpha": (0.5, 1.0), "noise_step": (300, 500, 700)},

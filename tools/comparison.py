@@ -41,7 +41,7 @@ class Comparison:
         settings: of each method, the chosen ones, or all of its own.
         origin: of each method with settings, whether these were chosen on `validation` scenes or are its defaults
             (`authors`: most methods have their authors' settings as defaults).
-        cost: of each method, the time of a caption over greedy's of the same scene.
+        cost: by method, the time of a caption relative to greedy's of the same scene.
         timed: number of scenes for `cost`.
     """
 

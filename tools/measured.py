@@ -80,7 +80,7 @@ def maskcd_heads() -> str:
     method = find("maskcd").with_values(calibration=str(path))
     assert isinstance(method, MaskCd)
     heads = method.image_heads()
-    return f"Of its {heads.numel()} heads {int(heads.sum())} are silenced."
+    return f"{int(heads.sum())} of its {heads.numel()} heads are silenced."
 
 
 def _captions(figures: dict[str, float]) -> list[str]:

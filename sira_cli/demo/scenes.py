@@ -91,7 +91,7 @@ def render(scene: Scene) -> tuple[Image.Image, np.ndarray]:
 
     Returns:
         An RGB image of SIDE x SIDE pixels, and the object at each pixel: int16 `[SIDE, SIDE]`, 0 for the background,
-        else 1 + the index of a thing in `scene.things`.
+        else 1 + the index of an object in `scene.things`.
     """
     rng = np.random.default_rng([scene.seed, scene.broken, 1])
     place = PLACES[scene.place]

@@ -188,7 +188,7 @@ class Evaluation:
         return EvalReport.of(self._benchmark, self.answers, not_run=self.not_run, paper=paper)
 
     def _under_each_method(self, lvlm: Lvlm) -> dict[str, dict[str, Lvlm]]:
-        """Return the model under every method, with the settings of each part; the weights are there once."""
+        """Return the model under every method, with the settings of each part; they share the weights."""
         return {
             name: {
                 part.name: lvlm.under(method, preset.without_text().with_settings(**part.settings | self._settings))

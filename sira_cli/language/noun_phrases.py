@@ -32,7 +32,7 @@ _SENSES = 2
 _SEEN = {f"noun.{file}" for file in ("animal", "artifact", "body", "food", "object", "person", "plant", "substance")}
 _GET = (
     f"pip install 'sira-cli[eval]', then python -m spacy download {PIPELINE} and python -m nltk.downloader wordnet; "
-    "the list that comes along needs none of these"
+    "the bundled list needs none of these"
 )
 
 

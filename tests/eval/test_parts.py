@@ -147,5 +147,5 @@ def test_prompts_of_captions(sira, scenes, loaded, tmp_path, coco, data):
 def test_no_query_is_left(data):
     with pytest.raises(SettingsError, match=r"`ids=`: no query of generative among them$"):
         benchmark(data, parts=["generative"]).picked([4])
-    with pytest.raises(SettingsError, match="`task=` relation: no question"):
+    with pytest.raises(SettingsError, match="`task=` relation: no such question"):
         benchmark(data).picked([4]).only("relation")

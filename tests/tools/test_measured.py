@@ -28,7 +28,7 @@ def test_heads_and_slices_are_those_of_the_calibrations():
     mass = calibration("maskcd")["image_mass"].astype(float)
     z = (mass - mass.mean(axis=1, keepdims=True)) / mass.std(axis=1, keepdims=True)
     silenced = int((z > 2.5 * np.sqrt(3 / 31)).sum())
-    assert measured.maskcd_heads() == f"Of its {mass.size} heads {silenced} are silenced."
+    assert measured.maskcd_heads() == f"{silenced} of its {mass.size} heads are silenced."
     found = calibration("ict")
     for level, slices, best, median in cells(measured.ict_slices()):
         accuracy = found[f"{level}.accuracy"]

@@ -144,7 +144,7 @@ class Chair(Benchmark):
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read captions of one method and one length (see `chair.rows`), from all files together.
 
-        Captions of images that are not asked about are left out. Of several captions of an image, the second has the id
+        Captions of other images are left out. If an image has several captions, the second has the id
         of the ask followed by `#2`, and so on.
         """
         (part,) = self.parts
