@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from sira_cli.cli import app
-from sira_cli.cli.help import Command
+from sira_cli.cli.help import NOTES, Command
 
 WIDTH = 100
 PLAIN = ("Arguments", "Options")  # the sections of a command's own options
@@ -26,7 +26,7 @@ def command_line() -> str:
         if title not in PLAIN and counted[title, row] > 1:
             shared.setdefault(title, []).append(row)
     parts = ["## Shared options"]
-    parts += [f"### {title}\n\n{_block(rows)}" for title, rows in shared.items()]
+    parts += ["\n\n".join([f"### {title}", *_note(title), _block(rows)]) for title, rows in shared.items()]
     parts.append("## Commands")
     for name, command in commands.items():
         parts.append(f"### {name}\n\n{_own(command, name, sections[name], shared)}")
@@ -48,6 +48,10 @@ def _sections(command: Command, name: str) -> dict[str, Rows]:
     """Return a command's options by section; `--help` is left out, as every command has it."""
     sections = command.sections(_context(command, name))
     return {title: [row for row in rows if not row[0].endswith("--help")] for title, rows in sections.items()}
+
+
+def _note(title: str) -> list[str]:
+    return [NOTES[title]] if title in NOTES else []
 
 
 def _context(command: Any, name: str) -> Any:

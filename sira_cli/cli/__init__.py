@@ -43,19 +43,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# The modules of commands, by name, and their line in the list of commands if it is not that of their help.
+# The modules of commands by name, and their line in the list of commands if it differs from their help.
 COMMANDS = {
     "caption": (caption, None),
     "ask": (ask, None),
-    "check": (check, "Find what existing captions name and pictures lack."),
+    "check": (check, "Find objects in captions that are not in the pictures."),
     "compare": (compare, "Show what differs between two runs over the same pictures."),
     "demo": (demo, "Show greedy and SIRA on drawn scenes; nothing to download."),
     "trace": (trace, "Write the logits of both streams, token by token."),
-    "report": (report, "Make an HTML page to look at traces."),
+    "report": (report, "Make an HTML page that shows traces."),
     "serve": (serve, "Answer programs that speak OpenAI's protocol."),
-    "view": (view, "Look through captions in a browser, compare and mend them."),
-    "drift": (drift, "Measure where the two streams part (Figure 4)."),
-    "bench": (bench, "Measure what methods cost beside greedy."),
+    "view": (view, "Look through captions in a browser, compare and correct them."),
+    "drift": (drift, "Measure where the two streams diverge (Figure 4)."),
+    "bench": (bench, "Measure what methods cost compared with greedy."),
     "sweep": (sweep, "Find the best K and alpha for a model (Figure 3)."),
 }
 for name, (module, short_help) in COMMANDS.items():
@@ -93,12 +93,12 @@ def main() -> None:
         code = _run()
         sys.exit(code if _flushed() else 1)
     finally:
-        if interrupts.happened():  # even if a library made another error of it, or swallowed it
+        if interrupts.happened():  # even if a library replaced or swallowed the error
             sys.exit(interrupts.EXIT_CODE)
 
 
 def _run() -> int | str | None:
-    """Run the command line, say what went wrong, and return the exit code."""
+    """Run the command line, report errors, and return the exit code."""
     try:
         app()
     except SystemExit as stop:
@@ -107,7 +107,7 @@ def _run() -> int | str | None:
         _report(error, str(error))
         return error.exit_code
     except OSError as error:
-        if error.errno == errno.ENOSPC and error.filename is None:  # of `print`: files have errors of our own
+        if error.errno == errno.ENOSPC and error.filename is None:  # from `print`: files have our own errors
             _report_full(error)
             return 1
         _report_unexpected(error)
@@ -121,16 +121,14 @@ def _run() -> int | str | None:
 def _report_unexpected(error: Exception) -> None:
     if interrupts.happened():
         return
-    if "operator torchvision::" in str(error):  # its own import, and with it that of transformers, fails
-        _report(
-            error, "the installed torchvision does not fit this torch: uninstall it, or install both again together"
-        )
+    if "operator torchvision::" in str(error):  # importing it, and thus transformers, fails
+        _report(error, "the installed torchvision does not fit this torch: uninstall it, or reinstall both together")
         return
     _report(error, f"unexpected {type(error).__name__}: {error} (-vv shows where)")
 
 
 def _flushed() -> bool:
-    """Write out what stdout still holds, and return whether it took it."""
+    """Flush stdout, and return whether that worked."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -142,7 +140,7 @@ def _flushed() -> bool:
 
 
 def _report_full(error: OSError) -> None:
-    """Say that stdout takes nothing more. What it still holds goes nowhere: Python would try again at its end."""
+    """Report that stdout cannot be written. Its buffer is discarded, or Python would try again at exit."""
     _report(error, f"stdout cannot be written: {error.strerror}")
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())

@@ -63,7 +63,7 @@ def ask(
     given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
     if given and text != TextOptions():
         raise SettingsError(
-            "--choices prints one of the given answers: leave out --prefix, --suffix and what else changes a text"
+            "--choices prints one of the given answers: leave out --prefix, --suffix and the other text options"
         )
     if questions is not None:
         folders = [*(paths or []), *([] if question is None else [question])]
@@ -78,5 +78,5 @@ def ask(
         raise SettingsError(f"the question comes last, but {question} is a {kind}: add the question in quotes")
     for path in paths or ():
         if path.rstrip().endswith("?") and not os.path.lexists(path):
-            raise SettingsError(f"{path!r} is no picture: one question can be asked at a time, behind the pictures")
+            raise SettingsError(f"{path!r} is not a picture: give one question at a time, after pictures")
     run_pictures("ask", paths or [], question, model, decoding, text, selection, engine, output, choices=given)

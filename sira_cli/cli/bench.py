@@ -47,19 +47,19 @@ def bench(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(metavar="NAME,...", help="Methods to measure beside greedy, or all (default: sira,vcd)."),
+        typer.Option(metavar="NAME,...", help="Methods to measure besides greedy, or all (default: sira,vcd)."),
     ] = None,
     layers: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Give the shape its first N decoder layers only, where memory is short."),
+        typer.Option(metavar="N", help="Use only the first N decoder layers of the shape, if memory is short."),
     ] = None,
     k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None,
     max_new_tokens: Annotated[
         str | None,
         typer.Option(
             metavar="N,...",
-            help="Lengths of a text, in tokens (default: 32,64,128); with --throughput, of the longest one (default: "
-            "the preset's).",
+            help="Text lengths in tokens (default: 32,64,128); with --throughput, the length limit (default: the "
+            "preset's).",
         ),
     ] = None,
     batch_size: Annotated[
@@ -69,25 +69,25 @@ def bench(
     image_tokens: Annotated[
         int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if the model has no fixed number.")
     ] = 600,
-    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, after one that only warms up.")] = 5,
+    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, after one warm-up round.")] = 5,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="Measure greedy and SIRA with compiled decoding steps, too.")
+        bool, typer.Option("--compile", help="Also measure greedy and SIRA with compiled decoding steps.")
     ] = False,
     processor_time: Annotated[
         bool,
         typer.Option(
             "--processor-time",
-            help="Count processor time instead of a clock's: where other programs run on the same CPU.",
+            help="Measure processor time, not wall time: use it if other programs run on the CPU.",
         ),
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Measure what --verify flag and rewrite cost, too, on drawn scenes.")
+        bool, typer.Option("--verify", help="Also measure the cost of --verify flag and rewrite, on drawn scenes.")
     ] = False,
     throughput: Annotated[
         bool,
         typer.Option(
             "--throughput",
-            help="Measure pictures per second of greedy and SIRA instead, in static batches and in refilled slots.",
+            help="Measure instead pictures per second of greedy and SIRA, in static batches and refilled slots.",
         ),
     ] = False,
     pictures: Annotated[int, typer.Option(min=1, metavar="N", help="Number of pictures with --throughput.")] = 128,
@@ -110,21 +110,22 @@ def bench(
     verbose: Verbose = 0,
     model: ModelOptions,
 ) -> None:
-    """Measure what methods cost beside greedy, on the same pictures and in turn.
+    """Measure what methods cost compared with greedy, on the same pictures and in turn.
 
     Prefill is the time from the image encoder to the first token, a step the time from one token to the next, a
-    request the whole. Ratios are to greedy's time in the same round, with the smallest and the largest behind the
-    median. No text ends before its last length. The bench checks that caches are as long as the method's streams.
+    request the total. Ratios are to greedy's time in the same round: median, then minimum and maximum. End tokens
+    are ignored, so every text reaches its full length. Caches are
+    checked to be as long as the method's streams.
 
-    With --throughput, texts have the lengths that the model gives them, or drawn ones (mean 120 tokens, standard
-    deviation 45; in proportion less where --max-new-tokens is under 210).
+    With --throughput, texts have the model's own lengths, or drawn ones (mean 120 tokens, standard deviation 45;
+    scaled down if --max-new-tokens is under 210).
     """
     set_verbosity(quiet, verbose)
     if throughput:
         if verify:
             raise SettingsError("--throughput measures captions alone: leave out --verify")
         if processor_time:
-            raise SettingsError("--throughput measures by the clock: leave out --processor-time")
+            raise SettingsError("--throughput measures wall time: leave out --processor-time")
         if not {"sira", "greedy"}.issuperset(method_names(method or "sira")):
             raise SettingsError("--throughput measures sira and greedy: leave out --method")
         size = _one_number("--batch-size", batch_size or "16")
@@ -153,7 +154,7 @@ def bench(
     batches = _numbers("--batch-size", batch_size or "1")
     check_file("--output", output, overwrite)
     if verify and shape is not None:
-        raise SettingsError("--verify needs a model that names things: leave out --shape, or --verify")
+        raise SettingsError("--verify needs a model that names objects: leave out --shape, or --verify")
     lvlm = _loaded(shape, layers, model, k)
     if processor_time and lvlm.model.device.type != "cpu":
         raise SettingsError("--processor-time is for models on a CPU: add --device cpu")
@@ -181,7 +182,7 @@ def bench(
             processor_time=processor_time,
             looked_at=scenes,
             on_request=progress.advance,
-            on_rows=save,  # so that a batch size that does not fit into memory loses none of the others
+            on_rows=save,  # so that nothing is lost if a later batch size does not fit into memory
         )
     if as_json:
         print(report.to_json())
@@ -190,7 +191,7 @@ def bench(
 
 
 def _scenes() -> list[Image.Image]:
-    """Draw pictures that captions name things in."""
+    """Draw scenes with objects for captions to name."""
     from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 
@@ -222,7 +223,7 @@ def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int |
             raise SettingsError("--layers is for --shape: a model with weights has all of its layers")
         return load_model(choose_preset(model, k=k), model, "sira", pictures=())
     if model != ModelOptions(device=model.device, dtype=model.dtype):
-        raise SettingsError("--shape brings its own model: only --device and --dtype go with it")
+        raise SettingsError("--shape is a model of its own: only --device and --dtype can be combined with it")
     with waiting(f"making random weights of {shape}"):
         from sira_cli.analysis.bench.random_models import load_shape
 
@@ -245,7 +246,7 @@ def print_report(report: BenchReport) -> None:
         f"{report.runs} round{'s' * (report.runs > 1)}, methods in turn"
     )
     if report.processor_time:
-        out.print("times are those that processors spent on this process, not those of a clock")
+        out.print("times are processor times of this process, not wall times")
     if report.stand_ins:
         out.print(f"with calibrations of random values: {', '.join(report.stand_ins)}")
     for batch in dict.fromkeys(row.batch for row in report.rows):
@@ -281,7 +282,7 @@ def print_report(report: BenchReport) -> None:
 
 
 def _print_looks(report: BenchReport) -> None:
-    """Print what a second look costs beside the caption alone."""
+    """Print what a second look costs, relative to the caption alone."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -289,7 +290,7 @@ def _print_looks(report: BenchReport) -> None:
     title = f"a second look at captions of {first.pictures} drawn scenes; ratios to the caption alone"
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
     table.add_column("")
-    for name in ("caption", "things", *first.ratios, "rewritten"):
+    for name in ("caption", "objects", *first.ratios, "rewritten"):
         table.add_column(name, justify="right")
     for look in report.looks:
         ratios = [f"x{each.median:.3f} ({each.low:.2f}..{each.high:.2f})" for each in look.ratios.values()]

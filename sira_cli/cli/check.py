@@ -45,32 +45,32 @@ Fix = Literal["drop-sentences", "rewrite"]  # for captions that name something u
 
 @dataclass(frozen=True)
 class CaptionOptions:
-    """Where captions and their pictures are."""
+    """Locations of captions and their pictures."""
 
     title: ClassVar[str] = "Captions"
 
     caption_extension: Annotated[
-        str, typer.Option(metavar=".EXT", help="File extension of captions beside pictures.")
+        str, typer.Option(metavar=".EXT", help="File extension of captions next to pictures.")
     ] = ".txt"
     text_column: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Column of the captions in a file (default: text, caption, ...)."),
+        typer.Option(metavar="NAME", help="Column with the captions (default: text, caption, ...)."),
     ] = None
     image_column: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Column that names the pictures (default: file_name, image, ...)."),
     ] = None
     images: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder that these names start from (default: the file's).")
+        Path | None, typer.Option(metavar="DIR", help="Folder that these names are relative to (default: the file's).")
     ] = None
     allow_private: Annotated[
-        bool, typer.Option("--allow-private", help="Download pictures from addresses that are not public, too.")
+        bool, typer.Option("--allow-private", help="Also download from addresses that are not public.")
     ] = False
 
 
 @dataclass(frozen=True)
 class LookOptions:
-    """How to look, and what to do about it."""
+    """The second look at captions, and their correction."""
 
     title: ClassVar[str] = "Second look"
 
@@ -78,27 +78,29 @@ class LookOptions:
     objects: Objects = None
     below: Annotated[
         float | None,
-        typer.Option(metavar="X", min=0, max=1, help="Show captions with something below X only, all of them."),
+        typer.Option(
+            metavar="X", min=0, max=1, help="Show only, and all, captions with an object whose support is below X."
+        ),
     ] = None
     fix: Annotated[
         Fix | None,
-        typer.Option(help="Write captions without what is unsupported: without such sentences, or decoded anew."),
+        typer.Option(help="Also write corrected captions: drop unsupported sentences, or rewrite the text."),
     ] = None
     fixed: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where --fix writes: a file like that of the captions, or a folder."),
+        typer.Option(metavar="FILE", help="Target of --fix: a file like the captions' own, or a folder."),
     ] = None
     rounds: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="How often --fix rewrite decodes a caption anew at most (default: 3)."),
+        typer.Option(metavar="N", min=1, help="Most rewrite attempts per caption (default: 3)."),
     ] = None
 
     def read(self) -> Verify:
-        """Return the second look that they ask for.
+        """Return the second look that the options ask for.
 
         Raises:
             SettingsError: options exclude each other.
-            DataError: the file of things cannot be read.
+            DataError: the file of objects cannot be read.
         """
         if (self.fix is None) != (self.fixed is None):
             raise SettingsError("--fix and --fixed go together: give --fix drop-sentences --fixed FILE")
@@ -114,12 +116,12 @@ class LookOptions:
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """Where records go, what is done again, and how much is said."""
+    """Where records go, what is repeated, and how much is printed."""
 
     title: ClassVar[str] = "Output"
 
     output: RecordsFile = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew: replace existing records.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing records.")] = False
     retry_errors: RetryErrors = False
     fail_fast: FailFast = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON record per caption.")] = False
@@ -148,10 +150,10 @@ def check(
     worker: WorkerOptions,
     output: RecordOptions,
 ) -> None:
-    """Ask the model about each thing that existing captions name: is it in the picture?
+    """Ask the model about each object that existing captions name: is it in the picture?
 
-    Captions are text files beside pictures, a .jsonl, .json, .csv or .tsv file, or records of sira. They are never
-    changed. The worst are shown in a table; -o keeps a record of each, and goes on where a run stopped.
+    Captions are text files next to pictures, a .jsonl, .json, .csv or .tsv file, or records of sira. They are never
+    changed. The worst are shown in a table; -o keeps a record of each, and resumes a stopped run.
     """
     set_verbosity(output.quiet, output.verbose)
     if worker.engine == "ray" and output.output is None:
@@ -209,10 +211,10 @@ def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -
 
 
 def _check_files(found: Captions, output: Path | None, fixed: Path | None) -> None:
-    """Check that nothing is written over: neither captions nor records. A table is made from records beside it.
+    """Check that neither captions nor records are overwritten. A table is made from records next to it.
 
     Raises:
-        SettingsError: something would be.
+        SettingsError: a file would be overwritten.
     """
     if fixed is not None:
         found.check_target(fixed)
@@ -223,4 +225,4 @@ def _check_files(found: Captions, output: Path | None, fixed: Path | None) -> No
         if file.path.resolve() in written:
             raise SettingsError(f"--output {output}: would replace the captions in {file.path}: give another name")
     if fixed is not None and fixed.resolve() in written:
-        raise SettingsError(f"--fixed {fixed}: is where --output writes: give another name")
+        raise SettingsError(f"--fixed {fixed}: --output writes to this file: give another name")

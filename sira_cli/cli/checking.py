@@ -1,4 +1,4 @@
-"""What `sira check` shows: the worst captions in a table, sums, what was changed."""
+"""The output of `sira check`: a table of the worst captions, totals, changed captions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class CheckTerminal:
 
         Args:
             targets: where records go.
-            line: things with less support are not supported.
-            below: show captions with something below it; None: below the line, the worst.
+            line: objects with less support are not supported.
+            below: show captions with an object below it; None: the worst below the line.
             as_json: print records instead of a table.
             keep: whether new captions are wanted.
         """
@@ -46,14 +46,14 @@ class CheckTerminal:
         self._changed = 0
 
     def say_found(self, captions: Captions) -> None:
-        """Say what has no caption."""
+        """Report pictures and records without a caption."""
         if captions.without:
             note(f"left out: {_number(captions.without, 'picture')} without a caption")
         if captions.failed:
             note(f"left out: {_number(captions.failed, 'record')} of pictures that failed")
 
     def listen(self, events: Iterable[Event], total: int) -> None:
-        """Take what happens, to the end."""
+        """Consume the events to the end."""
         with Progress.shown("captions", total) as progress:
             for event in events:
                 self._take(event, progress)
@@ -82,7 +82,7 @@ class CheckTerminal:
             self._changed += record["fixed"] != record["text"]
 
     def sum_up(self, run: PictureRun) -> None:
-        """Print the table and the sums; with JSON on stdout, the sums go to stderr."""
+        """Print the table and the totals; with JSON on stdout, the totals go to stderr."""
         if self._json:
             note("; ".join(self._sums()))
         else:
@@ -119,13 +119,13 @@ class CheckTerminal:
         if not sums.captions:
             return ["no caption was checked"]
         below = f"{sums.unsupported} of them, in {_number(doubted, 'caption')}, below {self._line:g}"
-        parts = [f"{_number(sums.captions, 'caption')}, {_number(sums.things, 'thing')}: {below}"]
+        parts = [f"{_number(sums.captions, 'caption')}, {_number(sums.things, 'object')}: {below}"]
         if sums.unrecognised:
             parts.append(f"{_number(sums.unrecognised, 'caption')} with nothing recognised (--objects: your own words)")
         return parts
 
     def say_fixed(self, target: Path) -> None:
-        """Say what was changed."""
+        """Report the number of changed captions."""
         empty = f", {self._summary.emptied} of them empty now" if self._summary.emptied else ""
         note(f"{self._changed} of {len(self.fixed)} captions changed{empty}: {target}")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sira_cli.pictures.picture import Picture
 
 ALL = "all"  # as --method: every method
-# Pictures that are looked at to see whether they are drawn scenes.
+# Pictures that are checked for being drawn scenes.
 LOOKED_AT = 20
 # Options whose names are those of settings of methods.
 METHOD_OPTIONS = ("k", "alpha", "beta")
@@ -37,12 +37,12 @@ def method_names(text: str) -> list[str]:
 def able(
     lvlm: Lvlm, chosen: Mapping[str, tuple[Preset, Method]], *refusals: type[SiraError]
 ) -> dict[str, tuple[Preset, Method]]:
-    """Return those of several methods, each with its preset, that a loaded model can run; say why not the others.
+    """Return the methods, each with its preset, that a loaded model can run; report why the others cannot.
 
     Args:
         lvlm: the loaded model.
         chosen: preset and method by name.
-        *refusals: the errors for which a method is left out, if not all; others are found where it runs.
+        *refusals: the errors for which a method is left out (default: all); others appear when it runs.
     """
     left_out = refusals or (SiraError,)
     found = {}
@@ -59,14 +59,14 @@ def able(
 
 
 def choose(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> tuple[Preset, Method]:
-    """Return the preset and the method in force, with what the options change of both.
+    """Return the preset and the method in force, changed by the options.
 
     Args:
         model, decoding: the options; `decoding.method` is one name.
         **settings: of the preset, such as prompt.
 
     Raises:
-        SettingsError: --preset and --model together, there is no such method, or a setting is unknown or wrong.
+        SettingsError: --preset and --model together, an unknown method, or an unknown or wrong setting.
     """
     method = find(decoding.method)
     given = method_settings(decoding, [method])[method.name]
@@ -104,7 +104,7 @@ def choose_preset(model: ModelOptions, **settings: Any) -> Preset:
 
 
 def method_settings(decoding: DecodingOptions, methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
-    """Return what --k, --alpha, --beta and --set give each method, by its name.
+    """Return the settings that --k, --alpha, --beta and --set give each method, by its name.
 
     A setting goes to every method that has it; `--set METHOD.NAME=VALUE` to that method only.
 
@@ -130,11 +130,11 @@ def method_settings(decoding: DecodingOptions, methods: Sequence[Method]) -> dic
 
 
 def _having(methods: Sequence[Method], name: str, option: str) -> list[Method]:
-    """Return the methods that have a setting; a single one says itself that it has not."""
+    """Return the methods that have a setting; a single method without it raises its own error."""
     having = [method for method in methods if name in method.all_settings()]
     if len(methods) == 1 and not having:
         methods[0].parse_settings({name: ""})
-    # Greedy takes K, but only to show the CF stream, where one looks at both.
+    # Greedy accepts K, but only for commands that show both streams.
     if not any(name in method.deciding or name in method.own_settings() for method in having) and len(methods) > 1:
         raise SettingsError(f"{option}: none of the methods has it: {', '.join(method.name for method in methods)}")
     return having
@@ -155,7 +155,7 @@ def _preset(model: ModelOptions) -> Preset:
 
 
 def _own_settings(model: ModelOptions) -> dict[str, Any]:
-    """Return what the options about the model change in a preset."""
+    """Return the preset settings that the model options change."""
     return {name: getattr(model, name) for name in ("revision", "dtype", "max_pixels", "min_pixels")}
 
 
@@ -167,7 +167,7 @@ def _with_settings(
     given: dict[str, Any],
     **settings: Any,
 ) -> tuple[Preset, Method]:
-    """Part settings of the method from those of the preset."""
+    """Separate the method's settings from the preset's, and apply both."""
     chosen = preset.method(method.name).with_values(**{name: given[name] for name in given if method.owns(name)})
     rest = {name: given[name] for name in given if not method.owns(name)}
     generation = {
@@ -180,7 +180,7 @@ def _with_settings(
 
 
 def note_idle(decoding: DecodingOptions, preset: Preset) -> None:
-    """Say which of the options change nothing under any of the methods."""
+    """Report options that have no effect under any of the methods."""
     seeded = any(find(name).uses_seed for name in method_names(decoding.method))
     if preset.generation.temperature == 0 and (
         decoding.top_p is not None or (decoding.seed is not None and not seeded)
@@ -195,16 +195,16 @@ def load_model(
     compiled: bool = False,
     pictures: Iterable[Picture] | None = None,
 ) -> Lvlm:
-    """Load the model of a preset; `compiled`: compile its decoding steps; `pictures`: what it will look at.
+    """Load the model of a preset; `compiled`: compile its decoding steps; `pictures`: its input.
 
     Raises:
         SettingsError: a value is wrong.
-        ModelNotFoundError: the weights are not here and cannot be fetched.
+        ModelNotFoundError: the weights are neither cached nor can be fetched.
     """
     from sira_cli.models import presets
 
     if preset.model != presets.BUNDLED:
-        # Before torch is imported: a model that cannot be had is known within a second.
+        # Before torch is imported: an unavailable model is reported within a second.
         from sira_cli.models.hub import find_checkpoint
 
         find_checkpoint(
@@ -227,13 +227,13 @@ def load_model(
 
 
 def _judge(preset: Preset, model: ModelOptions, folder: Path) -> None:
-    from sira_cli.models.inspection import check_structure  # imports torch, which only a download has to wait for
+    from sira_cli.models.inspection import check_structure  # imports torch, needed only before a download
 
     check_structure(folder, preset, trust_remote_code=model.trust_remote_code)
 
 
 def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
-    """Say what to know about the model that comes along, if it is to look at anything but drawn scenes."""
+    """Note the limits of the bundled model, if its pictures are not all drawn scenes."""
     from sira_cli.models import presets
 
     if preset.model != presets.BUNDLED:
@@ -262,18 +262,18 @@ def chosen_questions(
     """Return the questions of --questions, each with its picture.
 
     Args:
-        file: of the option.
+        file: the option's value.
         paths: the folder of the pictures, or nothing.
         selection: --shard and --limit.
         asking: returns what the model is asked for a question.
 
     Raises:
-        SettingsError: several folders are named, or options that do not fit.
+        SettingsError: several folders are named, or incompatible options.
         DataError: the file cannot be read.
         PictureError: none of the pictures exists.
     """
     if len(paths) > 1 or selection.files_from is not None:
-        raise SettingsError("--questions names the pictures: give the folder that they are in, or nothing")
+        raise SettingsError("--questions names the pictures: give only their folder, or nothing")
     from sira_cli.pictures.find import Shard, check_any_exists
     from sira_cli.runs.questions import question_pictures
 
@@ -290,10 +290,10 @@ def chosen_questions(
 
 
 def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[Picture]:
-    """Return the pictures that the command line names. That there are none is known before a model is loaded.
+    """Return the pictures that the command line names. Missing ones are found before a model is loaded.
 
     Raises:
-        SettingsError: nothing is named, or in a way that cannot be followed.
+        SettingsError: nothing is named, or an option has a wrong value.
         PictureError: none of them exists.
     """
     if not paths and selection.files_from is None:
@@ -318,7 +318,7 @@ def listed_paths(paths: Sequence[str], selection: PathOptions) -> list[str]:
 
     Raises:
         SettingsError: the list cannot be read, or names nothing.
-        DataError: it is no list.
+        DataError: it is not a list.
     """
     from sira_cli.pictures.lists import read_list
     from sira_cli.pictures.single import STDIN

@@ -21,11 +21,11 @@ sira compare monday.jsonl tuesday.jsonl --summary
 
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A.jsonl", help="Records of a run.", show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B.jsonl", help="Records of another one.", show_default=False)],
-    summary: Annotated[bool, typer.Option("--summary", help="Print the sums only.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    b: Annotated[Path, typer.Argument(metavar="B.jsonl", help="Records of another run.", show_default=False)],
+    summary: Annotated[bool, typer.Option("--summary", help="Print only the totals.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the whole comparison as JSON.")] = False,
 ) -> None:
-    """Show what differs between two runs over the same pictures, per picture and in sum."""
+    """Show what differs between two runs over the same pictures, per picture and in total."""
     from sira_cli.analysis import compare as comparing
 
     comparison = comparing.compare(a, b)
@@ -41,7 +41,7 @@ def compare(
 
 
 def _print_pair(pair: Pair) -> None:
-    """Print a picture's name, and both texts in one with their differences marked: by colour, else as git does."""
+    """Print a picture's name, and both texts in one with marked differences: by colour, else as in git."""
     from rich.text import Text
 
     from sira_cli.cli.output import table_console
@@ -76,7 +76,7 @@ def _print_sums(comparison: Comparison) -> None:
     rows: dict[str, tuple[Any, Any]] = {
         **comparison.settings,
         "pictures": (len(comparison.a.records), len(comparison.b.records)),
-        "only there": (len(comparison.only_a), len(comparison.only_b)),
+        "only in this run": (len(comparison.only_a), len(comparison.only_b)),
         **{f"ended by {reason}": counts for reason, counts in comparison.finish_reasons.items()},
         **{name: (f"{first:.1f}", f"{second:.1f}") for name, (first, second) in comparison.figures.items()},
     }
@@ -89,7 +89,7 @@ def _print_sums(comparison: Comparison) -> None:
     for title, number in ((f"words of {a} that are not in {b}", 0), (f"words of {b} that are not in {a}", 1)):
         listed = [f"{word} {counts[number]}" for word, counts in words if counts[number] > counts[1 - number]]
         if listed:
-            print(f"{title}, in how many texts: {', '.join(listed)}")
+            print(f"{title}, with the number of texts: {', '.join(listed)}")
 
 
 def _shown(value: Any) -> str:

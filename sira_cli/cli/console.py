@@ -1,4 +1,4 @@
-"""What goes to stderr: messages, warnings, progress. stdout holds answers only."""
+"""Output to stderr: messages, warnings, progress. stdout holds answers only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def verbosity() -> int:
 
 
 def set_verbosity(quiet: bool, verbose: int) -> None:
-    """Set how much is said. Call it before transformers is imported, which reads its log level from the environment."""
+    """Set the verbosity, before transformers is imported: it reads its log level from the environment."""
     global _verbosity
     _verbosity = -1 if quiet else verbose
     log = logging.getLogger("sira_cli")
@@ -47,7 +47,7 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
 
 
 def say(message: str) -> None:
-    """Print one line to stderr. The library names its parameters as `name=`; here they are options."""
+    """Print one line to stderr. The library's parameters, `name=`, become options, --name."""
     message = re.sub(r"`(\w+)=`", lambda found: "--" + found[1].replace("_", "-"), message)
     with suppress(OSError):
         print(f"sira: {message}", file=sys.stderr, flush=True)
@@ -73,7 +73,7 @@ def waiting(message: str) -> Iterator[None]:
 
 @contextmanager
 def resumable(kept: bool) -> Iterator[None]:
-    """Say at an interrupt that the same command goes on, if what is finished is kept.
+    """Tell at an interrupt that the same command resumes the run, if finished work is kept.
 
     Raises:
         typer.Exit: with 130.
@@ -85,12 +85,12 @@ def resumable(kept: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         if not kept:
             raise
-        say("interrupted; what is finished is kept: run the same command again to go on")
+        say("interrupted; finished work is kept: run the same command again to resume")
         raise typer.Exit(130) from None
 
 
 def announce(download: Download) -> None:
-    """Say before a first download what is fetched, how large it is, where it goes, and what needs no download."""
+    """Print before a first download its model, size and folder, and the preset that needs no download."""
     note(
         f"fetching {download.model} ({download.revision}), {download.gigabytes:.1f} GB, to {download.cache} "
         "(--preset demo needs no download)"
@@ -98,10 +98,10 @@ def announce(download: Download) -> None:
 
 
 class _LogToStderr(logging.Handler):
-    """Prints what the library logs like everything else; -vv adds where it happened."""
+    """Prints the library's log like other messages; -vv adds tracebacks."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called by `logging` with each message."""
+        """Print a message (called by `logging`)."""
         if record.exc_info and record.exc_info[1] is not None:
             traceback.print_exception(record.exc_info[1])
         say(record.getMessage())

@@ -61,7 +61,7 @@ def demo(
     set_verbosity(quiet, verbose)
     if export is not None:
         if evaluate or as_json or output_dir is not None:
-            raise SettingsError("--export writes files and nothing else: leave out --evaluate, --json, --output-dir")
+            raise SettingsError("--export only writes files: leave out --evaluate, --json, --output-dir")
         _export(export, seed, count or EXPORTED, overwrite)
         return
     with waiting("loading the bundled model"):
@@ -75,7 +75,7 @@ def demo(
 
 
 def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
-    """Write the files, and print what to type next."""
+    """Write the files, and print next commands."""
     from sira_cli.demo.export import export
     from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import TEST_SEEDS
@@ -83,7 +83,7 @@ def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
     with Progress.shown("scenes", count) as progress:
         scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
         to = export(scenes, folder, progress.reach, overwrite=overwrite)
-    note(f"{count} scenes are in {folder}; measure on them with")
+    note(f"{count} scenes are in {folder}; evaluate on them with")
     images, pope, coco, amber = (shlex.quote(str(path)) for path in (to.images, to.pope, to.coco, to.amber))
     print(f"sira eval pope --questions {pope}/*.json --images {images} -p demo")
     print(f"sira eval chair --annotations {coco} --images {images} --ids {coco}/ids.txt -p demo")
@@ -133,12 +133,12 @@ def _record(scene: Scene, path: Path, texts: dict[str, str]) -> dict[str, Any]:
 
 
 def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
-    """Print what is in the scene, and each caption with what is not in brackets, and red."""
+    """Print the scene's objects, and each caption with hallucinated words red and in brackets."""
     from rich.text import Text
 
     from sira_cli.demo.questions import hallucinated
 
-    rows = {"there": Text(f"{scene.place}: {', '.join(sorted(scene.objects))}")}
+    rows = {"objects": Text(f"{scene.place}: {', '.join(sorted(scene.objects))}")}
     rows |= {name: marked(text, hallucinated(scene, text)) for name, text in texts.items()}
     for name, row in rows.items():
         for number, line in enumerate(row.wrap(out, out.width - 10)):
@@ -148,7 +148,7 @@ def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
 
 
 def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, count: int) -> None:
-    """Print the figures of the model's card beside a few measured now, what they mean, and what to type next."""
+    """Print the figures of the model card, a few measured now, their meaning, and next commands."""
     from sira_cli.demo.measure import measure
     from sira_cli.demo.questions import held_out
     from sira_cli.demo.scene_report import SceneReport
@@ -162,7 +162,7 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
     out.print(f"\n{shipped.outcomes_line()}\n", soft_wrap=True)
     with waiting(f"measuring on {MEASURED} scenes"):
         report = measure(methods, [held_out(number) for number in TEST_SEEDS[seed : seed + MEASURED]])
-    out.print(f"The captions of {MEASURED} scenes, measured just now; so few say little:\n")
+    out.print(f"The captions of {MEASURED} scenes, measured just now (few, so uncertain):\n")
     print(report.captions_table())
     real = presets.find("llava-1.5-7b")
     next_steps = {
@@ -172,10 +172,10 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
         f"sira caption photo.jpg --preset {real.name}": f"a real model, {real.download_gb:g} GB to download",
     }
     out.print(
-        "\nCHAIRs: captions that name something absent, in percent."
-        "\nCHAIRi: absent things among all that are named."
-        "\ncoverage: things there that are named. ±: half a 95 % interval."
-        "\nIn every second scene the objects are not those that usually go with the place.\n\nNext:"
+        "\nCHAIRs: share of captions that name an absent object."
+        "\nCHAIRi: share of named objects that are not in the scene."
+        "\ncoverage: share of the scene's objects that are named. ±: half a 95 % interval; all in percent."
+        "\nIn every second scene the objects are unusual for the place.\n\nNext:"
     )
     for command, why in next_steps.items():
         out.print(f"  {command}" + f"   # {why}" * bool(why), markup=False, soft_wrap=True)

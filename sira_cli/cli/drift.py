@@ -46,7 +46,7 @@ def drift(
     paths: Images = None,
     question: Question = None,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", help="Prompt without the preset's wording (default: its caption prompt).")
+        str | None, typer.Option("--prompt", help="Prompt, used verbatim (default: the preset's caption prompt).")
     ] = None,
     k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None,
     blur: Annotated[
@@ -69,12 +69,12 @@ def drift(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show errors only.")] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure how far SIRA's CF stream, a blurred and a shuffled picture stray (the paper's Figure 4).
+    """Measure how far SIRA's CF stream and blurred or shuffled pictures diverge from the original (Figure 4).
 
     Two measures are shown: after every layer, 1 - cosine similarity to the full model, at the position that
-    predicts the next token; and for the next token, KL(full || reference) in nats. A question (-q) tells more
-    than a caption, whose first word may always be the same. The paper does not say how strong its blur and its
-    shuffle are: the defaults are ours.
+    predicts the next token; and for the next token, KL(full || reference) in nats. A question (-q) shows more
+    than a caption, whose first word may always be the same. The paper does not give the strength of its blur and
+    shuffle: the defaults are ours.
     """
     set_verbosity(quiet, verbose)
     if question is not None and prompt is not None:

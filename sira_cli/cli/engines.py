@@ -1,4 +1,4 @@
-"""Who decodes the pictures of `caption` and `ask`: the model on this machine, loaded once, or the workers of Ray."""
+"""Decoders of `caption` and `ask`: the model on this machine, loaded once, or Ray workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """All pictures under one method: what is asked, and where it goes."""
+    """All pictures under one method: the request and its targets."""
 
     preset: Preset
     method: Method
@@ -34,14 +34,14 @@ class Job:
 
 
 class Engines:
-    """Who decodes the pictures of each method. On this machine the model is loaded once, on others by the workers."""
+    """Decoders for each method. On this machine the model is loaded once, on others by the workers."""
 
     def __init__(self, task: str, model: ModelOptions, engine: EngineOptions, asked: dict[str, Any]) -> None:
         self._task, self._model, self._engine, self._asked = task, model, engine, asked
         self._lvlm: Lvlm | None = None
 
     def of(self, job: Job, pictures: Sequence[Picture], on_text: Callable[[Picture, str], None] | None) -> RunEngine:
-        """Return who decodes the pictures of one method; without a model if nothing is left to do."""
+        """Return the decoder for one method's pictures; without a model if nothing is left to do."""
         from sira_cli.runs.nothing_left import nothing_left
 
         left = nothing_left(
@@ -89,7 +89,7 @@ class Engines:
         return run
 
     def _under(self, job: Job, pictures: Sequence[Picture]) -> Lvlm:
-        """Load the model, or put the loaded one under another method."""
+        """Load the model, or switch the loaded one to another method."""
         if self._lvlm is None:
             self._lvlm = load_model(job.preset, self._model, job.method, self._engine.compile, pictures)
             return self._lvlm

@@ -50,24 +50,22 @@ Rule = Literal["official", "vcd", "opera", "strict"]  # how an answer becomes ye
 TextRule = Literal["lemma", "singular"]  # how a caption becomes words
 
 
-Language = Literal["auto", "nltk", "fallback"]  # who splits and lemmatizes words
+Language = Literal["auto", "nltk", "fallback"]  # how words are split and lemmatized
 
 
-Task = Literal["generative", "discriminative", "existence", "attribute", "relation", "all"]  # what AMBER asks
+Task = Literal["generative", "discriminative", "existence", "attribute", "relation", "all"]  # AMBER's tasks
 
 
 LanguageOption = Annotated[
     Language,
-    typer.Option(
-        help="How captions become words: with NLTK's data (extra `eval`), or by a fallback that is not official."
-    ),
+    typer.Option(help="How captions become words: with NLTK's data (extra `eval`), or an unofficial fallback."),
 ]
 SuffixOption = Annotated[
     str | None,
-    typer.Option(help="Text behind each yes/no question (default: ' Please answer this question with one word.')."),
+    typer.Option(help="Text after each yes/no question (default: ' Please answer this question with one word.')."),
 ]
 PromptOption = Annotated[str | None, typer.Option(help="Text that asks for a caption, instead of the benchmark's.")]
-NoSuffix = Annotated[bool, typer.Option("--no-suffix", help="Ask the questions as they stand in the files.")]
+NoSuffix = Annotated[bool, typer.Option("--no-suffix", help="Ask the questions unchanged.")]
 
 
 @app.command("pope", cls=Variadic, epilog=POPE_EXAMPLES, short_help="Yes/no questions about objects.")
@@ -77,7 +75,7 @@ def pope(
     questions: Annotated[
         list[Path], typer.Option(metavar="FILE...", help="POPE's question files, one per split.", show_default=False)
     ],
-    rule: Annotated[Rule, typer.Option(help="Whose script decides what counts as yes or no.")] = "official",
+    rule: Annotated[Rule, typer.Option(help="Script whose rule decides what counts as yes or no.")] = "official",
     suffix: SuffixOption = None,
     no_suffix: NoSuffix = False,
     options: EvalOptions,
@@ -98,7 +96,9 @@ def pope(
     evaluate(benchmark, sources, model, decoding, options)
 
 
-@app.command("chair", cls=Variadic, epilog=CHAIR_EXAMPLES, short_help="Objects in captions that are not there.")
+@app.command(
+    "chair", cls=Variadic, epilog=CHAIR_EXAMPLES, short_help="Objects in captions that are not in the pictures."
+)
 @with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
 def chair(
     *,
@@ -111,14 +111,14 @@ def chair(
     ],
     ids: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Image ids, one per line (default with --answers: all that are there)."),
+        typer.Option(metavar="FILE", help="Image ids, one per line (default with --answers: all in the answers)."),
     ] = None,
     lengths: Annotated[
         str | None,
         typer.Option(help=f"Length limits in tokens (default: {','.join(map(str, LENGTHS))}; or --max-new-tokens N)."),
     ] = None,
     rule: Annotated[
-        TextRule, typer.Option(help="How words are compared: as lemmas, or as singulars like the first script.")
+        TextRule, typer.Option(help="How words are compared: as lemmas, or as singulars as in the first script.")
     ] = "lemma",
     language: LanguageOption = "auto",
     prompt: PromptOption = None,
@@ -165,7 +165,7 @@ def chair(
 def _answered(
     sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: dict[int, str] | None, limit: int | None
 ) -> tuple[tuple[int, ...], dict[int, str]]:
-    """Return the lengths of captions in files, as far as they say so, and their images, unless these are given."""
+    """Return the lengths of the captions in files, if recorded, and their images, unless these are given."""
     from sira_cli.eval.chair.rows import image_of_row, read_captions
     from sira_cli.runs.rows import read_rows
 
@@ -179,16 +179,16 @@ def _answered(
             continue
         for where, row in (row for path in source.paths for row in read_rows(path)):
             if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
-                raise DataError(f"{where}: is no caption of sira caption or sira eval chair")
+                raise DataError(f"{where}: is not a caption of sira caption or sira eval chair")
             if images is None:
                 found[image_of_row(where, row, "id", "file_name")] = where
             said[-1] |= {int(row["part"])} if "part" in row else set()
     if len(lengths) > 1 and not all(said):
-        raise SettingsError("--lengths: only what sira eval chair ran has several lengths: give one, or none")
+        raise SettingsError("--lengths: only captions of sira eval chair have several lengths: give one, or none")
     if not lengths and all(said) and (max(map(len, said)) > 1 or len(set.union(*said)) == 1):
         lengths = tuple(sorted(set.union(*said)))
     if not lengths and any(len(one) > 1 for one in said):
-        raise SettingsError("--answers: some files hold captions of several lengths: score those of each by themselves")
+        raise SettingsError("--answers: some files hold captions of several lengths: score each file by itself")
     return lengths, dict(islice(found.items(), limit)) if images is None else images
 
 
@@ -204,9 +204,7 @@ def amber(
     ] = "all",
     similarity: Annotated[
         str,
-        typer.Option(
-            help="How words are compared: spacy (en_core_web_lg), exact, a spaCy pipeline, or a .json file of numbers."
-        ),
+        typer.Option(help="How words are compared: spacy (en_core_web_lg), exact, a spaCy pipeline, or a .json file."),
     ] = "spacy",
     language: LanguageOption = "auto",
     ids: Annotated[
@@ -217,7 +215,7 @@ def amber(
     no_suffix: NoSuffix = False,
     reduce: Annotated[
         bool,
-        typer.Option("--reduce", help="Make Yes of `Yes.` in answers from elsewhere, as sira's own answers are read."),
+        typer.Option("--reduce", help="Normalise answers from other tools: `Yes.` counts as Yes."),
     ] = False,
     options: EvalOptions,
     model: ModelOptions,
@@ -234,7 +232,7 @@ def amber(
     if prompt is not None and task not in ("generative", "all"):
         raise SettingsError("--prompt asks for captions: leave it out, or --task")
     if reduce and all(source.own for source in sources):
-        raise SettingsError("--reduce is for answers from elsewhere: sira's own are read that way: leave it out")
+        raise SettingsError("--reduce is for answers from other tools: sira's own are read that way: leave it out")
     from sira_cli.eval.amber.benchmark import PARTS, Amber
     from sira_cli.eval.amber.data import read_numbers
     from sira_cli.eval.amber.similarity import find_similarity
@@ -261,7 +259,7 @@ def amber(
 
 
 def _first(part: Part, pictures: int) -> Part:
-    """Return what is asked about the first pictures."""
+    """Return the questions about the first pictures."""
     first = list(dict.fromkeys(ask.picture for ask in part.asks))[:pictures]
     return dataclasses.replace(part, asks=tuple(ask for ask in part.asks if ask.picture in first))
 

@@ -1,4 +1,4 @@
-"""Options that the commands of `sira eval` share, and which of them go together."""
+"""Options that the commands of `sira eval` share, and checks of their combinations."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from sira_cli.eval.answers.read import AnswerFiles
 
 
-Format = Literal["table", "json", "csv", "latex"]  # how figures are printed
+Format = Literal["table", "json", "csv", "latex"]  # of the printed figures
 
 
-Export = Literal["official"]  # forms of answer files
+Export = Literal["official"]  # formats of exported answers
 
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """Where answers come from, and what is made of them."""
+    """Sources of answers, and output of figures."""
 
     title: ClassVar[str] = "Answers and figures"
 
@@ -34,12 +34,12 @@ class EvalOptions:
     ] = None
     answers: Annotated[
         list[str] | None,
-        typer.Option(metavar="[LABEL=]FILE...", help="Score these answers instead: sira's own, or from elsewhere."),
+        typer.Option(metavar="[LABEL=]FILE...", help="Score these answers instead: sira's own, or from other tools."),
     ] = None
     batch_size: BatchSizeOption = None
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Take only N questions of each file (POPE), or N pictures."),
+        typer.Option(metavar="N", min=1, help="Take only N questions per file (POPE), or N pictures."),
     ] = None
     shard: Annotated[
         str | None,
@@ -51,18 +51,18 @@ class EvalOptions:
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="FOLDER", help="Keep answers here, to go on where a run stopped, and report.json."
+            "-o", "--output", metavar="FOLDER", help="Keep answers here, to resume a stopped run, and report.json."
         ),
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew: replace existing answers.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing answers.")] = False
     retry_errors: RetryErrors = False
     export: Annotated[
-        Export | None, typer.Option(help="Also write the answers into --output as the official scripts read them.")
+        Export | None, typer.Option(help="Also write answers into --output in the official scripts' format.")
     ] = None
     details: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Write how each answer was counted, one line per answer.")
     ] = None
-    paper: Annotated[bool, typer.Option("--paper", help="Show the paper's figures of the same model, too.")] = False
+    paper: Annotated[bool, typer.Option("--paper", help="Also show the paper's figures for the same model.")] = False
     format: Annotated[Format, typer.Option(help="Format of the printed figures.")] = "table"
     json: Annotated[bool, typer.Option("--json", help="Print JSON; the same as --format json.")] = False
     quiet: Quiet = False
@@ -72,7 +72,7 @@ class EvalOptions:
 def find_answers(
     options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, questions: Sequence[Path] = ()
 ) -> list[AnswerFiles]:
-    """Return the files to be scored; none if the model is to be asked.
+    """Return the files to score; empty if the model is to be asked.
 
     Args:
         options, model, decoding: the command line's.
@@ -95,7 +95,7 @@ def find_answers(
 
 
 def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> list[str]:
-    """Return options that do nothing for answers from files. (--paper needs the model's name.)"""
+    """Return the given options that have no effect on answers from files. (--paper needs the model's name.)"""
     names = ["batch_size", "shard", "overwrite", "retry_errors"]
     idle: list[tuple[Any, Field[Any]]] = [(options, field) for field in fields(options) if field.name in names]
     idle += [(model, field) for field in fields(model) if field.name not in ("preset", "model")]
@@ -120,8 +120,8 @@ def _check(options: EvalOptions) -> None:
 
 
 def _check_details(path: Path, output: Path | None) -> None:
-    """Check that only details of an earlier call are replaced, neither answers nor a benchmark's own files."""
-    if path.parent != output or path.is_dir():  # the output folder itself is made if need be
+    """Check that --details replaces only details of an earlier call, neither answers nor a benchmark's own files."""
+    if path.parent != output or path.is_dir():  # the output folder itself is created if needed
         check_file("--details", path)
     if path.suffix != ".jsonl":
         raise SettingsError(f"--details {path}: expected a name that ends in .jsonl")
@@ -130,4 +130,4 @@ def _check_details(path: Path, output: Path | None) -> None:
 
         _, row = next(read_rows(path), ("", {"method": "", "part": ""}))
         if not {"method", "part"} <= row.keys() or "schema" in row:
-            raise SettingsError(f"--details {path}: holds something else than details of sira eval: give another")
+            raise SettingsError(f"--details {path}: holds something other than details of sira eval: give another")

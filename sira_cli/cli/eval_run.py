@@ -40,7 +40,7 @@ def evaluate(
 
     Raises:
         typer.Exit: with 3 if pictures failed, 130 if interrupted.
-        SiraError: the run could not start, or not go on.
+        SiraError: the run could not start or continue.
     """
     from sira_cli.eval.report import EvalReport
 
@@ -65,7 +65,7 @@ def evaluate(
     _print(report, "json" if options.json else options.format)
     if report.failures:
         failed = {failure.picture for failure in report.failures}
-        say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; what was asked about them is in no figure")
+        say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; their questions are left out of all figures")
         raise typer.Exit(3)
 
 
@@ -73,7 +73,7 @@ def _check_report(benchmark: Benchmark, options: EvalOptions) -> None:
     """Check that a report in the output folder is of the same benchmark: it will be replaced.
 
     Raises:
-        SettingsError: it is another one's, or something else.
+        SettingsError: it is another benchmark's, or something else.
     """
     if options.output is None or options.overwrite or not (path := options.output / "report.json").exists():
         return
@@ -90,7 +90,7 @@ def _evaluation(
 ) -> tuple[Evaluation, Lvlm | None]:
     """Turn the options into an evaluation, checked before the model is loaded.
 
-    Which of all methods the model can run is known once it is loaded: then it is returned, too.
+    With --method all, the model is loaded to find the methods that it can run, and is also returned.
     """
     from sira_cli.eval.evaluation import Evaluation, with_controls
     from sira_cli.pictures.find import Shard
@@ -118,7 +118,7 @@ def _evaluation(
 
 
 def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions, lvlm: Lvlm | None) -> None:
-    """Ask everything, and show how far it is.
+    """Ask all questions, and show the progress.
 
     Raises:
         typer.Exit: with 130 if interrupted.
@@ -126,14 +126,14 @@ def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions, lvlm
     with resumable(options.output is not None), evaluation.opened() as ledgers:
         for ledger in ledgers.values():
             if options.details is not None and options.details.resolve() == ledger.path.resolve():
-                raise SettingsError(f"--details {ledger.path}: is where answers are kept: give another")
+                raise SettingsError(f"--details {ledger.path}: answers are kept in this file: give another")
         preset, method = evaluation.first
         lvlm = lvlm or load_model(preset, model, method, pictures=evaluation.pictures)
         _listen(evaluation, lvlm, ledgers)
 
 
 def _listen(evaluation: Evaluation, lvlm: Lvlm, ledgers: dict[tuple[str, str], Ledger]) -> None:
-    """Show a bar per method and part, and say of each picture once that it failed."""
+    """Show a bar per method and part, and report each failed picture once."""
     from sira_cli.eval.evaluation import PartStarted
     from sira_cli.runs.events import Failed, Halved, Skipped
 
@@ -158,7 +158,7 @@ def _listen(evaluation: Evaluation, lvlm: Lvlm, ledgers: dict[tuple[str, str], L
 def _read(
     benchmark: Benchmark, sources: Sequence[AnswerFiles], options: EvalOptions
 ) -> tuple[list[Answers], dict[str, str]]:
-    """Read the answers in files. Greedy's stand for greedy+apc, too, if their decoding cannot tell the two apart."""
+    """Read the answers in files. Greedy's also stand for greedy+apc, if their decoding makes the two equal."""
     from sira_cli.eval.answers.read import read_answers
 
     if options.export is not None:
@@ -178,13 +178,13 @@ def _read(
 
 
 def _models(answers: Sequence[Answers], model: ModelOptions) -> list[str]:
-    """Return names of the model that answered, as far as they are known."""
+    """Return the known names of the model that answered."""
     if model.preset is not None or model.model is not None:
         preset = choose_preset(model)
         return [preset.name, preset.model]
     known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
     if len(known) != 1:
-        raise SettingsError("--paper: of which model are these answers? give -p PRESET")
+        raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
     return list(known.pop())
 
 
@@ -201,11 +201,11 @@ def _paper_model(names: Sequence[str]) -> str:
         if (found := models.get(name, name)) in models.values():
             return found
     known = ", ".join(models.values())
-    raise SettingsError(f"--paper: the paper has no figures of {names[0] or names[1]}, only of {known} (-p)")
+    raise SettingsError(f"--paper: the paper has no figures for {names[0] or names[1]}, only for {known} (-p)")
 
 
 def _write(benchmark: Benchmark, answers: Sequence[Answers], report: EvalReport, options: EvalOptions) -> None:
-    """Write report.json, the answers as official scripts read them, and how each was counted."""
+    """Write report.json, the answers in the official scripts' format, and the details of counting."""
     from sira_cli.files import make_folder, replacing
 
     if options.output is not None:
@@ -222,7 +222,7 @@ def _write(benchmark: Benchmark, answers: Sequence[Answers], report: EvalReport,
         return
     for one in answers:
         if one.failures:
-            note(f"{one.name}: not exported, as pictures failed: official scripts need all answers")
+            note(f"{one.name}: not exported, because pictures failed: official scripts need all answers")
             continue
         folder = options.output / "official" / _folder_name(one.name)
         make_folder(folder)

@@ -1,4 +1,4 @@
-"""What the commands of `sira eval` print: in each group one row per method, as wide as the terminal allows."""
+"""The tables of `sira eval`: per group one row per method, as wide as the terminal allows."""
 
 from __future__ import annotations
 
@@ -88,11 +88,9 @@ def _remarks(report: EvalReport) -> list[str]:
     several = {row.method: row.counts["captions"] / row.answered for row in report.rows if "captions" in row.counts}
     for name, count in several.items():
         if count > 1:
-            remarks.append(
-                f"{report.labels[name]}: {count:g} captions per image, which all count; p is the first one's"
-            )
+            remarks.append(f"{report.labels[name]}: {count:g} captions per image, all counted; p is for the first")
     for name, other in report.not_run.items():
-        remarks.append(f"{name}: not run, as it picks what {other} picks unless one samples")
+        remarks.append(f"{name}: not run, because without sampling its answers equal those of {other}")
     if report.paper:
         remarks.append(f"in the paper: {report.paper}" + _not_in_the_paper(report))
     facts = [f"{key}: {value}" for key, value in report.facts.items() if isinstance(value, str)]
@@ -100,7 +98,7 @@ def _remarks(report: EvalReport) -> list[str]:
 
 
 def _not_in_the_paper(report: EvalReport) -> str:
-    """Say of which methods and of which groups the paper has no figures."""
+    """Return a remark on methods and groups without figures in the paper."""
     from sira_cli.eval.paper import paper_groups
     from sira_cli.eval.report import MEAN
 
@@ -109,8 +107,8 @@ def _not_in_the_paper(report: EvalReport) -> str:
     without = list(dict.fromkeys(row.method for row in report.rows if row.method not in known))
     there = {*groups, MEAN} | {row.group for row in report.rows if row.paper}
     others = list(dict.fromkeys(row.group for row in report.rows if row.group not in there))
-    said = f"; nothing there of {', '.join(without)}" if without else ""
+    said = f"; no figures for {', '.join(without)}" if without else ""
     if groups and others:
-        said += f"; no figures there for {', '.join(others)}, only for {', '.join(groups)}"
+        said += f"; no figures for {', '.join(others)}, only for {', '.join(groups)}"
         said += ": give --lengths N" if report.benchmark == "chair" else ""
     return said

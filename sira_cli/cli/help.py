@@ -1,4 +1,4 @@
-"""How commands take options, and lay out their help: options in groups, examples at the end."""
+"""Parsing and help of commands: options in groups, examples at the end."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from typer.core import TyperCommand
 from sira_cli.cli.option_values import MAY_BE_PATHS, check_path
 
 VALUES = {"int": "N", "int range": "N", "float": "X", "str": "TEXT", "path": "PATH"}
+COLUMN = 25  # width of the names of options; longer ones have a line of their own
+NOTES = {"Decoding": "Default: the preset's, unless stated otherwise."}  # below the titles of groups
+_CHOICES = re.compile(r"<(\w+(?:\|\w+)+)>")
 _TYPE = re.compile(rf"<(list\[\w+\]|{'|'.join(VALUES)})>")
 
 
@@ -40,7 +43,7 @@ class Command(TyperCommand):
                 continue
             plain = "Arguments" if parameter.param_type_name == "argument" else "Options"
             group = getattr(parameter, "rich_help_panel", None) or plain
-            name = _TYPE.sub(lambda found: VALUES.get(found[1], ""), row[0])
+            name = _CHOICES.sub(r"\1", _TYPE.sub(lambda found: VALUES.get(found[1], ""), row[0]))
             groups.setdefault(group, []).append((name.strip(), row[1]))
         return groups
 
@@ -48,10 +51,12 @@ class Command(TyperCommand):
         """Write a section for every group of options."""
         for title, rows in self.sections(ctx).items():
             with formatter.section(title):
-                formatter.write_dl(rows)
+                if title in NOTES:
+                    formatter.write_text(NOTES[title])
+                formatter.write_dl(rows, COLUMN)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples as they are: a command that is wrapped cannot be copied."""
+        """Write the examples without wrapping: a wrapped command cannot be copied."""
         if self.epilog:
             with formatter.section("Examples"):
                 for example in self.epilog.strip().splitlines():
@@ -59,7 +64,7 @@ class Command(TyperCommand):
 
 
 class Variadic(Command):
-    """A command whose repeatable options take all values that follow: `--questions a.json b.json`."""
+    """A command whose repeatable options take several values: `--questions a.json b.json`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Repeat the option before each of its values."""

@@ -1,4 +1,4 @@
-"""Where a server listens."""
+"""The socket and address of a server."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import socket
 
 from sira_cli.errors import SettingsError
 
-LOOPBACK = ("127.0.0.1", "localhost")  # nobody else reaches these
+LOOPBACK = ("127.0.0.1", "localhost")  # reachable only from this machine
 
 
 def listening(host: str, port: int) -> socket.socket:
     """Return a socket that listens.
 
     Raises:
-        SettingsError: it cannot.
+        SettingsError: the port is taken, or the address cannot be used.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -22,10 +22,10 @@ def listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise SettingsError(f"--port {port}: is taken by another program: give another one, or 0") from error
-        raise SettingsError(f"--host {host} --port {port}: cannot listen there: {error.strerror}") from error
+        raise SettingsError(f"--host {host} --port {port}: cannot listen at this address: {error.strerror}") from error
 
 
 def address_of(host: str, listener: socket.socket) -> str:
-    """Return the address of a page at a socket that listens, as browsers take it."""
+    """Return the URL of the page at a listening socket."""
     port = listener.getsockname()[1]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

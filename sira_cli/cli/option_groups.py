@@ -46,7 +46,7 @@ def with_options(**groups: type[Any]) -> Callable[[Callable[..., Any]], Callable
 
 
 def _titled(hint: Any, title: str) -> Any:
-    """Return an annotated option under a title in the help; other commands may show the same option elsewhere."""
+    """Return an annotated option under a title in the help; other commands may show the same option under another."""
     kind, option = get_args(hint)
     option = copy.copy(option)
     option.rich_help_panel = title

@@ -1,4 +1,4 @@
-"""What the values of options may be: a few names, what the shell completes, what is read."""
+"""Values of options: choices, shell completion, parsing."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ TextLengths = Literal["own", "drawn"]  # lengths of the texts that a benchmark d
 
 
 def complete_preset(incomplete: str) -> list[str]:
-    """Return the names of presets that begin so, for the shell."""
+    """Return the names of presets with this prefix, for the shell."""
     from sira_cli.models import presets
 
     return [name for name in presets.available() if name.startswith(incomplete)]
 
 
 def complete_method(incomplete: str) -> list[str]:
-    """Return the names of methods that begin so, for the shell."""
+    """Return the names of methods with this prefix, for the shell."""
     return [name for name in METHODS if name.startswith(incomplete)]
 
 
 # Options and arguments that are texts and may name files.
 MAY_BE_PATHS = ("answers", "file", "files_from", "model", "name", "objects", "paths", "preset")
-_ROOM = "-" * 20  # for endings of files that are made beside one, such as `.records.jsonl`
+_ROOM = "-" * 20  # for suffixes of files next to it, such as `.records.jsonl`
 
 
 def check_path(name: str, value: str | Path) -> None:
-    """Check that files can be looked for at a path; whether there are any is up to those who open them.
+    """Check that a path can be looked up; whether it exists is checked when it is opened.
 
     Args:
-        name: of the parameter.
+        name: name of the parameter.
         value: a path, or a text that may be one.
 
     Raises:
@@ -73,9 +73,9 @@ def check_path(name: str, value: str | Path) -> None:
 
 
 def read_batch_size(text: str) -> int | str:
-    """Read `auto`, or a number from 1 on."""
+    """Read `auto`, or a number >= 1."""
     if text == "auto":
         return text
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"{text!r}: expected a whole number from 1 on, or auto")
+        raise typer.BadParameter(f"{text!r}: expected a whole number >= 1, or auto")
     return int(text)

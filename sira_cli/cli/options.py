@@ -32,7 +32,7 @@ def _other_settings() -> str:
         name: [setting for setting in method.own_settings() if setting not in ("alpha", "beta")]
         for name, method in METHODS.items()
     }
-    return ", ".join(f"{setting} ({name})" for name, settings in named.items() for setting in settings)
+    return "; ".join(f"{name}: {', '.join(settings)}" for name, settings in named.items() if settings)
 
 
 def batch_size_option(description: str) -> Any:
@@ -49,7 +49,7 @@ Verbose = Annotated[
         "--verbose",
         count=True,
         show_default=False,
-        help="Show messages of the libraries; -vv also shows tracebacks.",
+        help="Show library messages; -vv also shows tracebacks.",
     ),
 ]
 
@@ -57,13 +57,11 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
 BatchSizeOption = Annotated[
     Any,
-    batch_size_option(
-        "Number of pictures decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1)."
-    ),
+    batch_size_option("Pictures decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1)."),
 ]
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
-RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Try again what failed in an earlier run.")]
+RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Retry pictures that failed in an earlier run.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")]
 
 ReportFile = Annotated[
@@ -75,7 +73,7 @@ RecordsFile = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="Write records to FILE.jsonl or into a folder; .csv and .parquet are made from such records.",
+        help="Write records to FILE.jsonl or a folder; .csv and .parquet are made from such records.",
     ),
 ]
 
@@ -86,9 +84,9 @@ Question = Annotated[str | None, typer.Option("-q", "--question", help="Question
 Prompt = Annotated[str | None, typer.Option("--prompt", help="Prompt for the model (default: the preset's).")]
 ColumnsPrompt = Annotated[
     str | None,
-    typer.Option("--prompt", help="Prompt for the model; {NAME} stands for a column (default: the preset's)."),
+    typer.Option("--prompt", help="Prompt; {NAME} stands for a column (default: the preset's)."),
 ]
-Colors = Annotated[ColorBy, typer.Option("--color-by", help="Score that colours the words of a text on a terminal.")]
+Colors = Annotated[ColorBy, typer.Option("--color-by", help="Score that colours words on a terminal.")]
 
 
 @dataclass(frozen=True)
@@ -109,48 +107,46 @@ class ModelOptions:
     ] = None
     model: Annotated[
         str | None,
-        typer.Option("-m", "--model", metavar="MODEL", help="Hugging Face model id or folder, instead of a preset."),
-    ] = None
-    revision: Annotated[
-        str | None, typer.Option(metavar="REVISION", help="Branch, tag or commit of the model (default: main).")
+        typer.Option("-m", "--model", metavar="MODEL", help="Hugging Face id or folder, instead of a preset."),
     ] = None
     device: Annotated[
         str,
-        typer.Option(metavar="DEVICE", help="Device: auto (several GPUs if one is too small), cpu, cuda, cuda:1, mps."),
+        typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, mps or auto: several GPUs if one is too small."),
     ] = "auto"
     dtype: Annotated[Dtype | None, typer.Option(help="Precision of the weights (default: the preset's).")] = None
+    quantization: Annotated[
+        Quantization | None,
+        typer.Option(help="Bits of the language layers (extra `quant`); 4bit: nf4, computed in bfloat16."),
+    ] = None
     max_pixels: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Shrink larger pictures to N pixels, for models whose image tokens follow from the size, such as "
-            "Qwen-VL (default: the preset's).",
+            help="Shrink larger pictures to N pixels, if image tokens depend on the size, as in Qwen-VL (default: "
+            "the preset's).",
         ),
     ] = None
     min_pixels: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help="Enlarge smaller pictures to N pixels, for such models (default: the preset's)."
-        ),
+        typer.Option(metavar="N", help="Enlarge smaller pictures to N pixels, likewise."),
     ] = None
-    quantization: Annotated[
-        Quantization | None,
-        typer.Option(help="Load the language layers in fewer bits (extra `quant`): 4bit is nf4, computed in bfloat16."),
+    revision: Annotated[
+        str | None, typer.Option(metavar="REVISION", help="Model's branch, tag or commit (default: main).")
     ] = None
     offline: Annotated[bool, typer.Option("--offline", help="Never contact the Hugging Face hub.")] = False
     trust_remote_code: Annotated[
         bool,
         typer.Option(
             "--trust-remote-code",
-            help="Run Python code that comes with a model that transformers does not have. Only models of the usual "
-            "structure then work: not MiniCPM-V, Molmo or Phi-3.5-vision.",
+            help="Run a model's own Python code, if transformers lacks the model; the structure must be a usual one: "
+            "not MiniCPM-V, Molmo or Phi-3.5-vision.",
         ),
     ] = False
 
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """How the next token is picked. What is not given comes from the preset or from the method."""
+    """How the next token is picked. Options that are not given come from the preset or the method."""
 
     title: ClassVar[str] = "Decoding"
 
@@ -159,79 +155,68 @@ class DecodingOptions:
         typer.Option(
             metavar="NAME",
             autocompletion=complete_method,
-            help=f"Decoding method: {', '.join(METHODS)}; caption, ask and eval take several, with commas between, "
-            "or all.",
+            help=f"{', '.join(METHODS)}; caption, ask, eval: several (A,B) or all.",
         ),
     ] = "sira"
-    k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None
+    k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K.")] = None
     alpha: Annotated[
-        float | None, typer.Option(help="Contrast strength (default: the preset's for sira, else the method's).")
+        float | None, typer.Option(help="Contrast strength (default: for sira the preset's, else the method's).")
     ] = None
-    beta: Annotated[
-        float | None,
-        typer.Option(help="Plausibility cut-off, from 0 to 1 (default: the method's; sira has none)."),
-    ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help=f"Any other setting of the method: {_other_settings()}."),
-    ] = None
+    max_new_tokens: Annotated[int | None, typer.Option(help="Length limit of a text, in tokens.")] = None
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0 takes the best token.")] = None
+    top_p: Annotated[float | None, typer.Option(help="Sample from this share of the probability.")] = None
+    seed: Annotated[int | None, typer.Option(help="Random seed for sampling.")] = None
+    num_beams: Annotated[int | None, typer.Option(help="Number of search beams.")] = None
     system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="System prompt (default: the preset's, or the chat template's).")
-    ] = None
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Length limit of a text, in tokens (default: the preset's).")
-    ] = None
-    temperature: Annotated[
-        float | None, typer.Option(help="Sampling temperature; 0 takes the best token (default: the preset's).")
-    ] = None
-    top_p: Annotated[
-        float | None, typer.Option(help="Sample from this share of the probability (default: the preset's).")
-    ] = None
-    seed: Annotated[int | None, typer.Option(help="Random seed for sampling (default: the preset's).")] = None
-    num_beams: Annotated[int | None, typer.Option(help="Number of search beams (default: the preset's).")] = None
-    repetition_penalty: Annotated[
-        float | None,
-        typer.Option(help="Make tokens of the text so far less likely; above 1, such as 1.1 (default: off)."),
-    ] = None
-    no_repeat_ngram_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Never repeat N tokens in a row (default: off).")
-    ] = None
-    on_loop: Annotated[
-        OnLoop | None,
-        typer.Option(help="End a text that repeats itself, and keep it, trim it or decode it again (default: off)."),
+        str | None, typer.Option(metavar="TEXT", help="System prompt (without one: the chat template's).")
     ] = None
     think: Annotated[
         bool | None,
-        typer.Option(
-            "--think/--no-think",
-            help="Let the model reason before it answers, apart from the text (default: the preset's, off).",
-        ),
+        typer.Option("--think/--no-think", help="Let the model reason first, apart from the text."),
+    ] = None
+    beta: Annotated[
+        float | None, typer.Option(help="Plausibility cut-off, 0 to 1 (default: the method's; not for sira).")
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help=f"Other settings of the method. {_other_settings()}."),
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Penalise repeated tokens; 1: off, 1.1 is typical.")
+    ] = None
+    no_repeat_ngram_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Never repeat N tokens in a row; 0: off.")
+    ] = None
+    on_loop: Annotated[
+        OnLoop | None, typer.Option(help="End a text that repeats itself; keep, trim or retry it (default: off).")
     ] = None
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """What is done to a text once it is decoded. What is not given comes from the preset's `text`."""
+    """Changes to a decoded text. Options that are not given come from the preset's `text`."""
 
     title: ClassVar[str] = "Text"
 
     prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Put this before each text, such as a trigger word.")
+        str | None, typer.Option(metavar="TEXT", help="Put before each text, such as a trigger word.")
     ] = None
-    suffix: Annotated[str | None, typer.Option(metavar="TEXT", help="Put this behind each text.")] = None
-    max_sentences: Annotated[int | None, typer.Option(metavar="N", help="Cut each text off behind N sentences.")] = None
+    suffix: Annotated[str | None, typer.Option(metavar="TEXT", help="Put after each text.")] = None
+    max_sentences: Annotated[int | None, typer.Option(metavar="N", help="Keep the first N sentences of each text.")] = (
+        None
+    )
     complete_sentences: Annotated[
         bool | None,
         typer.Option(
             "--complete-sentences/--no-complete-sentences",
-            help="Drop the unfinished last sentence of a text that --max-new-tokens ended.",
+            help="Drop a last sentence cut off by --max-new-tokens.",
         ),
     ] = None
 
 
 @dataclass(frozen=True)
 class PathOptions:
-    """Which paths, beside those of the command line, and which part of what they name."""
+    """Further paths, and which part of the pictures to take."""
 
     title: ClassVar[str] = "Pictures"
 
@@ -243,13 +228,13 @@ class PathOptions:
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Take only the first N pictures.")] = None
     shard: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Take part I of N, to share the work among N machines: 1/8, ..., 8/8."),
+        typer.Option(metavar="I/N", help="Take part I of N, for N machines: 1/8, ..., 8/8."),
     ] = None
 
 
 @dataclass(frozen=True)
 class SelectionOptions(PathOptions):
-    """Which pictures, beside the paths."""
+    """Options for choosing pictures, in addition to the paths."""
 
     image_column: Annotated[
         str | None,
@@ -258,32 +243,30 @@ class SelectionOptions(PathOptions):
         ),
     ] = None
     id_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column that names the rows of a table (default: their numbers).")
+        str | None, typer.Option(metavar="NAME", help="Column that names the rows (default: row numbers).")
     ] = None
     allow_private: Annotated[
-        bool, typer.Option("--allow-private", help="Download pictures from addresses that are not public, too.")
+        bool, typer.Option("--allow-private", help="Also download from addresses that are not public.")
     ] = False
 
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where texts go, what is done again, and how much is said."""
+    """Where texts go, what is repeated, and how much is printed."""
 
     title: ClassVar[str] = "Output"
 
     output: RecordsFile = None
     output_format: Annotated[
         OutputFormat | None,
-        typer.Option(help="What to write into a folder per file of a data set; llava: answers to --questions."),
+        typer.Option(help="Format of the folder, per file of a data set; llava: answers to --questions."),
     ] = None
-    sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file beside each picture.")] = False
-    caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="File extension of these text files.")] = ".txt"
+    sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file next to each picture.")] = False
+    caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Extension of these text files.")] = ".txt"
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", metavar="DIR", help="Write the text files into this folder instead.")
+        Path | None, typer.Option("--output-dir", metavar="DIR", help="Folder for these text files instead.")
     ] = None
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Start anew: replace existing records and text files.")
-    ] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace records and text files.")] = False
     retry_errors: RetryErrors = False
     fail_fast: FailFast = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON record per picture.")] = False
@@ -299,12 +282,10 @@ class WorkerOptions:
     title: ClassVar[str] = "Speed"
 
     batch_size: BatchSizeOption = None
-    engine: Annotated[
-        Engine, typer.Option(help="Where to decode: on this machine, or on a Ray cluster (extra `ray`).")
-    ] = "local"
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of Ray workers (default: one per GPU, or one).")
-    ] = None
+    engine: Annotated[Engine, typer.Option(help="Decode on this machine, or on a Ray cluster (extra `ray`).")] = "local"
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Ray workers (default: 1 per GPU, or 1).")] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         if self.engine == "local" and self.workers is not None:
@@ -313,7 +294,7 @@ class WorkerOptions:
 
 @dataclass(frozen=True)
 class EngineOptions(WorkerOptions):
-    """How many pictures are decoded at once, where, and how fast."""
+    """How many pictures are decoded at once, where, and whether compiled."""
 
     compile: Annotated[
         bool,

@@ -1,4 +1,4 @@
-"""What commands share that print tables and write files."""
+"""Shared functions of commands that print tables and write files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def table_console() -> Console:
 
 
 def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Path) -> None:
-    """Let `draw` write the figure of a report, in the format that the file's name ends in.
+    """Write the figure of a report with `draw`, in the format of the file's suffix.
 
     Raises:
         SiraError: it cannot be written.
@@ -33,13 +33,13 @@ def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Pat
     from sira_cli.files import replacing
 
     if verbosity() < 1:
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its font cache
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs about its font cache
     with replacing(path) as file:
         draw(report, file, path.suffix)
 
 
 def save_report(report: Any, path: Path) -> None:
-    """Write the JSON of a report, the one that --json prints.
+    """Write a report as JSON, as --json prints it.
 
     Raises:
         SiraError: it cannot be written.
@@ -68,7 +68,7 @@ def check_report_files(output: Path | None, plot: Path | None, overwrite: bool) 
     """Check the files of a report and of its figure, before anything is measured.
 
     Raises:
-        SettingsError: one exists, or cannot be drawn.
+        SettingsError: one exists, or the figure's format is not supported.
     """
     from sira_cli.analysis.plots import check_format
 
@@ -82,7 +82,7 @@ def check_preset_file(path: Path | None, overwrite: bool) -> None:
     """Check the file of --write-preset, before anything is measured.
 
     Raises:
-        SettingsError: it exists, or its name has another ending.
+        SettingsError: it exists, or has another suffix.
     """
     check_file("--write-preset", path, overwrite)
     if path is not None and path.suffix not in (".yaml", ".yml"):
@@ -90,7 +90,7 @@ def check_preset_file(path: Path | None, overwrite: bool) -> None:
 
 
 def save_preset(preset: Preset, path: Path, description: str, holds: str) -> None:
-    """Write a preset, named after its file, that works from any folder, and say what it holds.
+    """Write a preset, named after its file, that works from any folder, and report its content.
 
     Raises:
         SiraError: it cannot be written.

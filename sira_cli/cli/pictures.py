@@ -1,4 +1,4 @@
-"""What `caption` and `ask` share: options in, texts or records out; the run itself is `sira_cli.runs`."""
+"""Shared by `caption` and `ask`: from options to texts or records; the run itself is `sira_cli.runs`."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def run_pictures(
 ) -> None:
     """Decode every picture, under one method or several. One bad picture is reported and the others go on.
 
-    What can be known before the model is loaded is checked before: the pictures, the files to write,
-    whether those hold what this run would write.
+    Before the model is loaded, the pictures and the files to write are checked, also whether existing files belong to
+    this run.
 
     Args:
         task: `caption` or `ask`.
@@ -67,7 +67,7 @@ def run_pictures(
 
     Raises:
         typer.Exit: with 3 if some pictures failed, 130 if interrupted.
-        SiraError: the run could not start, or not go on.
+        SiraError: the run could not start or continue.
     """
     set_verbosity(output.quiet, output.verbose)
     pictures = chosen_pictures(paths, selection) if questions is None else []
@@ -118,9 +118,7 @@ def run_pictures(
             jobs.append(Job(preset, method, prompt, settings, targets, fills))
         note_idle(decoding, jobs[0].preset)
         if engine.engine == "ray" and (not jobs[0].targets.any or "-" in paths):
-            raise SettingsError(
-                "--engine ray reads files and writes files: give paths, and -o FILE or --output-dir DIR"
-            )
+            raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
         if engine.engine == "ray" and len(jobs) > 1:
             raise SettingsError("--engine ray takes one --method at a time")
         failed, engines = 0, Engines(task, model, engine, asked)
@@ -139,7 +137,7 @@ def run_pictures(
 
 
 def _of_method(output: OutputOptions, task: str, method: str, split: bool) -> OutputOptions:
-    """Return where one of several methods writes: captions-greedy.jsonl, photo.greedy.txt; for data sets, greedy/."""
+    """Return the output of one of several methods: captions-greedy.jsonl, photo.greedy.txt; for data sets, greedy/."""
     file = output.output
     if file is not None and split:
         return replace(output, output=file / method)
@@ -161,7 +159,7 @@ def _say_compare(files: Sequence[Path]) -> None:
 
 
 class _Terminal:
-    """Shows what happens in a run: texts or records on stdout, progress and errors on stderr."""
+    """Shows a run: texts or records on stdout, progress and errors on stderr."""
 
     def __init__(self, targets: Targets, output: OutputOptions, total: int, method: str = "") -> None:
         self._targets, self._output = targets, output
@@ -169,18 +167,18 @@ class _Terminal:
         self._method = method  # if there are several
         self._shown = False  # whether a part of the current text is on the terminal
         self._suspicious = 0  # pictures with warnings
-        self._unsupported = 0  # pictures whose texts name something that they do not support
+        self._unsupported = 0  # pictures that do not support an object in their texts
         self._rewritten = 0
         self._legend_shown = False
 
     @property
     def on_text(self) -> Callable[[Picture, str], None] | None:
-        """Shows a text while it is made, if it goes to a terminal."""
+        """The function that shows a text while it is decoded, if it goes to a terminal."""
         shown = not self._targets.any and sys.stdout.isatty() and not self._output.json
         return self._show if shown and not self._output.no_stream else None
 
     def listen(self, run: PictureRun) -> None:
-        """Run to the end.
+        """Run to the end, and show it.
 
         Raises:
             typer.Exit: with 130 if interrupted.
@@ -274,7 +272,7 @@ class _Terminal:
         if self._rewritten:
             parts.append(f"{self._rewritten} rewritten")
         if self._unsupported:
-            parts.append(f"{self._unsupported} with things that the picture does not support")
+            parts.append(f"{self._unsupported} with objects that the picture does not support")
         if counts.failed:
             again = " (--retry-errors tries them again)" if self._targets.output is not None else ""
             parts.append(f"{counts.failed} failed{again}")

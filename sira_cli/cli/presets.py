@@ -53,7 +53,7 @@ def list_presets() -> None:
     for column in table.columns:
         column.no_wrap = True
     out.print(table)
-    note("memory: the weights and 15 % more, for one picture at a time")
+    note("memory: the weights plus 15 %, for one picture at a time")
 
 
 def shown_k(preset: Preset) -> str:
@@ -89,15 +89,15 @@ def check(
     *,
     file: Annotated[str | None, typer.Argument(help="Preset file.", show_default=False)] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Load the weights, too, and compare the model itself; needs --model or -p.")
+        bool, typer.Option("--exact", help="Also load the weights and compare the model itself; needs --model or -p.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --model or -p.")] = False,
     model: ModelOptions,
 ) -> None:
-    """Check a preset file; or, with --model or --preset, prove that SIRA decodes a model as Algorithm 1 says.
+    """Check a preset file; or, with --model or --preset, prove that SIRA decodes a model as in Algorithm 1.
 
-    The proof needs no weights: it reads the model's configuration, processor and chat template, puts a drawn scene
-    through them, and compares a tiny random twin of the model with a slow reference. Exit codes: 0 exact, 1 not exact
+    The proof needs no weights: it reads the model's configuration, processor and chat template, applies them to a
+    drawn scene, and compares a tiny random twin of the model with a slow reference. Exit codes: 0 exact, 1 not exact
     or not proven, 2 refused.
     """
     set_verbosity(False, 0)
@@ -112,7 +112,7 @@ def check(
     if file is None:
         raise SettingsError("give a preset file, --model or --preset")
     if exact or as_json:
-        raise SettingsError("--exact and --json are about a model: give --model or --preset")
+        raise SettingsError("--exact and --json are for a model: give --model or --preset")
     from sira_cli.models import presets
 
     preset = presets.read(Path(file))

@@ -1,4 +1,4 @@
-"""How far a long run is, on stderr: a bar on a terminal, a line now and then elsewhere, nothing with -q."""
+"""Progress of a long run on stderr: a bar on a terminal, a line every 30 s elsewhere, nothing with -q."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY = 30.0  # seconds between two lines
 
 
 class Progress:
-    """Counts what is done, and shows it unless it is silent. `Progress.shown` makes one that fits the terminal."""
+    """Counts finished work, and shows it unless silent. `Progress.shown` makes one that fits the terminal."""
 
     def __init__(self, what: str, total: int, bar: Any = None, *, silent: bool = False) -> None:
         self.done = self.errors = 0
@@ -27,10 +27,10 @@ class Progress:
         self._silent = silent
 
     def advance(self, count: int = 1, *, error: bool = False, worked: bool = True) -> None:
-        """Count more as done; not `worked`: in an earlier run, which does not count for the speed.
+        """Count more as done; not `worked`: done in an earlier run, and not counted for the speed.
 
         Raises:
-            KeyboardInterrupt: the run was interrupted, and that was lost on the way.
+            KeyboardInterrupt: the run was interrupted, and a library swallowed that.
         """
         interrupts.check()
         self.done += count
@@ -48,7 +48,7 @@ class Progress:
             note(", ".join(part for part in parts if part))
 
     def reach(self, done: int) -> None:
-        """Set how many are done in all."""
+        """Set the total done so far."""
         self.advance(done - self.done)
 
     @classmethod

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from sira_cli.analysis.proof import Proof
     from sira_cli.analysis.proof.compared import Compared
 
-SCENE = 1  # seed of the drawn scene that is looked at
+SCENE = 1  # seed of the drawn scene
 
 
 def check_model(model: ModelOptions, exact: bool, as_json: bool) -> bool:
     """Make the proof and print it; return whether the model is exact.
 
     Raises:
-        SettingsError: the model's own code is to run.
+        SettingsError: --trust-remote-code is given.
         SiraError: as `prove`.
     """
     if model.trust_remote_code:
@@ -29,7 +29,7 @@ def check_model(model: ModelOptions, exact: bool, as_json: bool) -> bool:
     from sira_cli.demo.scenes import make_scene, render
 
     preset = choose_preset(model)
-    with waiting("comparing with Algorithm 1 by the letter"):
+    with waiting("comparing with a direct implementation of Algorithm 1"):
         proof = prove(
             preset,
             render(make_scene(SCENE))[0],

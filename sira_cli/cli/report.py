@@ -23,7 +23,7 @@ def report(
         list[Path],
         typer.Argument(metavar="TRACE", help="Files that `sira trace` wrote, or folders of such files."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page to write: FILE.html.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Write the page to FILE.html.")],
     title: Annotated[
         str | None,
         typer.Option(
@@ -35,7 +35,7 @@ def report(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Make a page to look at traces: one HTML file, several traces side by side."""
+    """Make one HTML page that shows traces, several side by side."""
     set_verbosity(quiet, verbose)
     check_file("--output", output)
     from sira_cli.analysis.page.page import render

@@ -39,41 +39,42 @@ def serve(
         ),
     ] = None,
     allow_urls: Annotated[
-        bool, typer.Option("--allow-urls", help="Download pictures that requests name by a URL, from public addresses.")
+        bool, typer.Option("--allow-urls", help="Download pictures that requests name by URL, from public addresses.")
     ] = False,
     batch_size: Annotated[
-        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Texts decoded together, at most.")
+        int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Maximum number of texts decoded together.")
     ] = 8,
     max_waiting: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1024, help="Requests that may wait; further ones get 429.")
+        int, typer.Option(metavar="N", min=1, max=1024, help="Maximum number of waiting requests (then 429).")
     ] = 64,
-    max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest text that may be asked for.")] = 1024,
-    max_mb: Annotated[int, typer.Option(metavar="MB", min=1, help="Largest request; larger ones get 413.")] = 32,
+    max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum length of a text.")] = 1024,
+    max_mb: Annotated[int, typer.Option(metavar="MB", min=1, help="Largest request (larger: 413).")] = 32,
     max_megapixels: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Largest picture, or several of a request together; then 413.")
+        int,
+        typer.Option(metavar="N", min=1, help="Largest total picture size per request, in megapixels (larger: 413)."),
     ] = 32,
     max_pictures: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Most pictures in one conversation; more get 413.")
+        int, typer.Option(metavar="N", min=1, help="Most pictures in one conversation (more: 413).")
     ] = 8,
     max_prompt: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Longest prompt in tokens, with its pictures; longer ones get 413.")
+        int, typer.Option(metavar="N", min=1, help="Longest prompt in tokens, pictures included (longer: 413).")
     ] = 32768,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="Longest time until an answer ends; then 504.")
+        float, typer.Option(metavar="SECONDS", min=1, help="Time limit per request (then 504).")
     ] = 300.0,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Answer programs that speak OpenAI's protocol, on this machine only unless --host says otherwise.
+    """Answer programs that speak OpenAI's protocol, on this machine only unless --host is given.
 
     Requests go to /v1/chat/completions, or /v1/responses, with pictures as data:image/...;base64. The address itself
     is a page that shows two methods side by side. Prompts and pictures are never logged, no files are opened for a
-    client, and nothing is fetched unless --allow-urls says so.
+    client, and nothing is fetched without --allow-urls.
     """
     set_verbosity(quiet, verbose)
     if host not in LOOPBACK and not api_key:
         raise SettingsError(f"--host {host}: others can reach it, so set --api-key, or SIRA_API_KEY")
-    with listening(host, port) as listener:  # before torch is imported, so that a port that is taken is known at once
+    with listening(host, port) as listener:  # before torch is imported, so that a taken port is reported at once
         preset, method = choose(model, decoding)
         try:
             import uvicorn
@@ -109,7 +110,7 @@ def serve(
             ws="none",
             timeout_graceful_shutdown=int(timeout),
         )
-        signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn ends well, and then sends it again
+        signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn shuts down, then sends it again
         address = address_of(host, listener)
         name = preset.name or preset.model
         note(f"{name} with {method.name} at {address}/v1, a page to try it at {address} (Ctrl-C ends)")

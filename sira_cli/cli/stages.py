@@ -1,4 +1,4 @@
-"""How far something is that goes through stages: a bar per stage, and what fails, once."""
+"""Progress in stages: a bar per stage, and failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sira_cli.cli.progress import Progress
 
 
 def show_stages(events: Generator[Any, None, None]) -> None:
-    """Run to the end what yields `StageStarted`, `Advanced` and `FailedPicture`."""
+    """Consume events (`StageStarted`, `Advanced`, `FailedPicture`), and show them."""
     from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
     from sira_cli.analysis.sweep.run import StageStarted
 

@@ -1,4 +1,4 @@
-"""A text as a coloured strip on the terminal: which of its words to doubt."""
+"""A text as a coloured strip on the terminal, which marks words to doubt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def delta_style(delta: float) -> str:
 
 
 def word_style(word: dict[str, Any], color_by: ColorBy) -> str:
-    """Return the style of a word; what says nothing about a picture is pale."""
+    """Return the style of a word; words that say nothing about a picture are pale."""
     if not says_something(word["word"]):
         return PALE
     return DOUBT[doubt(word["grounding"])] if color_by == "grounding" else delta_style(word["delta"])
@@ -39,7 +39,7 @@ def word_style(word: dict[str, Any], color_by: ColorBy) -> str:
 def print_words(
     text: str, words: list[dict[str, Any]], color_by: ColorBy = "grounding", *, legend: bool = True
 ) -> None:
-    """Print a text with its words coloured, and below it those to doubt."""
+    """Print a text with coloured words, and below it the words to doubt."""
     strip = Text(text)
     for word in words:
         start, end = word["start"], word["end"]
@@ -55,9 +55,9 @@ def print_words(
 
 
 def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy = "grounding", shown: int = 3) -> None:
-    """Print a table of token lines: what was picked, and what each view would have picked.
+    """Print a table of token lines: the picked token, and the best candidates of each view.
 
-    Grounding is a score of words, so that it colours no tokens.
+    Grounding is a score of words, so it colours no tokens.
     """
     table = Table("step", "token", "\u0394", "KL", *("full", "CF", "contrast"), box=None, header_style="bold")
     for line in tokens:
@@ -71,7 +71,7 @@ def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy = "groundin
 
 
 def _doubted(words: list[dict[str, Any]]) -> Text:
-    """List the least grounded words that say something, those of the strongest doubt first."""
+    """List the least grounded content words, strongest doubt first."""
     telling = [word for word in words if says_something(word["word"])]
     found = sorted((word for word in telling if word["grounding"] < DOUBTED), key=lambda word: float(word["grounding"]))
     if not found:
@@ -90,6 +90,6 @@ def _legend(color_by: ColorBy) -> Text:
             legend.append(f"< {step:g}", DOUBT[degree]).append("  ")
         return legend.append("evidence, not proof; function words are pale", "dim")
     legend = Text().append("\u0394 = full - CF logits: ", "dim")
-    for delta, meaning in ((4, ">= 4"), (1, ">= 1 the picture argues for it"), (-2, "<= -1 against"), (-5, "< -4")):
+    for delta, meaning in ((4, ">= 4"), (1, ">= 1 the picture supports it"), (-2, "<= -1 opposes it"), (-5, "< -4")):
         legend.append(meaning, delta_style(delta)).append("  ")
-    return legend.append("unmarked: the text alone says as much", "dim")
+    return legend.append("unmarked: the text alone predicts it as well", "dim")

@@ -54,12 +54,12 @@ def sweep(
         str | None,
         typer.Option(
             "--k",
-            help="Values of K: all, or such as 1,2,4 or 1-7 (default: about 6 values, L/2 among them).",
+            help="Values of K: all, or for example 1,2,4 or 1-7 (default: about 6 values, including L/2).",
         ),
     ] = None,
     alpha: Annotated[str, typer.Option(help="Contrast strengths, alpha.")] = "0.25,0.5,0.75,1,1.5,2",
     captions: Annotated[
-        bool, typer.Option("--captions", help="Measure captions of scenes, too, and choose the setting by them.")
+        bool, typer.Option("--captions", help="Also measure captions of scenes, and choose the setting by them.")
     ] = False,
     by: Annotated[
         By,
@@ -71,7 +71,7 @@ def sweep(
     suffix: Annotated[
         str | None,
         typer.Option(
-            help="Text behind each question (default for files: ' Please answer this question with one word.').",
+            help="Text after each question (default for files: ' Please answer this question with one word.').",
         ),
     ] = None,
     limit: Annotated[
@@ -85,8 +85,8 @@ def sweep(
     batch_size: Annotated[
         Any,
         batch_size_option(
-            "Number of questions decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1; "
-            "for scenes 32)."
+            "Questions decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1; for "
+            "scenes 32)."
         ),
     ] = None,
     model: ModelOptions,
@@ -96,14 +96,14 @@ def sweep(
             "-o",
             "--output",
             metavar="FILE.jsonl",
-            help="Keep every answer here, to go on where a run stopped.",
+            help="Keep every answer here, to resume a stopped run.",
         ),
     ] = None,
     overwrite: Annotated[
         bool,
         typer.Option(
             "--overwrite",
-            help="Start anew: replace existing answers, figures and presets.",
+            help="Start again: replace existing answers, figures and presets.",
         ),
     ] = False,
     plot: Annotated[
@@ -118,9 +118,9 @@ def sweep(
 ) -> None:
     """Measure SIRA over K and alpha on yes/no questions, and pick the best (the paper's Figure 3).
 
-    Of each answer only the first token is decoded, at temperature 0, and read by POPE's rule: "no" if it is No,
-    not or no. So one prefill per question is enough for all settings. The best of many settings looks better than
-    it is: check it on questions that did not choose it.
+    Only the first token of each answer is decoded, greedily, and read by POPE's rule: "no" if it is No, not or no.
+    So one prefill per question is enough for all settings. The best of many settings looks better than it is:
+    check it on other questions.
     """
     set_verbosity(quiet, verbose)
     from sira_cli.analysis.sweep.cells import parse_alphas, parse_ks
@@ -133,7 +133,7 @@ def sweep(
     drawn = scenes or (not files and preset.model == BUNDLED)
     questions = _questions(files or [], images, drawn, suffix, limit)
     if captions and questions.count_caption is None:
-        raise SettingsError("--captions is for scenes, whose content is known: leave it out, or the files")
+        raise SettingsError("--captions is for scenes, whose content is known: leave out --captions or the files")
 
     from sira_cli.analysis.sweep.units import Units, decisive
     from sira_cli.pictures.sources import located
@@ -179,7 +179,7 @@ def _check_targets(output: Path | None, plot: Path | None, write_preset: Path | 
     from sira_cli.analysis.plots import check_format
 
     for option, file in (("--output", output), ("--plot", plot)):
-        # A sweep goes on in its file, and its figure is drawn again.
+        # A sweep resumes in its file, and its figure is drawn again.
         goes_on = option == "--output" or (option == "--plot" and output is not None)
         check_file(option, file, overwrite or goes_on)
     if plot is not None:
@@ -190,7 +190,7 @@ def _check_targets(output: Path | None, plot: Path | None, write_preset: Path | 
 def _questions(
     paths: Sequence[Path], images: Path | None, scenes: bool, suffix: str | None, limit: int | None
 ) -> QuestionSet:
-    """Return what is asked. That there is no picture is known before a model is loaded."""
+    """Return the questions. A missing picture is found before a model is loaded."""
     if scenes and (paths or images is not None):
         raise SettingsError("give question files with their --images, or --scenes, not both")
     if not scenes and (not paths or images is None):

@@ -1,4 +1,4 @@
-"""What `sira sweep` prints: one row per setting, and the best one."""
+"""The table of `sira sweep`: one row per setting, and the best setting."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _remarks(report: SweepReport) -> list[str]:
     chosen, name = report.row(report.best), report.best.name
     remarks = [
         f"{report.questions:,} questions about {report.pictures:,} pictures; in percent, ± half a 95 % interval",
-        "yes: answers that POPE's rule takes for yes; neither: how many answers are neither yes nor no",
+        "yes: answers that count as yes by POPE's rule; neither: number of answers that are neither yes nor no",
     ]
     if chosen is not None:
         figure, difference = chosen.figures[report.by], chosen.differences[report.by]

@@ -34,8 +34,8 @@ def measure_throughput(
         lvlm: the model under SIRA. The bundled one sees validation scenes, others see noise.
         count: number of pictures.
         batch_size, runs: as for `throughput`.
-        image_tokens: of the largest picture of noise.
-        compiled: measure compiled steps, too.
+        image_tokens: image tokens of the largest noise picture.
+        compiled: also measure compiled steps.
         text_lengths: the model's own or drawn ones; None: own for the bundled model, else drawn.
         output: file of the report.
         as_json: print it as JSON.

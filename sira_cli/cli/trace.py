@@ -82,7 +82,7 @@ def trace(
     ] = 10,
     track: Annotated[
         str,
-        typer.Option(metavar="A,B,...", help="Words whose first token is looked up at every step.", show_default=False),
+        typer.Option(metavar="A,B,...", help="Words whose first token is tracked at every step.", show_default=False),
     ] = "",
     full_logits: Annotated[
         Path | None,
@@ -139,12 +139,12 @@ def trace(
         if paths:
             raise SettingsError("--force-from names the pictures itself: leave out the paths")
         if question is not None:
-            raise SettingsError("--force-from has its own prompts, or --prompt: leave out --question")
+            raise SettingsError("--force-from uses its own prompts, or --prompt: leave out --question")
     if full_logits is not None and len(requests) != 1:
-        raise SettingsError(f"--full-logits is for one picture, here are {len(requests)}")
+        raise SettingsError(f"--full-logits is for one picture, not {len(requests)}")
     verify = verifying.read()
     if verifying.verify not in (None, "flag"):
-        raise SettingsError("a trace is of one text as it was decoded: give --verify flag")
+        raise SettingsError("a trace records one text as it was decoded: give --verify flag")
     preset, method = choose(model, decoding, prompt=prompt)
     require(method, Ability.TRACES, "sira trace")
     note_idle(decoding, preset)
@@ -161,7 +161,7 @@ def trace(
     )
     check_file("--full-logits", full_logits, overwrite)
     if all(targets.has(request.picture) for request in requests):
-        return  # an earlier run has done all: no model is needed
+        return  # all done in an earlier run: no model is needed
     lvlm = load_model(preset, model, method, pictures=[request.picture for request in requests])
     from sira_cli.analysis.trace.run import TraceRun
 
@@ -190,7 +190,7 @@ class _Terminal:
         self._legend = True
 
     def take(self, picture: Picture | None, line: Line) -> None:
-        """Print a line that goes to no file, or keep it for the strip."""
+        """Print a line that is not written to a file, or keep it for the strip."""
         from sira_cli.analysis.trace.targets import as_json
 
         if self._strip:
@@ -199,7 +199,7 @@ class _Terminal:
             print(as_json(line), flush=True)
 
     def listen(self, run: TraceRun) -> int:
-        """Run to the end, and return how many pictures failed."""
+        """Run to the end, and return the number of failed pictures."""
         from sira_cli.analysis.trace.run import Traced, TraceFailed
 
         failed = 0

@@ -1,4 +1,4 @@
-"""The second look on the command line: its options, and what is shown of it."""
+"""The second look on the command line: options and display."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ VerifyMode = Literal["flag", "rewrite"]  # what the second look changes: nothing
 
 MinSupport = Annotated[
     float | None,
-    typer.Option(metavar="X", min=0, max=1, help="Mark things with less support (default: the preset's)."),
+    typer.Option(metavar="X", min=0, max=1, help="Mark objects with less support (default: the preset's)."),
 ]
 Objects = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|spacy",
-        help="Look for the things of FILE, one per line with synonyms behind commas; spacy: for all visible nouns "
+        help="Look for the objects in FILE, one per line with synonyms after commas; spacy: for all visible nouns "
         "(default: common objects).",
     ),
 ]
@@ -39,39 +39,37 @@ Objects = Annotated[
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """A second look at what each text names."""
+    """A second look at the objects that each text names."""
 
     title: ClassVar[str] = "Second look"
 
     verify: Annotated[
         VerifyMode | None,
         typer.Option(
-            help="Ask the model about each thing that a text names: mark what it does not see (flag), or decode again "
-            "without (rewrite)."
+            help="Ask the model about each object that a text names: mark those it does not see (flag), or decode "
+            "again without them (rewrite)."
         ),
     ] = None
     min_support: MinSupport = None
     rounds: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="With --verify rewrite, decode a text again at most N times (default: 3)."
-        ),
+        typer.Option(metavar="N", min=1, help="Most rewrite attempts per text (default: 3)."),
     ] = None
     objects: Objects = None
 
     def read(self) -> Verify | None:
-        """Return the second look that they ask for.
+        """Return the second look that the options ask for.
 
         Raises:
-            SettingsError: there is something to set of a second look, but none.
-            DataError: the file of things cannot be read.
+            SettingsError: options of a second look are given without --verify.
+            DataError: the file of objects cannot be read.
         """
         if self.verify is None:
             if self.min_support is not None or self.objects is not None or self.rounds is not None:
-                raise SettingsError("--min-support, --objects and --rounds are about a second look: give --verify, too")
+                raise SettingsError("--min-support, --objects and --rounds are for a second look: also give --verify")
             return None
         if self.rounds is not None and self.verify != "rewrite":
-            raise SettingsError("--rounds is about texts that are decoded again: give --verify rewrite")
+            raise SettingsError("--rounds is for texts that are decoded again: give --verify rewrite")
         from sira_cli.language.noun_phrases import find_words
         from sira_cli.models.look.verify import ROUNDS, Verify
 
@@ -80,13 +78,13 @@ class VerifyOptions:
 
 
 def unsupported(result: Answer | Result) -> list[dict[str, Any]]:
-    """Return the things of a text that the picture does not support."""
+    """Return the objects in a text that the picture does not support."""
     line = (result.verify or {}).get("min_support", 0.0)
     return [claim for claim in result.objects or () if claim["support"] < line]
 
 
 def print_marked(result: Result) -> None:
-    """Print a text; on a terminal with what is not supported in brackets, and red."""
+    """Print a text; on a terminal, unsupported words are red and in brackets."""
     if not sys.stdout.isatty():
         print(result.text, flush=True)
         return
@@ -97,7 +95,7 @@ def print_marked(result: Result) -> None:
 
 
 def marked(text: str, spans: Iterable[Sequence[int]]) -> Text:
-    """Return a text with some of its parts in brackets, and red.
+    """Return a text with some parts red and in brackets.
 
     Args:
         text: any.
@@ -113,7 +111,7 @@ def marked(text: str, spans: Iterable[Sequence[int]]) -> Text:
 
 
 def verdict(result: Answer | Result) -> str:
-    """Return what the second look says of a text, in a line."""
+    """Return the second look's verdict on a text, as one line."""
     if result.draft is not None:
         taken = ", ".join(f"{each['thing']} ({each['support']:.2f})" for each in result.removed or ())
         rest = ", ".join(claim["thing"] for claim in unsupported(result))
@@ -123,4 +121,4 @@ def verdict(result: Answer | Result) -> str:
     if not result.objects:
         return "second look: nothing was recognised (--objects FILE: your own words)"
     count = len(result.objects)
-    return f"second look: supported, {f'all {count} things' if count > 1 else 'the one thing'} that the text names"
+    return f"second look: supported, {f'all {count} objects' if count > 1 else 'the one object'} that the text names"

@@ -44,19 +44,21 @@ def view(
     ] = None,
     edits: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Keep changes in this file (default: NAME.edits.jsonl beside the captions)."),
+        typer.Option(
+            metavar="FILE", help="Keep changes in this file (default: NAME.edits.jsonl next to the captions)."
+        ),
     ] = None,
     sidecars: Annotated[
         bool,
-        typer.Option("--sidecars", help="Write changed and accepted texts to text files beside the pictures, too."),
+        typer.Option("--sidecars", help="Also write changed and accepted texts to text files next to the pictures."),
     ] = False,
     export: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the mended captions to FILE.jsonl, and end: no page is shown."),
+        typer.Option(metavar="FILE", help="Write the corrected captions to FILE.jsonl and exit, without a page."),
     ] = None,
     recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")] = False,
     caption_extension: Annotated[
-        str, typer.Option(metavar=".EXT", help="File extension of text files beside pictures.")
+        str, typer.Option(metavar=".EXT", help="File extension of text files next to pictures.")
     ] = ".txt",
     image_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column that names the pictures (default: found by name).")
@@ -65,7 +67,8 @@ def view(
         str | None, typer.Option(metavar="NAME", help="Column with the texts (default: found by name).")
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder that names of pictures start from (default: the file's).")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder that picture names are relative to (default: the file's)."),
     ] = None,
     host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")] = LOOPBACK[0],
     port: Annotated[
@@ -77,8 +80,8 @@ def view(
 ) -> None:
     """Look through captions in a browser, compare them with others, edit, accept or reject them.
 
-    The captions' own file is never changed: changes go to a log beside it, from which --export makes a new file. The
-    page is for you alone: it is served on this machine, to who has the address that is printed.
+    The captions' own file is never changed: changes go to a log next to it, from which --export makes a new file. The
+    page is served only on this machine, and only at the printed address.
     """
     set_verbosity(quiet, verbose)
     from sira_cli.view import Collection, Compared, Edits
@@ -89,7 +92,7 @@ def view(
     captions = Collection.open(path, image_column=image_column, text_column=text_column, **places)
     log = Edits(edits or captions.edits_file, sidecars=extension if sidecars else None)
     if export is not None or other is not None or sidecars:
-        captions.catch_up()  # all of it: it is gone through before the page is shown
+        captions.catch_up()  # all captions are needed before the page is shown
         captions.check_found()
     if export is not None:
         written = write_mended(captions, log, export)
@@ -114,16 +117,16 @@ def view(
         say(f"{address} (Ctrl-C ends)")
         level = "info" if verbosity() > 0 else "error"
         config = uvicorn.Config(viewer.app, log_level=level, access_log=False, server_header=False)
-        config.timeout_graceful_shutdown = 2  # a window that is open holds its connection
-        signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn ends well, and then sends it again
+        config.timeout_graceful_shutdown = 2  # an open window holds its connection
+        signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn shuts down, then sends it again
         with nullcontext() if no_browser or not _has_desktop() else _browser(address):
             uvicorn.Server(config).run(sockets=[listener])
 
 
 def say_found(captions: Collection, all_read: bool = True) -> None:
-    """Say how many captions there are, and what is wrong with some."""
+    """Print the number of captions, and of broken lines and missing pictures."""
     if not all_read:
-        note(f"{captions.source} is large: the page shows what was read of it so far ({captions.done:.0%})")
+        note(f"{captions.source} is large: the page shows the part read so far ({captions.done:.0%})")
         return
     note(f"{_counted(len(captions), 'caption')} in {captions.source}")
     if captions.broken:
@@ -145,7 +148,7 @@ def _has_desktop() -> bool:
 
 @contextmanager
 def _browser(address: str) -> Iterator[None]:
-    """Open a browser, by way of a file that nobody else can read: all users see the arguments of a command."""
+    """Open a browser through a private file: a command's arguments are visible to all users."""
     import webbrowser
 
     with TemporaryDirectory(prefix="sira-view-") as folder:

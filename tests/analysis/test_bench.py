@@ -429,10 +429,10 @@ def test_a_state_of_one_stream_is_noticed():
     ("given", "message"),
     [
         (["--shape", "gpt"], "no shape named 'gpt'; there are gemma4-26b-a4b"),
-        (["--shape", "qwen2.5-vl-3b", "-p", "demo"], "--shape brings its own model"),
+        (["--shape", "qwen2.5-vl-3b", "-p", "demo"], "--shape is a model of its own"),
         (["--throughput", "--processor-time"], "leave out --processor-time"),
         (["-p", "demo", "--layers", "4"], "--layers is for --shape"),
-        (["--shape", "qwen2.5-vl-3b", "--offline"], "only --device and --dtype go with it"),
+        (["--shape", "qwen2.5-vl-3b", "--offline"], "only --device and --dtype can be combined with it"),
         (["--shape", "qwen2.5-vl-3b", "--k", "36"], "k = 36 is out of range: this model has L = 36"),
         (["--max-new-tokens", "0"], "--max-new-tokens '0': expected whole numbers from 1 on, such as 1,8"),
         (["-b", "1,x"], "--batch-size '1,x': expected"),

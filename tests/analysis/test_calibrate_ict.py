@@ -330,7 +330,7 @@ def test_made_once_it_is_found_by_the_model(sira, data, llava_folder, photos):
 
     code, out, err = sira(*given, "--annotations", data / "instances.json", home=home)
     assert (code, out) == (0, "")
-    assert "image level: 3 questions; the best of 48 slices tells" in err
+    assert "image level: 3 questions; the best of 48 slices separates" in err
     assert "object level: 3 questions" in err
     assert "--method ict finds it by the model" in err
     (path,) = (home / "calibrations" / "ict").iterdir()

@@ -167,10 +167,10 @@ def test_scenes_without_files(sira):
     ("options", "message"),
     [
         ([], "name files of records"),
-        (["a.jsonl"], "say what is there with --annotations PATH"),
-        (["a.jsonl", "--labels", "b.json", "--annotations", "c"], "one of them"),
+        (["a.jsonl"], "give the ground truth: --annotations PATH"),
+        (["a.jsonl", "--labels", "b.json", "--annotations", "c"], "not both"),
         (["a.jsonl", "--labels", "b.json", "--scenes"], "are for drawn scenes"),
-        (["--labels", "b.json", "-p", "demo"], "are about records"),
+        (["--labels", "b.json", "-p", "demo"], "are for records"),
         (["a.jsonl", "--labels", "b.json", "--write-preset", "b.txt"], "ends in .yaml"),
     ],
 )

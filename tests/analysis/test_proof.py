@@ -163,7 +163,7 @@ def test_options_that_do_not_go_together(sira, qwen_folder):
     for arguments, reason in (
         ([], "give a preset file, --model or --preset"),
         (["mine.yaml", "-m", qwen_folder], "not both"),
-        (["mine.yaml", "--exact"], "--exact and --json are about a model"),
+        (["mine.yaml", "--exact"], "--exact and --json are for a model"),
         (["-m", qwen_folder, "--trust-remote-code"], "leave out --trust-remote-code"),
     ):
         code, out, err = sira("presets", "check", *arguments)

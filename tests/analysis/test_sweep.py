@@ -539,7 +539,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, tmp_path, mon
     monkeypatch.setattr(grid, "first_tokens", until)
     code, out, err = sira("sweep", *options, "-o", file)
     assert (code, out) == (130, "")
-    assert err == "sira: interrupted; what is finished is kept: run the same command again to go on\n"
+    assert err == "sira: interrupted; finished work is kept: run the same command again to resume\n"
     assert file.read_bytes().count(b"\n") == 1 + 4
     with file.open("ab") as torn:
         torn.write(b'{"unit": "question 4", "te')

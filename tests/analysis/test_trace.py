@@ -128,7 +128,7 @@ def test_a_second_look_by_the_command(sira, tmp_path):
     assert trace.end.verify.min_support == 0.9
     code, _, err = sira("trace", EXAMPLES[0], "-p", "demo", "--min-support", 0.9)
     assert code == 2
-    assert "give --verify, too" in err
+    assert "also give --verify" in err
 
 
 @pytest.mark.parametrize("method", ["sira", "greedy"])

@@ -207,7 +207,7 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
 
 def test_presets_commands(sira, tmp_path, llava_folder):
     code, out, err = sira("presets", "list")
-    assert (code, err) == (0, "sira: memory: the weights and 15 % more, for one picture at a time\n")
+    assert (code, err) == (0, "sira: memory: the weights plus 15 %, for one picture at a time\n")
     header, *lines = out.splitlines()
     assert header.split() == ["preset", "K", "download", "memory", "model"]
     families = [line.strip() for line in lines if not line.startswith(" ")]
@@ -375,7 +375,7 @@ def test_a_missing_and_a_second_question_are_known_before_the_model_is_loaded(si
     assert (code, err) == (2, f"sira: the question comes last, but {folder} is a folder: add the question in quotes\n")
     code, _, err = sira("ask", photos["coffee"], "Is there a cup?", "Is there a dog?", "-p", "demo")
     assert code == 2
-    assert err.startswith("sira: 'Is there a cup?' is no picture: one question can be asked at a time")
+    assert err.startswith("sira: 'Is there a cup?' is not a picture: give one question at a time")
 
 
 def test_stdin_is_called_stdin(sira):
@@ -407,5 +407,5 @@ def test_a_torchvision_of_another_torch(tmp_path, photos):
     assert (run.returncode, run.stdout) == (1, b"")
     assert (
         run.stderr
-        == b"sira: the installed torchvision does not fit this torch: uninstall it, or install both again together\n"
+        == b"sira: the installed torchvision does not fit this torch: uninstall it, or reinstall both together\n"
     )

@@ -158,7 +158,7 @@ def test_demo_shows_scenes_with_marked_hallucinations(tmp_path):
         assert np.array_equal(np.asarray(Image.open(path)), np.asarray(render(of)[0]))
         block = shown.stdout.split(f"{path}\n")[1].split("\n\n")[0]
         there, *captions = block.split("\n")
-        assert there == f"  there   {of.place}: {', '.join(sorted(of.objects))}"
+        assert there == f"  objects {of.place}: {', '.join(sorted(of.objects))}"
         assert [line.split()[0] for line in captions] == ["greedy", "sira"]
         for line in captions:
             marked = re.findall(r"\[(.*?)\]", line)

@@ -236,7 +236,7 @@ def test_the_command_says_what_to_type_next_and_loads_no_model(tmp_path):
     )
     command = [sys.executable, "-c", script, "demo", "--export", str(folder), "--count", "2", "--seed", "7"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert run.stderr == f"sira: 2 scenes are in {folder}; measure on them with\nset()\n"
+    assert run.stderr == f"sira: 2 scenes are in {folder}; evaluate on them with\nset()\n"
     coco = f"--annotations '{folder}/coco' --images '{folder}/images' --ids '{folder}/coco'/ids.txt"
     assert run.stdout.splitlines() == [
         f"sira eval pope --questions '{folder}/pope'/*.json --images '{folder}/images' -p demo",
@@ -250,7 +250,7 @@ def test_the_command_says_what_to_type_next_and_loads_no_model(tmp_path):
 def test_the_command_refuses_what_does_not_go_together(sira, tmp_path, option):
     code, out, err = sira("demo", "--export", tmp_path / "new", *option)
     assert (code, out) == (2, "")
-    assert err.startswith("sira: --export writes files and nothing else: leave out")
+    assert err.startswith("sira: --export only writes files: leave out")
     assert not (tmp_path / "new").exists()
 
 

@@ -51,7 +51,7 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
     elsewhere = [{"image_id": int(row["id"]), "caption": row["text"]} for row in texts]
     (tmp_path / "elsewhere.jsonl").write_text("".join(json.dumps(row) + "\n" for row in elsewhere))
     code, _, err = sira(*run, "--answers", tmp_path / "elsewhere.jsonl", "--lengths", "12,64")
-    assert (code, "only what sira eval chair ran has several lengths" in err) == (2, True)
+    assert (code, "only captions of sira eval chair have several lengths" in err) == (2, True)
     _, out, _ = sira(*run, "--answers", *files, tmp_path / "elsewhere.jsonl")
     scored = values(json.loads(out))
     for method, group in (("short", "12 tokens"), ("long", "64 tokens"), ("elsewhere", "12 tokens")):

@@ -57,7 +57,7 @@ def test_the_papers_row_is_beside(sira, elsewhere):
     assert [(line["source"], line["accuracy"]) for line in lines] == [("measured", "87.5"), ("paper", "89.27")]
     code, out, err = sira(*run, "-p", "demo")
     assert (code, out) == (2, "")
-    assert err == "sira: --paper: the paper has no figures of demo, only of qwen2.5-vl-7b, llava-1.5-7b (-p)\n"
+    assert err == "sira: --paper: the paper has no figures for demo, only for qwen2.5-vl-7b, llava-1.5-7b (-p)\n"
 
 
 def test_the_papers_model_is_that_of_the_records(pope, tmp_path, elsewhere, sira, loaded):
@@ -68,10 +68,10 @@ def test_the_papers_model_is_that_of_the_records(pope, tmp_path, elsewhere, sira
     assert (code, report["paper"]) == (0, "llava-1.5-7b")
     run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--paper")
     code, _, err = sira(*run, "--answers", elsewhere / "base.jsonl")
-    assert (code, err) == (2, "sira: --paper: of which model are these answers? give -p PRESET\n")
+    assert (code, err) == (2, "sira: --paper: the answers' model is unknown: give -p PRESET\n")
     files = (f"greedy={elsewhere}/base.jsonl", f"mine={elsewhere}/better.jsonl")
     _, out, _ = sira(*run, "--answers", *files, "-p", "llava-1.5-7b")
-    assert "in the paper: llava-1.5-7b; nothing there of mine" in out
+    assert "in the paper: llava-1.5-7b; no figures for mine" in out
     assert "83.29" in out
     loaded.clear()
     code, _, err = pope("--paper", "-o", tmp_path / "new")
@@ -102,8 +102,8 @@ def test_details_replace_details_only(sira, elsewhere):
     lines = elsewhere / "questions.jsonl"
     lines.write_text(questions.read_text())
     for path, why in (
-        (answers, "holds something else than details of sira eval: give another"),
-        (lines, "holds something else than details of sira eval: give another"),
+        (answers, "holds something other than details of sira eval: give another"),
+        (lines, "holds something other than details of sira eval: give another"),
         (questions, "expected a name that ends in .jsonl"),
     ):
         content = path.read_text()
@@ -119,11 +119,11 @@ def test_details_replace_details_only(sira, elsewhere):
 def test_details_never_replace_records(pope, loaded, tmp_path):
     run = ("-o", tmp_path, "--no-controls", "--limit", 1, "--details", tmp_path / "sira-pope.jsonl")
     code, _, err = pope(*run, splits=("random",))
-    assert (code, "sira-pope.jsonl: is where answers are kept" in err, loaded.total()) == (2, True, 0)
+    assert (code, "sira-pope.jsonl: answers are kept in this file" in err, loaded.total()) == (2, True, 0)
     assert pope(*run[:-2], splits=("random",))[0] == 0
     kept = (tmp_path / "sira-pope.jsonl").read_text()
     code, _, err = pope(*run, splits=("random",))
-    assert (code, "holds something else than details" in err) == (2, True)
+    assert (code, "holds something other than details" in err) == (2, True)
     new = ("-o", tmp_path / "new", *run[2:-1], tmp_path / "new" / "details.jsonl")  # in a folder that will be made
     assert pope(*new, splits=("random",))[0] == 0
     assert len((tmp_path / "new" / "details.jsonl").read_text().splitlines()) == 1

@@ -137,8 +137,8 @@ def test_remarks_say_what_was_not_run_and_what_decides(monkeypatch):
     )
     assert lines[-4:] == [
         "p: McNemar's exact test, on which answers only one of base and the method is right, taken as independent",
-        "other: not run, as it picks what base picks unless one samples",
-        "in the paper: llava-1.5-7b; nothing there of other",
+        "other: not run, because without sampling its answers equal those of base",
+        "in the paper: llava-1.5-7b; no figures for other",
         "rule: official, language: nltk",
     ]
 
@@ -180,13 +180,13 @@ def test_what_the_paper_lacks_is_named(monkeypatch):
     rows = [("captions", "captions", name, figures, None) for name in ("greedy", "opera", "mine")]
     report = dataclasses.replace(made_report(*rows, paper="llava-1.5-7b"), benchmark="chair")
     assert (
-        "in the paper: llava-1.5-7b; nothing there of mine; "
-        "no figures there for captions, only for 64 tokens, 512 tokens: give --lengths N\n"
+        "in the paper: llava-1.5-7b; no figures for mine; "
+        "no figures for captions, only for 64 tokens, 512 tokens: give --lengths N\n"
     ) in printed(report, monkeypatch, 200)
     rows = [("g", "generative", "sid", {"CHAIR": 5.0}, {"CHAIR": 6.1}), ("d", "existence", "sid", {"F1": 5.0}, None)]
     report = dataclasses.replace(made_report(*rows, paper="llava-1.5-7b"), benchmark="amber")
     out = printed(report, monkeypatch, 200)
-    assert "in the paper: llava-1.5-7b; no figures there for existence, only for generative\n" in out
+    assert "in the paper: llava-1.5-7b; no figures for existence, only for generative\n" in out
 
 
 @pytest.mark.parametrize(("benchmark", "shown"), [("pope", "89.10 ±0.00"), ("chair", "89.1 ±0.0")])

@@ -66,7 +66,7 @@ def test_the_table_says_how_many_captions_an_image_has(sira, coco, tmp_path):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * times))
     run = ("eval", "chair", "--annotations", coco, "--language", "fallback", "--answers")
     _, out, _ = sira(*run, tmp_path / "one.jsonl", tmp_path / "three.jsonl")
-    assert "three: 3 captions per image, which all count; p is the first one's" in out
+    assert "three: 3 captions per image, all counted; p is for the first" in out
     assert "one: " not in out
     first, second = json.loads(sira(*run, tmp_path / "one.jsonl", tmp_path / "three.jsonl", "--json")[1])["rows"]
     assert first["figures"] == second["figures"]  # the same captions three times
@@ -117,7 +117,7 @@ def test_answers_from_elsewhere_are_reduced_as_ours(sira, data, tmp_path):
     found = [values(json.loads(sira(*run, *more)[1])) for more in ((), ("--reduce",))]
     assert [round(each["discriminative", "said", "neither"], 6) for each in found] == [25, 0]
     code, _, err = sira(*run[:4], "--images", data, "--reduce", "-p", "demo")
-    assert (code, err.startswith("sira: --reduce is for answers from elsewhere")) == (2, True)
+    assert (code, err.startswith("sira: --reduce is for answers from other tools")) == (2, True)
 
 
 def test_prompts_of_captions(sira, scenes, loaded, tmp_path, coco, data):

@@ -197,10 +197,10 @@ def test_an_interrupted_run_keeps_what_is_finished(pope, loaded, tmp_path, monke
 
     monkeypatch.setattr(Lvlm, "answer", interrupted)
     code, report, err = pope("--limit", 1)
-    assert (code, "what is finished is kept" in err) == (130, False)  # nothing is, without -o
+    assert (code, "finished work is kept" in err) == (130, False)  # nothing is, without -o
     code, report, err = pope("-o", tmp_path)
     assert (code, report) == (130, {})
-    assert "run the same command again to go on" in err
+    assert "run the same command again to resume" in err
     monkeypatch.setattr(Lvlm, "answer", counted)
     loaded.clear()
     code, report, _ = pope("-o", tmp_path)
@@ -234,8 +234,8 @@ def test_pictures_that_fail_are_counted_and_left_out(pope, scenes, tmp_path, loa
     code, report, err = pope("-o", tmp_path / "out", "--export", "official", images=images)
     assert code == 3
     assert err.count(f"{images / three.name}: no such file") == 2  # once a method
-    assert "sira: not exported, as pictures failed" in err
-    assert "2 pictures failed; what was asked about them is in no figure" in err
+    assert "sira: not exported, because pictures failed" in err
+    assert "2 pictures failed; their questions are left out of all figures" in err
     failed = [(row["method"], row["picture"]) for row in report["failures"]]
     assert sorted(failed) == sorted((method, path.name) for method in report["settings"] for path in (two, three))
     asked = (scenes / "pope" / "scenes_pope_random.json").read_text().splitlines()

@@ -131,7 +131,7 @@ def test_the_worst_come_first_and_the_sums_below(sira, demo, scenes, tmp_path):
     claims = [claim for record in found.values() for claim in record["objects"]]
     below = sum(claim["support"] < limit for claim in claims)
     assert sums.splitlines() == [
-        f"5 captions, {len(claims)} things: {below} of them, in {len(expected)} captions, below {limit:g}",
+        f"5 captions, {len(claims)} objects: {below} of them, in {len(expected)} captions, below {limit:g}",
         "2 captions with nothing recognised (--objects: your own words)",
     ]
 
@@ -378,7 +378,11 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
         (["scenes", "--fix", "drop-sentences", "--fixed", "scenes"], 2, "--fixed scenes: original captions would be"),
         (["x.jsonl", "-o", "x.csv"], 2, "--output x.csv: would replace the captions in x.jsonl"),
         (["x.jsonl", "-o", "x.jsonl", "--overwrite"], 2, "would replace the captions in x.jsonl"),
-        (["x.jsonl", "-o", "y.csv", "--fix", "drop-sentences", "--fixed", "y.jsonl"], 2, "is where --output writes"),
+        (
+            ["x.jsonl", "-o", "y.csv", "--fix", "drop-sentences", "--fixed", "y.jsonl"],
+            2,
+            "--output writes to this file",
+        ),
         (["x.jsonl", "--text-column", "no"], 2, "no column 'no' (--text-column), but image, text"),
         (
             ["x.jsonl", "--images", "nowhere"],

@@ -448,7 +448,7 @@ def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path, h
         _, err = run.communicate(timeout=300)
     assert run.returncode == 130
     assert b"Traceback" not in err
-    assert b"interrupted; what is finished is kept: run the same command again to go on" in err
+    assert b"interrupted; finished work is kept: run the same command again to resume" in err
     assert json.loads((folder / "captions.run.json").read_text())["state"] == "interrupted"
     assert 3 <= len(read(folder / "captions.jsonl")) < 25
     assert finish(folder, home)[0] == 3

@@ -191,7 +191,7 @@ def test_a_command_without_a_question(sira, folder):
     code, _, err = sira("ask", "-p", "demo")
     assert (code, err) == (2, "sira: Missing argument 'QUESTION': the question to ask, or --questions FILE\n")
     code, _, err = sira("ask", "photos", "photos", "--questions", "q.jsonl", "-p", "demo")
-    assert "--questions names the pictures: give the folder that they are in, or nothing" in err
+    assert "--questions names the pictures: give only their folder, or nothing" in err
 
 
 def test_a_file_of_questions_that_is_no_text_is_not_read_to_its_end(tmp_path):

@@ -78,7 +78,7 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(t
         run.terminate()
         _, err = run.communicate(timeout=120)
     assert run.returncode == 130, err
-    assert b"run the same command again to go on" in err
+    assert b"run the same command again to resume" in err
     before = records.read_bytes()
     assert 0 < before.count(b"\n") < 9
 
@@ -133,8 +133,8 @@ def test_what_is_wrong_with_the_model_ends_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["x.png", "--engine", "ray"], "--engine ray reads files and writes files: give paths, and -o FILE"),
-        (["-", "--engine", "ray", "-o", "x.jsonl"], "--engine ray reads files and writes files"),
+        (["x.png", "--engine", "ray"], "--engine ray reads and writes files: give paths, and -o FILE"),
+        (["-", "--engine", "ray", "-o", "x.jsonl"], "--engine ray reads and writes files"),
         (["x.png", "--workers", 2], "--workers is for --engine ray"),
         (["x.png", "--engine", "ray", "-o", "x.jsonl", "--device", "cuda"], "the Ray cluster has 0 GPUs"),
     ],

@@ -62,7 +62,7 @@ def test_records_hold_what_the_library_says_of_the_text(sira, scenes, tmp_path):
             )
     doubted = sum(any(claim["support"] < 0.5 for claim in record["objects"]) for record in found)
     assert 0 < doubted < 4
-    assert f"{doubted} with things that the picture does not support" in err
+    assert f"{doubted} with objects that the picture does not support" in err
     _, _, err = sira(*command)  # nothing is left
     assert "4 of 5 pictures were done before" in err
 
@@ -128,7 +128,7 @@ def test_nothing_recognised_is_said(sira, scenes, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--min-support", "0.3"], "give --verify, too"),
+        (["--min-support", "0.3"], "also give --verify"),
         (["--verify", "flag", "--objects", "none.txt"], r"none\.txt: cannot be read"),
         (["--verify", "flag", "--min-support", "2"], "less than or equal to 1"),
     ],
@@ -212,7 +212,7 @@ def test_what_does_not_go_with_rewriting_is_refused(sira, scenes, options, messa
     code, _, err = sira("caption", scenes / f"{FIRST}.png", *REWRITE, *options)
     assert code == 2
     assert message in " ".join(err.split())
-    assert "--rounds is about" in sira("caption", scenes, "-p", "demo", "--verify", "flag", "--rounds", "2")[2]
+    assert "--rounds is for" in sira("caption", scenes, "-p", "demo", "--verify", "flag", "--rounds", "2")[2]
 
 
 def test_a_second_look_needs_a_text_and_a_mode_that_exists():

@@ -1,4 +1,4 @@
-"""`sira calibrate`: what a method or a score has to know about a model, made once. A module per command."""
+"""`sira calibrate`: fit a method's or score's parameters to a model, once. A module per command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from sira_cli.cli.calibrate import ict, maskcd, support
 from sira_cli.cli.help import Command, Variadic
 
 app = typer.Typer(
-    help="Make once what a method or a score has to know about a model.", no_args_is_help=True, rich_markup_mode=None
+    help="Fit a method's or score's parameters to a model (once per model).",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 COMMANDS = {
     "ict": (ict.ict, Variadic, ict.EXAMPLES, "Directions of method ict, from labelled yes/no questions."),
@@ -16,7 +18,7 @@ COMMANDS = {
         support.support,
         Command,
         support.EXAMPLES,
-        "The second look's line between supported and not, from captions with labels.",
+        "The second look's threshold of support, from captions with labels.",
     ),
     "maskcd": (maskcd.maskcd, Command, maskcd.EXAMPLES, "Image heads of method maskcd, from pictures without labels."),
 }

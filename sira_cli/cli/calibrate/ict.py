@@ -33,7 +33,7 @@ def ict(
     *,
     questions: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE...", help="Files of yes/no questions with labels, as POPE has them."),
+        typer.Option(metavar="FILE...", help="Files of yes/no questions with labels, in POPE's format."),
     ] = None,
     images: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")] = None,
     annotations: Annotated[
@@ -59,7 +59,7 @@ def ict(
             "--batch-size",
             metavar="N",
             min=1,
-            help="Number of questions asked together (default: 1; for scenes 32).",
+            help="Questions asked together (default: 1; for scenes 32).",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the probe's two folds.")] = 0,
@@ -73,7 +73,7 @@ def ict(
     """Find the directions that method ict adds, once per model, from labelled yes/no questions about pictures.
 
     Each question is asked three times, one prefill each: about the picture, about the picture blurred (or with the
-    wrong answer), and about the picture with the object blacked out. Without --annotations the last is left out, and
+    wrong answer), and about the picture with the object blacked out. Without --annotations the last is left out:
     the calibration has the image level only.
     """
     set_verbosity(quiet, verbose)
@@ -103,7 +103,7 @@ def ict(
 def _questions(
     paths: list[Path], images: Path | None, annotations: Path | None, scenes: bool, limit: int | None
 ) -> LabelledQuestions:
-    """Return what is asked. That there is no picture is known before a model is loaded."""
+    """Return the questions. A missing picture is found before a model is loaded."""
     if scenes:
         if paths or images is not None or annotations is not None:
             raise SettingsError("give question files with their --images, or --scenes, not both")
@@ -120,15 +120,15 @@ def _questions(
     found = from_files(paths, images, limit or FILE_QUESTIONS, annotations)
     check_images(images, found.pictures)
     if annotations is None:
-        note("without --annotations nothing is known of where objects are: the image level only")
+        note("without --annotations the places of objects are unknown: the image level only")
     return found
 
 
 def _summarize(training: IctTraining) -> None:
-    """Say how well the slices tell clean runs from degraded ones."""
+    """Print how well the slices separate clean from degraded runs."""
     for level, accuracy in training.accuracy.items():
         note(
-            f"{level} level: {training.counts[level]} questions; the best of {accuracy.numel()} slices tells "
-            f"{100 * float(accuracy.max()):.1f} % of clean and degraded runs apart, the median "
+            f"{level} level: {training.counts[level]} questions; the best of {accuracy.numel()} slices separates "
+            f"{100 * float(accuracy.max()):.1f} % of clean and degraded runs, the median "
             f"{100 * float(accuracy.median()):.1f} %"
         )

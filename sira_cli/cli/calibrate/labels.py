@@ -1,4 +1,4 @@
-"""What is there: the labels that captions are held against, and the share of it that may fall below the line."""
+"""Ground truth for captions, and the false-alarm rate: real objects that may fall below the threshold."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 
 Annotations = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="What is there: the folder of COCO's annotations, for pictures of COCO."),
+    typer.Option(metavar="PATH", help="Ground truth: folder of COCO annotations, for COCO pictures."),
 ]
 Labels = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.json", help='What is there: {"a.jpg": ["dog", "car"], ...}, all that is in each.'),
+    typer.Option(metavar="FILE.json", help='Ground truth: {"a.jpg": ["dog", "car"], ...}, with all objects of each.'),
 ]
 FalseAlarms = Annotated[
     float,
     typer.Option(
-        "--false-alarms", metavar="PERCENT", min=0, max=100, help="Things that are there may fall below the line."
+        "--false-alarms",
+        metavar="PERCENT",
+        min=0,
+        max=100,
+        help="Share of real objects that may be marked as unsupported.",
     ),
 ]
 
@@ -32,13 +36,13 @@ FalseAlarms = Annotated[
 def labelling(
     annotations: Path | None, labels: Path | None
 ) -> Callable[[Sequence[Caption]], tuple[list[Labelled], int]]:
-    """Return what labels captions, and counts the things that it knows nothing about.
+    """Return a function that labels captions, and counts the objects without a label.
 
     Raises:
-        SettingsError: there are no labels, or two kinds of them.
+        SettingsError: no labels are given, or two kinds.
     """
     if (annotations is None) == (labels is None):
-        raise SettingsError("say what is there with --annotations PATH (COCO's) or --labels FILE.json: one of them")
+        raise SettingsError("give the ground truth: --annotations PATH (COCO's) or --labels FILE.json, not both")
     from sira_cli.analysis.calibration.support import from_coco, from_labels
 
     def label(captions: Sequence[Caption]) -> tuple[list[Labelled], int]:

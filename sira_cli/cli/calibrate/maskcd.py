@@ -40,9 +40,9 @@ def maskcd(
 ) -> None:
     """Find the heads that look at the image, for --method maskcd.
 
-    The model captions a few dozen pictures (32 unless --limit says otherwise), greedily and without SIRA. Each head's
-    attention on image tokens is averaged; the heads that stand out in their layer are those that MaskCD silences. No
-    labels are needed, and any pictures will do that are like yours.
+    The model captions a few dozen pictures (default: 32, see --limit), greedily and without SIRA. Each head's
+    attention on image tokens is averaged; MaskCD silences the heads that stand out in their layer. No labels are
+    needed; use pictures similar to yours.
     """
     set_verbosity(quiet, verbose)
     check_targets(output, write_preset, overwrite)
@@ -56,7 +56,7 @@ def maskcd(
     what = measure_mass(lvlm, pictures, batch_size or (SCENE_BATCH if drawn else 1))
     found = list(measured(what, len(pictures), lambda picture, error: failures.append(error)))
     if not found:
-        raise PictureError("no picture could be measured, so there is no calibration")
+        raise PictureError("no picture could be measured: no calibration is written")
     calibration = calibrate(lvlm, found)
     _print(calibration)
     save(calibration, preset, output, write_preset)

@@ -1,4 +1,4 @@
-"""Which pictures a calibration looks at: a few dozen are enough."""
+"""Pictures for a calibration: a few dozen are enough."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PICTURES = 32  # unless --limit says how many
+PICTURES = 32  # unless --limit is given
 SCENE_BATCH = 16
 
 Scenes = Annotated[
@@ -28,9 +28,7 @@ Scenes = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option(
-        "-b", "--batch-size", metavar="N", min=1, help="Number of pictures measured together (default: 1; scenes 16)."
-    ),
+    typer.Option("-b", "--batch-size", metavar="N", min=1, help="Pictures measured together (default: 1; scenes 16)."),
 ]
 
 
@@ -40,7 +38,7 @@ def some_pictures(
     """Return the first few pictures, and whether they are drawn scenes.
 
     Raises:
-        SettingsError: nothing is named, or files and scenes are.
+        SettingsError: no pictures are given, or both files and scenes.
         PictureError: none of the pictures exists.
     """
     from sira_cli.models.presets import BUNDLED
@@ -62,7 +60,7 @@ def some_pictures(
 def measured(
     what: Iterable[tuple[Picture, T | PictureError]], total: int, on_failure: Callable[[Picture, str], None]
 ) -> Iterator[T]:
-    """Yield what was measured, and show how far it is; a picture that fails is said, and handed to `on_failure`."""
+    """Yield the measurements and show progress; a failed picture is reported and handed to `on_failure`."""
     failures = 0
     with Progress.shown("pictures", total) as progress:
         for picture, result in what:

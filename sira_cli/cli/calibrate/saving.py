@@ -1,4 +1,4 @@
-"""Where the commands write: the calibration, and a preset that names it."""
+"""Output of the commands: the calibration, and a preset that names it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Output = Annotated[
     Path | None,
     typer.Option(
-        "-o", "--output", metavar="FILE", help="Write the calibration here (default: where the model finds it)."
+        "-o", "--output", metavar="FILE", help="Write the calibration here (default: where --method finds it)."
     ),
 ]
 WritePreset = Annotated[
@@ -39,10 +39,10 @@ def check_targets(output: Path | None, write_preset: Path | None, overwrite: boo
 
 
 def check_place(kind: str, lvlm: Lvlm, output: Path | None, overwrite: bool) -> None:
-    """Check that the model has no calibration of the user's own yet, if it is to be kept among these.
+    """Check that the user has no calibration of the model yet, if the new one is to be kept there.
 
     Raises:
-        SettingsError: it has one, which is not to be replaced.
+        SettingsError: one exists and is not to be replaced.
     """
     from sira_cli.models.calibrations import place
 
@@ -56,7 +56,7 @@ def save(calibration: Calibration, preset: Preset, output: Path | None, write_pr
 
     Args:
         calibration: of the model of `preset`.
-        preset: with which it was made.
+        preset: the preset it was made with.
         output, write_preset: files that the user asked for.
 
     Raises:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
 
 SCENES = 600
-FEW = 20  # hallucinated things; fewer say little
+FEW = 20  # hallucinated objects; with fewer, the threshold is uncertain
 
 EXAMPLES = """
 sira calibrate support captions.jsonl --annotations annotations/ -p llava-1.5-7b --write-preset mine.yaml
-sira calibrate support captions.jsonl --labels there.json
+sira calibrate support captions.jsonl --labels objects.json
 """
 
 
@@ -51,18 +51,18 @@ def support(
     model: ModelOptions,
     output: ReportFile = None,
     write_preset: Annotated[
-        Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the line.")
+        Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the threshold.")
     ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Find the line between supported and not (--min-support), from captions with labels.
+    """Find the threshold of support (--min-support), from captions with labels.
 
-    It is the highest line below which at most 3 % (--false-alarms) of the things fall that are there. The records hold
-    the support of everything that the captions name; the labels say what is there. Pictures with a few hundred things
-    are enough, if some of these are hallucinated. No model is needed but with --scenes.
+    It is the highest threshold that marks at most 3 % (--false-alarms) of the real objects as unsupported. The records
+    hold the support of every object that the captions name; the labels are the ground truth. A few hundred named
+    objects are enough, if some are hallucinated. A model is needed only with --scenes.
     """
     set_verbosity(quiet, verbose)
     check_file("--output", output, overwrite)
@@ -75,12 +75,12 @@ def support(
         report = _from_files(records, annotations, labels, share)
     else:
         if annotations is not None or labels is not None:
-            raise SettingsError("--annotations and --labels are about records: name these, too")
+            raise SettingsError("--annotations and --labels are for records: also give RECORDS")
         report = _from_scenes(scenes, limit or SCENES, preset, model, share)
     if write_preset is not None and report.source.model != preset.model:
         raise SettingsError(
             f"--write-preset: the records are of {report.source.model}, the preset is for {preset.model}: "
-            "name theirs with --preset or --model"
+            "give the records' model with --preset or --model"
         )
     if as_json:
         print(report.to_json())
@@ -120,12 +120,12 @@ def _from_scenes(scenes: bool, count: int, preset: Preset, model: ModelOptions, 
 
 
 def print_report(report: SupportReport) -> None:
-    """Print what several lines would do, and the one that was found."""
+    """Print the effect of several thresholds, and the one that was found."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD)
-    for name in ("line", "below it: of what is there", "of what is not"):
+    for name in ("threshold", "below it: real objects", "hallucinated"):
         table.add_column(name, justify="right")
     table.add_column("")
     for line, (there, absent) in report.below.items():
@@ -133,11 +133,11 @@ def print_report(report: SupportReport) -> None:
     out = table_console()
     out.print(table)
     out.print(
-        f"{report.pictures:,} pictures, {report.there:,} named things that are there, {report.absent:,} that are not"
+        f"{report.pictures:,} pictures, {report.there:,} real objects named, {report.absent:,} hallucinated"
         + (f", {report.unknown:,} without a label" if report.unknown else "")
     )
     if report.auroc is not None:
-        out.print(f"AUROC of support: {report.auroc} (100 tells all apart, 50 is chance)")
-    out.print(f"min_support = {report.line:g}: at most {report.false_alarms:.1%} of what is there is below it")
+        out.print(f"AUROC of support: {report.auroc} (100: perfect separation, 50: chance)")
+    out.print(f"min_support = {report.line:g}: at most {report.false_alarms:.1%} of real objects are below it")
     if report.absent < FEW:
-        note(f"only {report.absent} hallucinated things: what the line finds is not well known")
+        note(f"only {report.absent} hallucinated objects: the share of them below the threshold is uncertain")
