@@ -204,7 +204,9 @@ def amber(
     ] = "all",
     similarity: Annotated[
         str,
-        typer.Option(help="How words are compared: spacy (en_core_web_lg), exact, a spaCy pipeline, or a .json file."),
+        typer.Option(
+            help="How words compare: spacy (en_core_web_lg), exact, a spaCy pipeline, or a .json file of numbers."
+        ),
     ] = "spacy",
     language: LanguageOption = "auto",
     ids: Annotated[

@@ -1,1 +1,1 @@
-"""The decoder behind OpenAI's protocol."""
+"""A server that decodes for clients of OpenAI's protocol."""

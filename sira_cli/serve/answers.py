@@ -19,13 +19,13 @@ from sira_cli.serve.jobs import Job, Logprob, Piece, Reply
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.protocol import ChatRequest, RequestError
 
-POLLED = 0.2  # seconds between looks whether a client is still there
+POLLED = 0.2  # seconds between checks that the client is connected
 
 _log = logging.getLogger(__name__)
 
 
 class Answering:
-    """One request's way from the decoder's pieces to OpenAI's objects."""
+    """Turns the decoder's pieces for one request into OpenAI's objects."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class Answering:
         """Begin to wait.
 
         Args:
-            request: whose client is looked for.
-            job: what the decoder was given.
-            pieces: what it tells.
-            until: the answer must be there by then, by `time.monotonic`.
-            chat: what was asked for.
+            request: its client's connection is checked.
+            job: the decoder's job.
+            pieces: the decoder's output.
+            until: deadline of the answer, by `time.monotonic`.
+            chat: the request's content.
             model: the name that the answer shows if the client gave none.
-            metrics: what is counted.
+            metrics: the server's counters.
         """
         self._request, self._job, self._pieces, self._until = request, job, pieces, until
         self._chat, self._metrics, self._began = chat, metrics, time.monotonic()
@@ -58,7 +58,7 @@ class Answering:
         }
 
     async def next(self) -> Piece | Reply:
-        """Wait for what comes next.
+        """Wait for the next piece.
 
         Raises:
             RequestError: the request failed, took too long, or its client has gone.
@@ -67,7 +67,7 @@ class Answering:
             while True:
                 left = self._until - time.monotonic()
                 if left <= 0:
-                    raise RequestError("the answer was not there in time", 504, code="timeout")
+                    raise RequestError("the answer took too long", 504, code="timeout")
                 # Pieces may come faster than that. A stream that has begun is ended by the framework if nobody reads.
                 if not self._streaming and time.monotonic() - self._looked > POLLED:
                     self._looked = time.monotonic()
@@ -161,7 +161,7 @@ class Answering:
 
 
 def _finish_reason(reply: Reply) -> str:
-    """Return why a text ended, in OpenAI's words; one that repeats itself was ended before the limit."""
+    """Return the finish reason of a text in OpenAI's words; a repeating text was ended before the limit."""
     return "length" if reply.answer.finish_reason == "length" else "stop"
 
 
@@ -180,9 +180,9 @@ def _line(content: dict[str, Any]) -> str:
 
 
 def as_request_error(error: Exception) -> RequestError:
-    """Return what a client is told of an error; of one that nobody foresaw, only that there was one."""
+    """Return the error for the client; an unexpected one without details."""
     if isinstance(error, MemoryError | PictureMemoryError):
-        message = "memory does not suffice for this now: try again later, or send a smaller picture"
+        message = "not enough memory now: try again later, or send a smaller picture"
         return RequestError(message, 503, code="out_of_memory")
     if isinstance(error, PictureError | SettingsError):
         return RequestError(str(error))

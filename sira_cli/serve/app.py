@@ -3,7 +3,7 @@
 request --> Host, key --> a place in the line --> protocol --> a Job --> the decoder's thread
                                                             pieces <--'     (an asyncio queue per request)
 
-And a page at `/` that asks it (`serve/page`), with `/settings` and `/report`.
+And a page at `/` that uses it (`serve/page`), with `/settings` and `/report`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from sira_cli.serve.report import ReportRequest, report_of
 from sira_cli.serve.responses import ResponseRequest
 from sira_cli.web.http import bearer_key, is_key
 
-MOST_ECHOED = 100  # characters of what is not here
+MOST_ECHOED = 100  # characters of an unknown path or model in messages
 
 
 class Server:
     """The decoder behind HTTP.
 
     Attributes:
-        app: what an ASGI server runs.
+        app: the ASGI application.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Server:
         """Make a server; its thread starts when the app does.
 
         Args:
-            lvlm: the loaded model, under the method that decodes where a request names none.
-            batch_size: texts decoded together, at most.
-            most_waiting: requests that may wait; further ones get 429.
+            lvlm: the loaded model, under the default method.
+            batch_size: maximum number of texts decoded together.
+            most_waiting: maximum number of waiting requests; further ones get 429.
             limits: of one request.
-            api_key: what clients must send; None: nothing.
-            hosts: names that clients may call the server by; None: any.
-            allow_urls: download pictures that requests name by a URL, from public addresses only.
+            api_key: key that clients must send; None: no key.
+            hosts: accepted names in `Host`; None: any.
+            allow_urls: download pictures at URLs in requests, from public addresses only.
         """
         self._lvlm, self._limits, self._api_key = lvlm, limits or Limits(), api_key
         self._batch_size, self._most_waiting, self._allow_urls = batch_size, most_waiting, allow_urls
@@ -99,7 +99,7 @@ class Server:
         self.app.add_api_route("/metrics", self._counted, methods=["GET"], response_model=None)
         self.app.add_exception_handler(RequestError, self._refused)
         self.app.add_exception_handler(HTTPException, self._not_found)
-        # The framework logs errors that it knows as `Exception` alone.
+        # The framework logs only errors handled as `Exception`.
         for kind in (SiraError, MemoryError, ClientDisconnect, Exception):
             self.app.add_exception_handler(kind, self._broken)
 
@@ -168,7 +168,7 @@ class Server:
         coming = self._come(request)
         chat = await self._entrance.read(coming, ChatRequest.parse)
         _, answer = await self._begin(coming, chat)
-        first = await answer.next()  # what is wrong is known before a stream begins
+        first = await answer.next()  # errors are found before a stream begins
         if chat.stream:
             return StreamingResponse(answer.stream(first), media_type="text/event-stream")
         return JSONResponse(await answer.whole(first))
@@ -185,7 +185,7 @@ class Server:
         """Give a request a place.
 
         Raises:
-            RequestError: it may not be answered, or too many wait.
+            RequestError: it is refused, or too many wait.
         """
         self._check_key(request)
         return self._entrance.come(request)
@@ -193,16 +193,16 @@ class Server:
     async def _begin(
         self, coming: Coming, chat: ChatRequest, *, trace: bool = False, received: Received | None = None
     ) -> tuple[Job, Answering]:
-        """Let what is asked wait for its turn; from then on the messages no longer hold the pictures.
+        """Queue a request; from then on its messages no longer hold the pictures.
 
         Args:
             coming: the request.
-            chat: what is asked.
+            chat: its content.
             trace: trace the text.
             received: the pictures of the request, if they are known.
 
         Raises:
-            SiraError: something in it is wrong, or it took too long.
+            SiraError: the request is wrong, or it took too long.
         """
         self._check_model(chat.model)
         preset, method, prompt = await self._entrance.apart(self._settled, chat)
@@ -244,10 +244,10 @@ class Server:
         return job, Answering(coming.request, job, pieces, coming.until, chat, self._names[0], self._metrics)
 
     def _settled(self, chat: ChatRequest) -> tuple[Preset, Method, Prompt]:
-        """Return what decides the text of a request, but for its pictures.
+        """Return the settings that decide the text of a request, without its pictures.
 
         Raises:
-            SiraError: something in it is wrong.
+            SiraError: the request is wrong.
         """
         check_length(chat, self._lvlm.vocabulary, self._longest_prompt)
         preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
@@ -272,7 +272,7 @@ class Server:
         message = f"{request.method} {shortened(request.url.path, MOST_ECHOED)}: {error.detail}"
         code = "method_not_allowed" if error.status_code == 405 else "not_found"
         answer = await self._refused(request, RequestError(message, error.status_code, code=code))
-        answer.headers.update(error.headers or {})  # of 405: the methods that are allowed
+        answer.headers.update(error.headers or {})  # of status 405: the allowed methods
         return answer
 
     async def _broken(self, request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Connections that end where a client leaves something unfinished."""
+"""Connections that are closed if a client leaves a request unfinished."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ SECONDS = 30.0  # for the headers of a request, and for the rest of a body whose
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if nothing that the client has begun ends in time.
+    """A connection that is closed if a request that the client has begun is not complete in time.
 
-    Headers and bodies may come byte by byte for ever, and uvicorn limits only the time in which nothing comes. The body
-    of a request that waits for its answer is not limited here but where it is read.
+    Headers and bodies may trickle in for ever, and uvicorn limits only the time without data. The body
+    of a request that waits for its answer is limited where it is read.
 
     Requests find it as `scope["state"]["connection"]`.
     """
@@ -38,7 +38,7 @@ class Connection(H11Protocol):
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come."""
+        """Process received data."""
         super().data_received(data)
         self._watch()
 
@@ -65,8 +65,8 @@ class Connection(H11Protocol):
             self._due = None
 
     def _leaves_something(self) -> bool:
-        """Return whether a part of a request is missing that nobody else waits for."""
+        """Return whether a request is incomplete and no other code waits for the rest."""
         state = self.conn.their_state
         if state is h11.IDLE:
-            return self.timeout_keep_alive_task is None  # else nothing of the next request has come
+            return self.timeout_keep_alive_task is None  # else the next request has not begun
         return state is h11.SEND_BODY and self.cycle.response_complete

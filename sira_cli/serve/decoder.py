@@ -1,7 +1,7 @@
-"""One thread that decodes what many clients ask for.
+"""One thread that decodes the requests of many clients.
 
-a method that can (sira, greedy)    a text begins beside those under way, whatever their length, if there is place
-any other                           what waits together, and fits together, is one batch, begun when all else is done
+a method that can (sira, greedy)    a text joins those under way, whatever their length, if a slot is free
+any other                           waiting requests with equal settings form a batch, begun when the last is done
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Decoder:
     """A loaded model and the requests that wait for it.
 
     Attributes:
-        batch_size: texts decoded together, at most.
+        batch_size: maximum number of texts decoded together.
     """
 
     def __init__(self, lvlm: Lvlm, batch_size: int, most_pixels: int, metrics: Metrics) -> None:
@@ -34,9 +34,9 @@ class Decoder:
 
         Args:
             lvlm: the loaded model.
-            batch_size: texts decoded together, at most.
-            most_pixels: of the pictures of texts that begin together; of a single one it may be more.
-            metrics: what is counted.
+            batch_size: maximum number of texts decoded together.
+            most_pixels: maximum for the pictures of texts that begin together; a single text may exceed it.
+            metrics: the server's counters.
         """
         self._lvlm, self._metrics = lvlm, metrics
         self.batch_size, self._most_pixels = batch_size, most_pixels
@@ -51,11 +51,11 @@ class Decoder:
         self._thread.start()
 
     def waiting(self) -> int:
-        """Return how many jobs wait for their turn."""
+        """Return the number of waiting jobs."""
         return len(self._waiting)
 
     def submit(self, job: Job) -> None:
-        """Let a job wait for its turn."""
+        """Queue a job."""
         with self._changed:
             if self._closing:
                 job.tell(_stopping())
@@ -65,7 +65,7 @@ class Decoder:
             self._changed.notify_all()
 
     def drop(self, job: Job) -> None:
-        """Forget a job for whose answer nobody waits any more."""
+        """Forget a job whose client is gone."""
         job.gone = True
         job.pictures.close()
         with self._changed:
@@ -75,7 +75,7 @@ class Decoder:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End: what is being decoded is finished, what waits is refused."""
+        """Stop: finish the texts under way, refuse waiting jobs."""
         with self._changed:
             self._closing = True
             for job in self._waiting:
@@ -98,7 +98,7 @@ class Decoder:
             self._advance()
 
     def _taken(self) -> list[Job]:
-        """Take the request that waits longest, if it can begin now, and those that can begin with it."""
+        """Take the longest waiting job, if it can begin now, and jobs that can begin with it."""
         waiting = [job for job in self._waiting if not job.gone]
         batch: list[Job] = []
         if waiting and (room := self._room(waiting[0])) > 0:
@@ -115,7 +115,7 @@ class Decoder:
         return batch
 
     def _room(self, job: Job) -> int:
-        """Return how many jobs like this one can begin now. Those that do not join others wait for the others' end."""
+        """Return the number of jobs like this one that can begin now. Jobs that cannot join wait for the others."""
         if not job.is_ready:
             return 0
         under_way = sum(map(len, self._slots.values()))
@@ -128,7 +128,7 @@ class Decoder:
             return bool(self._waiting) and self._room(self._waiting[0]) > 0
 
     def _begin(self, batch: list[Job]) -> None:
-        """Let jobs join those that are under way; answer those that cannot."""
+        """Let jobs join those under way; answer those that cannot."""
         first = batch[0]
         self._metrics.batch.observe(len(batch) + sum(map(len, self._slots.values())))
         try:
@@ -156,7 +156,7 @@ class Decoder:
             self._failed(slots.give_up(), error)
 
     def _advance(self) -> None:
-        """Decode what is under way until something else is to be done; several methods in turns, token by token."""
+        """Decode the texts under way until other work is due; several methods in turns, token by token."""
         several = len(self._slots) > 1
         for key, slots in list(self._slots.items()):
             try:
@@ -167,11 +167,11 @@ class Decoder:
                 del self._slots[key]
 
     def _failed(self, jobs: list[Job], error: Exception) -> None:
-        """Try jobs that failed together again, each by itself; a single one has failed."""
+        """Retry jobs that failed together, each by itself; a single job has failed."""
         if len(jobs) == 1:
             jobs[0].tell(error)
             return
-        error.__traceback__ = None  # it holds on to the memory of the failed try
+        error.__traceback__ = None  # it holds the memory of the failed attempt
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         for job in jobs:
@@ -187,7 +187,7 @@ class Decoder:
         """Return the model under the job's method and settings.
 
         Raises:
-            SiraError: the model cannot be decoded so.
+            SiraError: the model cannot be decoded under these settings.
         """
         if job.key not in self._under:
             self._under[job.key] = Prepared(self._lvlm.under(job.method, job.preset), job)

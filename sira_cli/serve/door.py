@@ -1,4 +1,4 @@
-"""What happens to every request before anything of it is read, and at its end, whatever became of it."""
+"""Checks of every request before it is read, and clean-up at its end, whatever its outcome."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class Door:
-    """Refuses requests that call the server by another name, and closes what a request has opened.
+    """Refuses requests with a foreign `Host`, and closes the resources of a request.
 
     A page whose name is rebound to this machine keeps its own name in `Host`.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None, metrics: Metrics) -> None:
-        """Stand before an application.
+        """Wrap an application.
 
         Args:
             app: the application.
-            hosts: names that clients may call the server by; None: any.
-            metrics: what is counted.
+            hosts: accepted names in `Host`; None: any.
+            metrics: the server's counters.
         """
         self._app, self._hosts, self._metrics = app, hosts, metrics
 

@@ -1,4 +1,4 @@
-"""Pictures that requests name by a URL: downloaded by threads of their own, so that slow ones delay nobody else."""
+"""Pictures at URLs in requests, downloaded in separate threads, so slow downloads delay no other request."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ THREADS = 8
 
 
 class Downloads:
-    """Requests whose pictures are being downloaded, at most `THREADS`, and those that wait for that."""
+    """Requests whose pictures are being downloaded (at most `THREADS`), and requests that wait for a download."""
 
     def __init__(self, most_waiting: int, metrics: Metrics) -> None:
-        """Begin without any.
+        """Begin without requests.
 
         Args:
-            most_waiting: requests that may wait for their download; further ones get 429.
-            metrics: what is counted.
+            most_waiting: maximum number of requests waiting for downloads; further ones get 429.
+            metrics: the server's counters.
         """
         self._most_waiting, self._waiting, self._metrics = most_waiting, 0, metrics
         self._free = asyncio.Semaphore(THREADS)
@@ -36,8 +36,8 @@ class Downloads:
         """Return the files at the URLs of one request.
 
         Args:
-            urls: of the web.
-            until: they must be here by then, by `time.monotonic`.
+            urls: http or https.
+            until: deadline, by `time.monotonic`.
             has_gone: tells whether the client no longer waits.
 
         Raises:
@@ -52,7 +52,7 @@ class Downloads:
         try:
             while not (await asyncio.wait([task], timeout=POLLED))[0]:
                 if time.monotonic() > until:
-                    raise RequestError("the picture was not there in time", 504, code="timeout")
+                    raise RequestError("the picture's download took too long", 504, code="timeout")
                 if await has_gone():
                     raise RequestError("the client has gone", 499, code="gone")
             return task.result()
@@ -62,7 +62,7 @@ class Downloads:
             self._metrics.downloads.dec()
 
     async def _fetch(self, urls: Sequence[str], unwanted: threading.Event) -> dict[str, bytes]:
-        """Wait for a thread to be free; it is free again once it has ended, whoever waits for it."""
+        """Wait for a free thread; it is free again when it has ended, even if its client is gone."""
         self._waiting += 1
         try:
             await self._free.acquire()

@@ -1,4 +1,4 @@
-"""How a request comes in: a place first, then its body, then its pictures as files."""
+"""Admission of a request: a place first, then its body, then its pictures as files."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Coming:
     """A request that is being read.
 
     Attributes:
-        request: as the framework has it.
-        place: its own.
-        until: its answer must be there by then, by `time.monotonic`.
+        request: the framework's object.
+        place: the request's place in the line.
+        until: deadline of its answer, by `time.monotonic`.
     """
 
     request: Request
@@ -41,7 +41,7 @@ class Coming:
 
 
 class Entrance:
-    """Reads requests, as many as there are places and not more bytes than there may be."""
+    """Reads requests, within the number of places and the limit of bytes."""
 
     def __init__(self, limits: Limits, line: Line, downloads: Downloads | None) -> None:
         """Open it.
@@ -49,20 +49,20 @@ class Entrance:
         Args:
             limits: of one request.
             line: gives places.
-            downloads: of pictures that requests name by a URL; None: there are none.
+            downloads: for pictures at URLs; None: downloads are off.
         """
         self._limits, self._line, self._downloads = limits, line, downloads
         self._readers = ThreadPoolExecutor(READERS, "sira-reader")
 
     def close(self) -> None:
-        """Wait until nothing is read any more."""
+        """Wait until all reading has ended."""
         self._readers.shutdown()
 
     def come(self, request: Request) -> Coming:
-        """Give a request a place, of which only headers are known. It is free again when the request has its answer.
+        """Give a request, of which only headers are known, a place until it has its answer.
 
         Raises:
-            RequestError: it cannot be answered, or too many wait.
+            RequestError: it is refused, or too many wait.
         """
         if not says_json(request.headers):
             raise RequestError("expected a body of type application/json", 415, code="unsupported_media_type")
@@ -79,7 +79,7 @@ class Entrance:
         """Read the body of a request.
 
         Raises:
-            RequestError: it is too large or too slow, or no such request.
+            RequestError: it is too large, too slow, or malformed.
         """
         seconds = min(self._limits.seconds, BODY_SECONDS)
         try:
@@ -92,11 +92,11 @@ class Entrance:
         return await self.apart(parse, data)
 
     async def receive(self, coming: Coming, urls: Sequence[str]) -> Received:
-        """Return the pictures of a request, those on the web downloaded, and none opened.
+        """Return the pictures of a request, unopened; those at URLs are downloaded.
 
         Raises:
-            RequestError: they are too many or too large, too slow, damaged, or elsewhere.
-            PictureError: one cannot be downloaded, or is none.
+            RequestError: they are too many, too large, too slow, damaged, or not accessible.
+            PictureError: one cannot be downloaded, or is not a picture.
         """
         if len(urls) > self._limits.pictures:
             raise too_large(f"{len(urls)} pictures; this server takes {self._limits.pictures} in one conversation")
@@ -110,7 +110,7 @@ class Entrance:
         return received
 
     async def apart(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Do in a thread what is too long for the event loop, or copies a request's bytes: few threads do so."""
+        """Run in one of a few threads a function that is slow or copies a request's bytes."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
 
     def _too_many_bytes(self) -> RequestError:

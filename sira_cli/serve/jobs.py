@@ -1,4 +1,4 @@
-"""A request on its way: what is asked of the model, and the text as it grows."""
+"""A request under way: the model's input, and the text as it grows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Logprob = dict[str, Any]  # token, logprob, bytes; top_logprobs
 
 @dataclass(frozen=True)
 class Piece:
-    """Text that is certain by now, the log-probabilities of its tokens if they were asked for, and reasoning."""
+    """Text that is final, the log-probabilities of its tokens if requested, and reasoning."""
 
     text: str
     logprobs: list[Logprob]
@@ -35,7 +35,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Reply:
-    """The end of a text: the answer, the record's settings, and what no piece has brought yet."""
+    """The end of a text: the answer, the record's settings, and the last piece."""
 
     answer: Answer
     sira: dict[str, Any]
@@ -47,20 +47,20 @@ class Job:
     """One request.
 
     Attributes:
-        pictures: what the prompt is about.
-        prompt: given to the model word by word; one text, or several turns.
-        longest_prompt: tokens that it may have.
+        pictures: the prompt's pictures.
+        prompt: used verbatim; one text, or several turns.
+        longest_prompt: maximum number of tokens.
         preset, method: every setting in force.
         stops: strings that end the text.
         task: `caption` or `ask`.
-        top_logprobs: how many alternatives per token; None: no log-probabilities.
+        top_logprobs: number of alternatives per token; None: no log-probabilities.
         words: score the words.
-        verify: look again at the things that the text names.
+        verify: take a second look at the objects that the text names.
         slots: whether the method can decode the model's texts in slots that are refilled.
         tell: called with each `Piece`, then with a `Reply` or an error, in the decoder's thread.
-        trace: gets the lines of a trace; None: no trace is made. Only one text is in its batch, and no piece is told.
-        gone: set by whoever no longer waits for the answer.
-        alone: set by the decoder after a failure: it is tried again without others.
+        trace: receives the lines of a trace; None: no trace. A traced text is alone in its batch, without pieces.
+        gone: set when the client no longer waits for the answer.
+        alone: set by the decoder after a failure: the job is retried by itself.
         key: jobs with one key can be decoded together.
     """
 
@@ -104,7 +104,7 @@ class Job:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can begin: its pictures are open, or nobody can open them ahead."""
+        """Whether it can begin: its pictures are open, or cannot be opened ahead."""
         return self.gone or self.alone or self.pictures.is_open
 
     @property
@@ -114,28 +114,28 @@ class Job:
 
     @property
     def joins(self) -> bool:
-        """Whether its text can begin beside others that are under way."""
+        """Whether its text can join others under way."""
         return self.slots and not self.words and self.trace is None and self._decodes is None
 
     @property
     def _decodes(self) -> list[Any] | None:
-        """What of the second look has a part in decoding."""
+        """The second-look settings that change decoding (part of the batch key)."""
         look = self.verify
         return None if look is None or look.mode == "flag" else [look.mode, look.min_support, look.rounds]
 
 
 def settings_of(request: ChatRequest, preset: Preset, method: str, most_tokens: int) -> tuple[Preset, Method]:
-    """Return preset and method with what a request changes of both.
+    """Return preset and method with a request's changes.
 
     Args:
-        request: what was asked.
+        request: the client's request.
         preset: the server's.
         method: the server's.
         most_tokens: longer texts are refused.
 
     Raises:
         RequestError: the text would be too long.
-        SettingsError: there is no such method or setting, or a value is wrong.
+        SettingsError: an unknown method or setting, or a wrong value.
     """
     chosen = preset.method(find(request.sira.method or method).name)
     given = request.sira.settings()
@@ -157,14 +157,14 @@ def settings_of(request: ChatRequest, preset: Preset, method: str, most_tokens: 
 
 
 def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
-    """Return what a request says to the model, as the commands `sira caption` and `sira ask` word it.
+    """Return the model's prompt for a request, in the wording of `sira caption` and `sira ask`.
 
     Args:
-        request: what was asked.
+        request: the client's request.
         prompts: the preset's; without words, a picture is to be captioned.
 
     Raises:
-        RequestError: it is no conversation about pictures.
+        RequestError: it is not a conversation about pictures.
     """
     turns = [replace(turn, text=turn.text or prompts.caption * turn.picture) for turn in request.turns()]
     if request.sira.task == "ask":
@@ -189,7 +189,7 @@ class Row:
         return self._ended or self.stopped is not None or self.job.gone
 
     def add(self, token: int, logprob: Logprob | None = None) -> None:
-        """Take the next token. The end token, and what else is no text, has no log-probability for clients."""
+        """Take the next token. The end token and other tokens without text have no log-probability for clients."""
         if self.done:
             return
         self.tokens.append(token)
@@ -203,7 +203,7 @@ class Row:
             self.stopped = min(found, default=None)
 
     def text(self) -> str:
-        """Return the text so far, without spaces before and behind, cut where it was stopped."""
+        """Return the text so far, without surrounding spaces, cut where it was stopped."""
         return self._until_stop(self._parsed().text)
 
     def _until_stop(self, text: str) -> str:
@@ -213,7 +213,7 @@ class Row:
         return self._parsing.parsed(final=self._ended)
 
     def cut(self, answer: Answer) -> Answer:
-        """Return an answer whose text ends where a string ended it, if one did."""
+        """Return an answer with its text cut at a stop string, if one matched."""
         if self.stopped is None:
             return answer
         text = self.text()
@@ -221,9 +221,9 @@ class Row:
         return replace(answer, text=text, finish_reason="stop", output_tokens=len(self.tokens), words=words)
 
     def tell(self) -> None:
-        """Send what is certain of the text and its reasoning."""
+        """Send the final part of the text and its reasoning."""
         parsed, job = self._parsed(), self.job
-        if parsed.retracted > self._retracted:  # what was sent cannot be taken back: the answer follows it
+        if parsed.retracted > self._retracted:  # sent text cannot be taken back: the answer follows it
             self._retracted, job.sent, job.sent_reasoning = parsed.retracted, 0, len(parsed.reasoning)
             job.sent_logprobs, job.sent_bytes = len(self.logprobs), 0
         text = self._until_stop(parsed.text)
@@ -236,7 +236,7 @@ class Row:
             job.tell(self.piece(text[: max(certain, job.sent)], parsed.reasoning))
 
     def piece(self, text: str, reasoning: str, *, last: bool = False) -> Piece:
-        """Return what of the text, and of its log-probabilities, has not been sent; it counts as sent.
+        """Return the unsent part of the text and of its log-probabilities, and count it as sent.
 
         Args:
             text, reasoning: from their beginnings.
@@ -250,7 +250,7 @@ class Row:
     def _new_logprobs(self, text: str, last: bool) -> list[Logprob]:
         """Return the log-probabilities of tokens that make up the text: joined, they are the text.
 
-        White space before it, and what follows a string that ended it, is left out.
+        White space before it, and text after a stop string, is left out.
         """
         job = self.job
         if self._parsed().cuts:  # tokens of a thought are among them, and not told apart by any marker's id

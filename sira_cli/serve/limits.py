@@ -1,4 +1,4 @@
-"""What one request may cost."""
+"""Limits of the cost of one request."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.serve.protocol import ChatRequest, RequestError
 
-_PIECE = 8192  # characters that are counted at once: the decoder needs the tokenizer, too
+_PIECE = 8192  # characters that are counted at once: the decoder also needs the tokenizer
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may cost.
+    """Limits of the cost of one request.
 
     Attributes:
         tokens: of a text.
@@ -32,12 +32,12 @@ class Limits:
 
     @property
     def parts(self) -> int:
-        """Values, lists and objects of a body: each takes more memory than the bytes that it has there."""
-        return 10_000 + 2 * self.prompt  # the commas of a prompt count, too
+        """Values, lists and objects of a body: each takes more memory than its bytes in the body."""
+        return 10_000 + 2 * self.prompt  # commas in a prompt also count
 
     @property
     def held(self) -> int:
-        """Bytes of all requests that are read, wait or are decoded."""
+        """Maximum bytes of all requests that are read, waiting or decoded."""
         return 8 * self.data
 
     @property
@@ -50,7 +50,7 @@ def check_parts(body: bytes, most: int) -> None:
     """Check, before a body is parsed, that it does not have too many parts.
 
     Raises:
-        RequestError: it has.
+        RequestError: it has too many.
     """
     if sum(map(body.count, (b",", b"[", b"{"))) > most:
         raise too_large(f"the body has more than {most:,} commas and brackets", param=None)
@@ -59,18 +59,18 @@ def check_parts(body: bytes, most: int) -> None:
 def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
     """Check, before anything else is done with it, that the text of a request is not too long.
 
-    A pass over a prompt takes its length squared, and everybody waits for it.
+    A pass over a prompt takes time quadratic in its length, and all requests wait for it.
 
     The messages are counted, and the settings (`role`), in pieces, up to the limit: at their borders some tokens more
     than there are, while the pictures' tokens and the template's are not counted.
 
     Args:
-        chat: what is asked.
+        chat: the request's content.
         vocabulary: the model's.
         most: tokens of a prompt.
 
     Raises:
-        RequestError: it is.
+        RequestError: it is too long.
     """
     count = 0
     settings = [value for value in chat.sira.settings().values() if isinstance(value, str)]
@@ -82,11 +82,11 @@ def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
 
 
 def too_long(how: str, most: int) -> RequestError:
-    """Return what a client is told whose prompt is too long."""
+    """Return the error for a prompt that is too long."""
     message = f"messages: the prompt {how}; this server takes {most:,}, with its pictures. Shorten it"
     return too_large(message, code="context_length_exceeded")
 
 
 def too_large(message: str, *, param: str | None = "messages", code: str = "too_large") -> RequestError:
-    """Return what a client is told whose request costs more than it may."""
+    """Return the error for a request over a limit."""
     return RequestError(message, 413, param=param, code=code)

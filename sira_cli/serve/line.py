@@ -1,7 +1,7 @@
-"""Who may come in, decided before anything of a request is read: places, and bytes, for a bounded number.
+"""Admission of requests before they are read: a bounded number of places and of bytes.
 
-Whoever is refused and comes again keeps a turn: places that get free are kept for those who were refused, in the order
-of their first refusal, and others come after them.
+A refused client that comes again keeps its turn: free places are reserved for refused clients, in the order
+of their first refusal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sira_cli.serve.protocol import RequestError
 
 RETRY_AFTER = 2  # seconds
 EARLY = 0.5  # seconds before these that count as then
-KEPT = 10.0  # seconds that a turn is kept for a client that does not come
+KEPT = 10.0  # seconds that a turn is kept for a client that does not come back
 MOST_TURNS = 1024
 
 
@@ -37,13 +37,13 @@ class Caller(Protocol):
 
 @dataclass(eq=False)
 class Turn:
-    """That of a client that was refused.
+    """The turn of a refused client.
 
     Attributes:
         host: of the client.
         caller: its connection, if it is known.
         size: bytes of its request.
-        refused: when it was refused last, as `time.monotonic` says it.
+        refused: time of the last refusal, by `time.monotonic`.
     """
 
     host: str
@@ -53,7 +53,7 @@ class Turn:
 
 
 class Place:
-    """One request's, from when it may be read until it has its answer. All its methods may be called again."""
+    """The place of one request, from admission to its answer. All its methods may be called again."""
 
     def __init__(self, line: Line, size: int) -> None:
         """Take it; see `Line.enter`."""
@@ -62,12 +62,12 @@ class Place:
         self.hold(size)
 
     def enter(self) -> None:
-        """Count as one that waits: the request is being read."""
+        """Count as waiting: the request is being read."""
         self._line.entering += not self._enters
         self._enters = True
 
     def give_way(self) -> None:
-        """Do not count as one that waits: the decoder counts the request, or it waits for others, elsewhere."""
+        """Stop counting as waiting: the request is now counted elsewhere."""
         self._line.entering -= self._enters
         self._enters = False
 
@@ -94,10 +94,10 @@ class Line:
         """Make a line.
 
         Args:
-            most: requests that may wait.
-            most_bytes: that may be held.
-            at_once: texts that are decoded together: as long as fewer wait, there is a place for anybody.
-            waiting: returns how many wait at the decoder.
+            most: maximum number of waiting requests.
+            most_bytes: maximum of held bytes.
+            at_once: texts that are decoded together: while fewer wait, any client gets a place.
+            waiting: returns the number waiting at the decoder.
         """
         self.entering, self.held = 0, 0
         self._most, self._most_bytes, self._at_once, self._waiting = most, most_bytes, at_once, waiting
@@ -112,7 +112,7 @@ class Line:
             size: bytes of the request.
 
         Raises:
-            BusyError: there is no place now, or those before have a right to it.
+            BusyError: no place is free, or it is reserved for earlier clients.
         """
         now = time.monotonic()
         self._turns = [turn for turn in self._turns if turn.refused + RETRY_AFTER + KEPT > now]
@@ -149,9 +149,9 @@ class Line:
         return self.entering + self._waiting()
 
     def _has_room(self, size: int, before: list[Turn]) -> bool:
-        """Return whether there is a place for a request, once those before it have theirs."""
+        """Return whether a place is free after the earlier clients have theirs."""
         taken = self._taken
-        if taken < min(self._at_once, self._most):  # places that are kept must not leave the decoder without work
+        if taken < min(self._at_once, self._most):  # reserved places must not leave the decoder idle
             before = []
         held = self.held + sum(turn.size for turn in before)
         return taken + len(before) < self._most and (held + size <= self._most_bytes or held == 0)

@@ -10,7 +10,7 @@ FORGOTTEN = "data:"  # in place of a URL
 
 
 class ImageUrl(BaseModel):
-    """Where a picture is; `detail` is OpenAI's and means nothing here."""
+    """The location of a picture; OpenAI's `detail` is ignored."""
 
     url: str
 
@@ -30,12 +30,12 @@ class Part(BaseModel):
 
     @property
     def url(self) -> str:
-        """Where its picture is."""
+        """The location of its picture."""
         return self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url or ""
 
 
 class Said(BaseModel):
-    """Who said something; the content is a subclass's."""
+    """The role of a message; subclasses hold its content."""
 
     role: Literal["system", "developer", "user", "assistant"]
 
@@ -53,19 +53,19 @@ class Message(Said):
     content: str | list[Part]
 
     def texts(self) -> str:
-        """Return its text; that of several parts a line each."""
+        """Return its text; one line per part."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content if part.type == "text" and part.text)
 
     def pictures(self) -> list[str]:
-        """Return where its pictures are."""
+        """Return the locations of its pictures."""
         if isinstance(self.content, str):
             return []
         return [part.url for part in self.content if part.type == "image_url"]
 
     def forget_pictures(self) -> None:
-        """Keep that there are pictures, and not where: the URL may be all of the picture."""
+        """Replace the pictures' URLs by placeholders: a URL may hold the whole picture."""
         for part in self.content if isinstance(self.content, list) else ():
             if part.type == "image_url":
                 part.image_url = FORGOTTEN

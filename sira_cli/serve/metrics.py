@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""The server's counters, for Prometheus."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ class Metrics:
         self.waiting = Gauge("sira_waiting_requests", "Requests that wait for their turn.", registry=self._registry)
         self.downloads = Gauge(
             "sira_downloading_requests",
-            "Requests whose pictures are being downloaded, or wait for that.",
+            "Requests whose pictures are being downloaded or wait for download.",
             registry=self._registry,
         )
         self.batch = Histogram(
-            "sira_batch_texts", "Texts decoded together, whenever some begin.", buckets=TEXTS, registry=self._registry
+            "sira_batch_texts",
+            "Texts decoded together, counted when texts begin.",
+            buckets=TEXTS,
+            registry=self._registry,
         )
 
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""One thread that opens the pictures of requests that wait, in their order, and not more than fit into memory."""
+"""One thread that opens the pictures of waiting requests in order, within a memory limit."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from sira_cli.serve.jobs import Job
 from sira_cli.serve.pictures import Received
 
-LOOK = 0.1  # seconds between looks whether there is room
+LOOK = 0.1  # seconds between checks for free memory
 
 
 class Opener:
     """Opens the pictures of the next requests while texts are decoded.
 
-    Many small files may hold many pixels. So files wait, and only pictures of so many pixels are open, those that texts
+    Many small files may hold many pixels. So files wait, and the pixels of open pictures are limited, those that texts
     under way still need included; the next one is opened once there is room.
     """
 
@@ -28,10 +28,10 @@ class Opener:
         """Begin.
 
         Args:
-            changed: notified whenever the jobs that wait are others, and by this thread when a picture is open.
+            changed: notified when the waiting jobs change, and by this thread when a picture is open.
             waiting: returns the jobs in their order; called with `changed` held.
             fail: called with a job whose pictures cannot be opened.
-            most_pixels: open at once, unless a single request has more.
+            most_pixels: maximum open at once, unless a single request has more.
         """
         self._changed, self._waiting, self._fail, self._most_pixels = changed, waiting, fail, most_pixels
         self._opened: list[Received] = []
@@ -60,7 +60,7 @@ class Opener:
                 self._changed.notify_all()
 
     def _next(self) -> Job | None:
-        """Wait for a job whose pictures can be opened; None: this is the end."""
+        """Wait for a job whose pictures can be opened; None: the thread ends."""
         with self._changed:
             while not self._closing:
                 job = next((job for job in self._waiting() if not job.is_ready), None)

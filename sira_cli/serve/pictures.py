@@ -1,4 +1,4 @@
-"""The pictures of a request: from where it says they are to bytes that wait, and from these to samples, late."""
+"""The pictures of a request: from URLs to waiting bytes, and late to samples."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Received:
     """The pictures of a request: their files, and while they are open, their samples. Safe in threads.
 
     Attributes:
-        sha256: of the picture's bytes; of several, of their hashes.
-        pixels: of all of them.
+        sha256: hash of the picture's bytes; for several, of their hashes.
+        pixels: total of all pictures.
         size: bytes of their files.
     """
 
@@ -29,7 +29,7 @@ class Received:
 
         Args:
             files: by their names in messages.
-            pixels: of all of them.
+            pixels: total of all pictures.
         """
         hashes = [hashlib.sha256(data).hexdigest() for data in files.values()]
         self.sha256 = hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
@@ -61,19 +61,19 @@ class Received:
         return image
 
     def close(self) -> None:
-        """Give back the memory of the samples; whoever needs them later opens them again.
+        """Release the samples' memory; they are opened again if needed.
 
         The event loop calls it, so it does not wait for a thread that opens them now.
         """
         self._images = None
 
     def forget(self) -> None:
-        """Give back all memory, once the last text about them has ended."""
+        """Release all memory, after the last text about them has ended."""
         self._images, self._files = None, {}
 
 
 def receive(urls: Sequence[str], limits: Limits, downloaded: Mapping[str, bytes]) -> Received:
-    """Return pictures, whose headers were read, and nothing else.
+    """Return pictures with only their headers read.
 
     Args:
         urls: `data:image/...;base64,...`, one for each picture.
@@ -81,8 +81,8 @@ def receive(urls: Sequence[str], limits: Limits, downloaded: Mapping[str, bytes]
         downloaded: the files at those URLs that are on the web.
 
     Raises:
-        RequestError: they are too large, or one is damaged or elsewhere.
-        PictureError: one is no picture.
+        RequestError: they are too large, or one is damaged or not accessible.
+        PictureError: one is not a picture.
     """
     names = ["the picture"] if len(urls) == 1 else [f"picture {number}" for number in range(1, len(urls) + 1)]
     files = {name: picture_data(url, limits.data, downloaded) for name, url in zip(names, urls, strict=True)}
@@ -98,7 +98,7 @@ def receive(urls: Sequence[str], limits: Limits, downloaded: Mapping[str, bytes]
 
 
 def picture_data(url: str, most_bytes: int, downloaded: Mapping[str, bytes]) -> bytes:
-    """Return the bytes of a picture that comes in a request.
+    """Return the bytes of a picture in a request.
 
     Args:
         url: `data:image/...;base64,...`.
@@ -106,7 +106,7 @@ def picture_data(url: str, most_bytes: int, downloaded: Mapping[str, bytes]) -> 
         downloaded: the files at URLs of the web.
 
     Raises:
-        RequestError: it is elsewhere, damaged, or too large.
+        RequestError: it is not accessible, damaged, or too large.
     """
     if url in downloaded:
         if len(downloaded[url]) > most_bytes:
@@ -125,4 +125,4 @@ def picture_data(url: str, most_bytes: int, downloaded: Mapping[str, bytes]) -> 
     try:
         return base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)
     except ValueError as error:
-        raise RequestError(f"image_url: is no base64: {error}", param="messages") from None
+        raise RequestError(f"image_url: is not base64: {error}", param="messages") from None

@@ -1,4 +1,4 @@
-"""The model under the method and the settings that some requests have in common, and how their texts are made."""
+"""The model under the method and settings that some requests share, and the decoding of their texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sira_cli.serve.jobs import Done, Job, Logprob, Reply, Row
 from sira_cli.serve.limits import too_long
 from sira_cli.serve.report import traced
 
-# Of the record, what a reply shows beside the text.
+# Fields of the record that a reply shows with the text.
 SHOWN = (
     *("method", "k", "layers", "alpha", "method_settings"),
     *("finish_reason", "image_tokens", "warnings", "words", "objects", "verify", "draft", "removed"),
@@ -34,7 +34,7 @@ LEAST_LOGPROB = -9999.0  # of a token that is forbidden: JSON has no infinity
 
 
 class GoneError(SiraError):
-    """Nobody waits for any of the texts that are being decoded."""
+    """All clients of the texts under way are gone."""
 
 
 class Prepared:
@@ -48,7 +48,7 @@ class Prepared:
         """Prepare to answer jobs with the key of this one.
 
         Raises:
-            SiraError: the method or the settings do not go with what is asked for.
+            SiraError: the method or the settings do not support the request.
         """
         self.lvlm, look = lvlm, job.verify
         if job.top_logprobs is not None or job.words:
@@ -62,7 +62,7 @@ class Prepared:
         return SecondLook(self.lvlm)
 
     def inputs(self, jobs: Sequence[Job]) -> Any:
-        """Return what the model gets of some jobs.
+        """Return the model's inputs for some jobs.
 
         Raises:
             PictureError: the image processor refuses a picture.
@@ -88,10 +88,10 @@ class Prepared:
         return [derived_seed(job.preset.generation.seed, job.pictures.sha256, str(job.prompt)) for job in jobs]
 
     def answer(self, jobs: Sequence[Job]) -> None:
-        """Decode some jobs together, and tell each of them.
+        """Decode some jobs together, and report to each.
 
         Raises:
-            GoneError: nobody waits any more.
+            GoneError: all clients are gone.
             SiraError: they cannot be decoded.
         """
         with _while_wanted(self.lvlm.model, jobs):
@@ -107,7 +107,7 @@ class Prepared:
                     self._rewrite(self._rewriting, part)
 
     def _rewrite(self, rewriting: VerifiedAnswers, jobs: Sequence[Job]) -> None:
-        """Tell texts once they are final: what is taken out of them later must not be shown before."""
+        """Report texts only when final: sentences that are removed later must not be shown before."""
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
         started = time.perf_counter()
         answers = rewriting.answer([job.pictures.image for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
@@ -127,7 +127,7 @@ class Prepared:
                 self.finish(row, row.cut(answer), each)
 
     def _watching(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """Return the arguments of `answer` by which texts are seen as they grow, where the method lets them be seen."""
+        """Return the arguments of `answer` that report growing texts, if the method supports that."""
         lvlm = self.lvlm
         if lvlm.preset.generation.num_beams > 1 or lvlm.decoder.own_search:
             return {}
@@ -142,12 +142,12 @@ class Prepared:
         return {"on_tokens" if watched else "on_new": see, "start": start}
 
     def see(self, row: Row, token: int, logits: Tensor | None) -> None:
-        """Take the next token of a text, and tell what is certain of it.
+        """Take the next token of a text, and report its final part.
 
         Args:
             row: the text.
             token: what was picked.
-            logits: `[V]`, from which it was; None: they are not known.
+            logits: `[V]` it was picked from; None: unknown.
         """
         if row.done:
             return
@@ -157,7 +157,7 @@ class Prepared:
             row.tell()
 
     def finish(self, row: Row, answer: Answer, seconds: float) -> None:
-        """Tell a text that has ended, `answer` as decoded in so many seconds; perhaps after a second look."""
+        """Report an ended text, `answer` with its decoding time in seconds, perhaps after a second look."""
         answer, look = self.lvlm.preset.text.finished(answer), row.job.verify
         if look is not None:
             check = self._look.check(row.job.pictures.image, answer.text)
@@ -174,7 +174,7 @@ class Prepared:
 
 @contextmanager
 def _while_wanted(model: Any, jobs: Sequence[Job]) -> Iterator[None]:
-    """End whatever the model does inside this context as soon as no job's client waits any more."""
+    """Stop the model inside this context as soon as all clients are gone."""
 
     def look(*_: Any) -> None:
         if all(job.gone for job in jobs):

@@ -1,4 +1,4 @@
-"""What a client may send to `/v1/chat/completions`: the part of OpenAI's protocol that is about pictures."""
+"""Requests to `/v1/chat/completions`: the part of OpenAI's protocol that is about pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sira_cli.serve.messages import Message
 
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
-LONGEST = 1000  # characters of a message about what is wrong
+LONGEST = 1000  # characters of an error message
 SYSTEM = ("system", "developer")
 # In OpenAI's ranges, which are wider than the preset's: -1 is a seed like any other, and 0 leaves the best token only.
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(lambda seed: seed % 2**63)]
@@ -28,7 +28,7 @@ class RequestError(SiraError):
     Attributes:
         status: of HTTP.
         param: the part of the request that is wrong, if it is one.
-        code: for programs.
+        code: error code for programs.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class RequestError(SiraError):
 
 
 class Options(BaseModel):
-    """A part of a request in which null stands for a key that is left out: many clients send all that they know."""
+    """A part of a request in which null stands for a key that is left out: many clients send all keys."""
 
     @model_validator(mode="before")
     @classmethod
@@ -55,10 +55,10 @@ class Options(BaseModel):
 
     @classmethod
     def read(cls, given: bytes | Mapping[str, Any]) -> Self:
-        """Read a request, from its body or from what another one says.
+        """Read a request from its body or from another request.
 
         Raises:
-            RequestError: it is none.
+            RequestError: it is not a valid request.
         """
         try:
             return cls.model_validate_json(given) if isinstance(given, bytes) else cls.model_validate(given)
@@ -71,7 +71,7 @@ class Options(BaseModel):
 
 
 class SiraOptions(Options):
-    """What `extra_body={"sira": {...}}` may hold: the method, its settings, and scores beside the text.
+    """What `extra_body={"sira": {...}}` may hold: the method, its settings, and scores.
 
     Every other key is a setting of the method: k, alpha, noise_step, ...
     """
@@ -91,11 +91,11 @@ class SiraOptions(Options):
         return dict(self.__pydantic_extra__ or {})
 
     def look(self) -> Verify | None:
-        """Return the second look that is asked for."""
+        """Return the requested second look."""
         return self.verify and Verify(self.min_support, mode=self.verify, rounds=self.rounds or ROUNDS)
 
     def check(self) -> None:
-        """Check that what is said of a second look is about one, and that no file is named.
+        """Check that second-look keys come with a second look, and that no file is named.
 
         Raises:
             RequestError: it is not, or one is.
@@ -105,28 +105,26 @@ class SiraOptions(Options):
                 "sira.calibration: no file is opened for a client; leave it out to use the model's own", param="sira"
             )
         if self.verify is None and self.min_support is not None:
-            raise RequestError("sira.min_support: is about a second look; give verify, too", param="sira")
+            raise RequestError("sira.min_support: is for a second look; also give verify", param="sira")
         if self.verify != "rewrite" and self.rounds is not None:
-            raise RequestError(
-                'sira.rounds: is about texts that are decoded again; give verify: "rewrite"', param="sira"
-            )
+            raise RequestError('sira.rounds: is for texts that are decoded again; give verify: "rewrite"', param="sira")
 
 
 class StreamOptions(Options):
-    """What a stream ends with."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
 
 class TemplateOptions(Options):
-    """What other servers hand to the chat template: whether the model is to reason before it answers."""
+    """Arguments that other servers pass to the chat template: whether the model reasons before it answers."""
 
     enable_thinking: bool | None = None
     thinking: bool | None = None
 
 
 class ChatRequest(Options):
-    """A request. What is not here and would change the text is refused in `check`; the rest is ignored."""
+    """A request. Other keys that would change the text are refused in `check`; the rest are ignored."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -152,17 +150,17 @@ class ChatRequest(Options):
         """Read a request, and check it.
 
         Raises:
-            RequestError: it is no request, or one that this server cannot answer as asked.
+            RequestError: it is not a request, or one that this server cannot answer as asked.
         """
         request = cls.read(given)
         request.check()
         return request
 
     def check(self) -> None:
-        """Check that nothing is asked for that would be left undone.
+        """Check that all requested features are supported.
 
         Raises:
-            RequestError: something is.
+            RequestError: one is not.
         """
         if self.n != 1:
             raise RequestError("n: one text per request; send the request several times, with other seeds", param="n")
@@ -192,7 +190,7 @@ class ChatRequest(Options):
             raise RequestError("response_format: only text is supported; leave it out", param="response_format")
 
     def thinks(self) -> bool | None:
-        """Return whether the model is to reason; None: as the server has it."""
+        """Return whether the model is to reason; None: the server's default."""
         asked = self.chat_template_kwargs
         given = (self.sira.think, asked.enable_thinking, asked.thinking)
         return next((each for each in given if each is not None), None)
@@ -202,14 +200,14 @@ class ChatRequest(Options):
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
     def system(self) -> str:
-        """Return what the system says; that of several messages a line each."""
+        """Return the system's text; one line per message."""
         return "\n".join(message.texts() for message in self.messages if message.role in SYSTEM)
 
     def turns(self) -> list[Turn]:
-        """Return what user and assistant say about pictures.
+        """Return the turns of user and assistant about pictures.
 
         Raises:
-            RequestError: there is no picture where one may be, or the last turn is not the user's.
+            RequestError: no picture, or the last turn is not the user's.
         """
         self.pictures()
         said = [message for message in self.messages if message.role not in SYSTEM]
@@ -224,10 +222,10 @@ class ChatRequest(Options):
         return turns
 
     def pictures(self) -> list[str]:
-        """Return where the pictures are, in order: one for each turn that has one.
+        """Return the locations of the pictures, in order: one per turn that has one.
 
         Raises:
-            RequestError: there is none, somebody else than the user sent one, or one message holds several.
+            RequestError: no picture, one in a message that is not the user's, or several in one message.
         """
         found = [(message.role, message.pictures()) for message in self.messages]
         wrong = ""
@@ -246,7 +244,7 @@ class ChatRequest(Options):
 def for_clients(message: str) -> str:
     """Return a message of the library with its parameters, `name=`, as keys of a request or options of `sira serve`.
 
-    What it says of this network is left out, and so is the middle of a long one.
+    Facts about this network are left out, and the middle of a long message.
     """
     # Clients may ask for names of this network: where these lead is not theirs to know, and no option opens it to them.
     message = re.sub(

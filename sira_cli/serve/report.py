@@ -26,18 +26,18 @@ MOST_TRACES = 4  # as many columns as the page has side by side
 
 
 class ReportRequest(ChatRequest):
-    """A request, and what to decode it with.
+    """A request, and the methods to decode it with.
 
     Attributes:
-        traces: methods and settings, one for each trace; none: those in `sira`.
-        title: of the page; None: what is traced.
+        traces: methods and settings, one per trace; empty: those in `sira`.
+        title: title of the page; None: the picture's.
     """
 
     traces: list[SiraOptions] = Field(default=[], max_length=MOST_TRACES)
     title: str | None = None
 
     def check(self) -> None:
-        """Check that nothing is asked for that would be left undone."""
+        """Check that all requested features are supported."""
         super().check()
         for options in self.traces:
             options.check()
@@ -54,7 +54,7 @@ def traced(lvlm: Lvlm, job: Job) -> Reply:
     """Decode a job's text and put the lines of its trace into `job.trace`, unless its client goes away.
 
     Raises:
-        RequestError: the client has gone, or the request has what a trace cannot show.
+        RequestError: the client has gone, or a trace cannot show the request.
         SettingsError: the method cannot be traced.
         PictureError: the image processor refuses the picture.
     """

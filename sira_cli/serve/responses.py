@@ -1,6 +1,6 @@
-"""OpenAI's newer protocol, `/v1/responses`: what `/v1/chat/completions` asks and answers, in other words.
+"""OpenAI's newer protocol, `/v1/responses`, translated to and from `/v1/chat/completions`.
 
-Some clients know no other one (PhotoPrism). Only whole answers: no events, no tools, no memory of earlier responses.
+Some clients use only this one (PhotoPrism). Only whole answers: no events, no tools, no memory of earlier responses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class InputPart(BaseModel):
 
 
 class InputMessage(Said):
-    """What somebody said."""
+    """A message."""
 
     type: Literal["message"] = "message"
     content: str | list[InputPart]
@@ -42,19 +42,19 @@ class InputMessage(Said):
 
 
 class OtherItem(BaseModel):
-    """What clients send of earlier responses beside messages: thoughts, which no text depends on, and references."""
+    """Items of earlier responses other than messages: thoughts, which change no text, and references."""
 
     type: Literal["reasoning", "item_reference"]
 
 
 class TextOptions(BaseModel):
-    """How the text is to be formatted."""
+    """Format of the text."""
 
     format: dict[str, Any] | None = None
 
 
 class ResponseRequest(Options):
-    """A request. Keys that are not here are those of `ChatRequest`."""
+    """A request. Other keys are those of `ChatRequest`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -68,7 +68,7 @@ class ResponseRequest(Options):
     background: bool = False
 
     def chat(self) -> ChatRequest:
-        """Return what is asked as a chat.
+        """Return the request as a chat.
 
         Raises:
             RequestError: this server cannot answer it as asked.
@@ -99,7 +99,7 @@ class ResponseRequest(Options):
         )
 
     def response(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of a chat as that of this request.
+        """Return the answer of a chat as the answer to this request.
 
         Args:
             answer: from `Answering.whole`.
@@ -141,7 +141,7 @@ class ResponseRequest(Options):
 
 
 def _thoughts(number: str, reasoning: str | None, status: str) -> list[dict[str, Any]]:
-    """Return the item of what a model thought before it answered; none if it did not."""
+    """Return the item with the model's reasoning; empty without reasoning."""
     if not reasoning:
         return []
     content = [{"type": "reasoning_text", "text": reasoning}]

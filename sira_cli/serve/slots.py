@@ -1,4 +1,4 @@
-"""Texts that begin as soon as somebody asks for them, beside those that are under way, and end when they end."""
+"""Texts that join those under way as soon as they are requested, and end independently."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class Slots:
     """The texts under way of jobs with one key."""
 
     def __init__(self, prepared: Prepared, task: str) -> None:
-        """Begin without texts.
+        """Start without texts.
 
         Args:
             prepared: the model under the jobs' settings.
-            task: theirs.
+            task: the jobs' task.
         """
         self._prepared = prepared
         self._slots: RefilledSlots[Row] = RefilledSlots(prepared.lvlm, task, self._see)
         self._rows: list[Row] = []
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of texts."""
         return len(self._rows)
 
     def join(self, jobs: Sequence[Job], inputs: Any) -> None:
-        """Let the texts of some jobs begin beside the others.
+        """Let the texts of some jobs join the others.
 
         Args:
-            jobs: what is asked for; from now on their texts are under way.
+            jobs: from now on their texts are under way.
             inputs: from `Prepared.inputs`.
         """
         lvlm = self._prepared.lvlm
@@ -44,7 +44,7 @@ class Slots:
         self._slots.add(rows, inputs, self._prepared.seeds(jobs), lengths)
 
     def advance(self, pause: Callable[[], bool]) -> None:
-        """Decode until a text ends, or `pause` says so behind some token, and tell what has ended."""
+        """Decode until a text ends, or `pause` is true after a token; report ended texts."""
         for ended in self._slots.advance(pause):
             row = ended.item
             self._rows.remove(row)
@@ -56,7 +56,7 @@ class Slots:
                 row.job.tell(error)
 
     def give_up(self) -> list[Job]:
-        """After an error, return all jobs without an answer; there are none left here."""
+        """After an error, remove and return all jobs without an answer."""
         jobs = [row.job for row in self._rows]
         self._slots.clear()
         self._rows = []

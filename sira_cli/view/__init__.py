@@ -1,4 +1,4 @@
-"""A page to look through captions, to compare and to mend them; `app` serves it, the rest works without.
+"""A page to look through captions, compare and correct them; `app` serves it, the rest works without a server.
 
 from sira_cli.view import Collection, Edits, export
 

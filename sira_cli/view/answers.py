@@ -1,4 +1,4 @@
-"""What the server tells the page, ready for JSON."""
+"""The server's answers to the page, ready for JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Answers:
         self._next_count = 0.0
 
     def now(self) -> dict[str, Any]:
-        """Return what there is, in figures; `records` and `changes` say whether there is something new."""
+        """Return counts of captions; `records` and `changes` differ if there is something new."""
         live, captions, compared = self._live, self._captions, self._compared
         total, decided, missing = self._figures()
         return {
@@ -44,7 +44,7 @@ class Answers:
         }
 
     def _figures(self) -> tuple[int, int, int]:
-        """Return how many captions there are, are decided, and lack their picture; not counted anew all the time."""
+        """Return the number of captions, of decided ones, and of missing pictures; cached for a while."""
         live, begun = self._live, time.monotonic()
         now = (live.records, live.changes, self._captions.version)
         if self._counted[0] != now and (live.done == 1 or begun > self._next_count):
@@ -55,7 +55,7 @@ class Answers:
         return self._counted[1]
 
     def briefs(self, numbers: Iterable[int]) -> list[dict[str, Any] | None]:
-        """Return some items as the gallery needs them; None for one that is gone."""
+        """Return some items for the gallery; None for one that is gone."""
         found: dict[int, dict[str, Any] | None] = {}
         for number in numbers:
             try:
@@ -63,7 +63,7 @@ class Answers:
             except GoneError:
                 found[number] = None
         missing = [("missing" in brief, number) for number, brief in found.items() if brief is not None]
-        self._captions.index.change("missing", missing)  # it was looked for just now
+        self._captions.index.change("missing", missing)  # it was checked just now
         return [*found.values()]
 
     def _brief(self, number: int, item: Item) -> dict[str, Any]:
@@ -89,10 +89,10 @@ class Answers:
         return brief if item.support is None else brief | {"support": round(item.support, 4)}
 
     def whole(self, number: int) -> dict[str, Any]:
-        """Return one item with all that is known about it.
+        """Return one item with all its facts.
 
         Raises:
-            GoneError: it is not there any more.
+            GoneError: it no longer exists.
         """
         item = self._captions.item(number)
         state = self._live.state(item)
@@ -115,7 +115,7 @@ class Answers:
         """Return stretches of some items' texts: `[both]`, or `[of the other, of this one]`.
 
         Raises:
-            GoneError: one is not there any more.
+            GoneError: one no longer exists.
         """
         if self._compared is None:
             return []

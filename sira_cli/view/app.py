@@ -1,4 +1,4 @@
-"""The server of the page: the collection and its pictures by number, to who has the token; changes as JSON."""
+"""The server of the page: the collection and its pictures by number, for clients with the token; changes as JSON."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ LARGEST_BODY = 2**20  # bytes
 MOST_COMPARED = 200  # items in one request
 HEADERS = {"Content-Security-Policy": page_policy({"img-src": "'self' data:"}), **SAFE_HEADERS}
 Body = TypeVar("Body", bound=BaseModel)
-FORBIDDEN = "Open the address that sira view printed: it holds the key to this page.\n"
+FORBIDDEN = "Open the address that sira view printed: it contains the key to this page.\n"
 
 
 class Change(BaseModel):
-    """What a window wants to be changed about a picture.
+    """A change to a picture, sent by a window.
 
     Attributes:
         seen: the version that it shows.
         shown: the text that it shows; None: whichever it is.
-        text, decision: the new ones; None: as they are.
-        undo: take the last change back instead.
-        redo: make the change again that was taken back last.
+        text, decision: the new values; None: unchanged.
+        undo: undo the last change instead.
+        redo: repeat the change that was undone last.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -66,10 +66,10 @@ class Numbers(BaseModel):
 
 
 class Query(BaseModel):
-    """Which captions are shown, in which order.
+    """The captions to show, and their order.
 
     Attributes:
-        words: all of them are in the text or the name, in whatever case.
+        words: all must be in the text or the name, ignoring case.
         filter, sort: of `index.FILTERS` and `index.SORTS`.
     """
 
@@ -84,8 +84,8 @@ class Viewer:
     """A collection behind HTTP.
 
     Attributes:
-        app: what an ASGI server runs.
-        live: what is shown, as it is on disk now.
+        app: the ASGI application.
+        live: the shown captions, as they are on disk now.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class Viewer:
         """Make a server.
 
         Args:
-            captions: what is shown.
+            captions: the shown captions.
             edits: where changes go.
-            token: what clients must bring: in the first address, later in a cookie, or as `Authorization: Bearer`.
-            compared: another collection, to show what differs.
-            hosts: names that clients may call the server by; None: any.
+            token: key that clients must send: in the first address, later in a cookie, or as `Authorization: Bearer`.
+            compared: another collection, to show differences.
+            hosts: accepted names in `Host`; None: any.
         """
         self._captions, self._edits, self._token = captions, edits, token
         self.live = Live(captions, edits, compared)
@@ -146,7 +146,7 @@ class Viewer:
         self.live.close()
 
     async def _guard(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Answer those who have the token; others, and pages of other sites, are refused."""
+        """Answer clients with the token; refuse others, and pages of other sites."""
         given = request.query_params.get("token", "")
         cookie = f"sira-view-{request.url.port or 80}"  # browsers do not tell ports apart
         if request.url.path == "/" and self._is_token(given):
@@ -240,7 +240,7 @@ class Viewer:
         self.live.prepare_change()
         item = self._captions.item(number)
         if (change.text is not None or change.decision == "accepted") and item.picture.is_missing():
-            gone = f"{item.name}: the picture is gone: put it back, or reject its caption; nothing was changed"
+            gone = f"{item.name}: the picture is missing: put it back, or reject its caption; nothing was changed"
             raise HTTPException(410, gone)
         try:
             if change.shown is not None and change.shown != self._edits.state(item).text:
@@ -262,10 +262,10 @@ class Viewer:
         return JSONResponse(await asyncio.to_thread(self._answers.differences, numbers))
 
     def _known(self, number: str) -> int:
-        """Return the number of an item that there is.
+        """Return the number of an existing item.
 
         Raises:
-            HTTPException: there is none.
+            HTTPException: it does not exist.
         """
         if (
             not (number.isascii() and number.isdecimal() and len(number) < 12)

@@ -1,7 +1,7 @@
-"""Where the pictures and their texts come from.
+"""A collection of pictures and their texts.
 
 captions.jsonl      records of sira, or any lines of JSON with a picture and a text; also .json, .csv, .tsv
-photos/             pictures with text files beside them; without any, metadata.jsonl, metadata.csv, or files of records
+photos/             pictures with text files next to them; else metadata.jsonl, metadata.csv, or files of records
 shard.tar, .parquet a data set with texts inside; a .parquet file of records
 """
 
@@ -29,21 +29,21 @@ from sira_cli.view.reading import Reading
 from sira_cli.view.rows import Line
 
 _AT_ONCE = 2000  # captions that are added to the index in one go
-_ROWS = 500  # that are asked for at once
+_ROWS = 500  # that are requested at once
 _CONTAINERS = 8  # data sets whose names are kept in memory
 
 
 class GoneError(SiraError):
-    """A caption is not there any more."""
+    """A caption no longer exists."""
 
 
 class Collection:
-    """Pictures with their texts, which stay where they are: what is sought and sorted is in an index. Safe in threads.
+    """Pictures with their texts, which stay where they are: an index holds the fields for search and sort. Thread-safe.
 
     Attributes:
         source: the file or folder.
         index: of the captions, by number; a number is kept when a file is read again.
-        version: one more with each reading that found something.
+        version: incremented by each reading that found something.
     """
 
     def __init__(self, source: Path, reading: Reading, start: Path) -> None:
@@ -51,8 +51,8 @@ class Collection:
 
         Args:
             source: the file or folder.
-            reading: how it is read.
-            start: the folder that names of pictures start from.
+            reading: the reader of the source.
+            start: the folder that picture names are relative to.
         """
         self.source, self.index, self.version = source, Index(), 0
         self._reading, self._start, self._broken = reading, start, 0
@@ -60,7 +60,7 @@ class Collection:
         self._one_at_a_time = threading.Lock()
         self._inside: dict[Path, dict[str, Picture]] = {}
         self._numbers: tuple[int, array[int]] = (-1, array("i"))
-        self._looked = -1  # the last number whose picture was looked for
+        self._looked = -1  # the last number whose picture was checked
 
     @classmethod
     def open(
@@ -73,7 +73,7 @@ class Collection:
         text_column: str | None = None,
         images: Path | None = None,
     ) -> Collection:
-        """Return a collection that is to be read by `catch_up`; arguments and errors are those of `read`."""
+        """Return a collection for `catch_up` to read; arguments and errors are those of `read`."""
         place = Path(source)
         extension = caption_extension if caption_extension.startswith(".") else f".{caption_extension}"
         reading = reading_of(source, recursive, extension, image_column, text_column)
@@ -85,13 +85,13 @@ class Collection:
 
         Args:
             source: a file of captions, a folder, or a data set (.tar, .parquet, .arrow).
-            settings: `recursive`: include subfolders. `caption_extension`: of text files beside pictures (`.txt`).
+            settings: `recursive`: include subfolders. `caption_extension`: of text files next to pictures (`.txt`).
                 `image_column`, `text_column`: of files of captions; the first usual name (`check.files`) if not given.
                 `images`: the folder that names in these files start from, if not the file's own.
 
         Raises:
             DataError: nothing in it can be read.
-            SettingsError: it is no such thing, or holds no pictures.
+            SettingsError: it is not a source of captions, or holds no pictures.
         """
         found = cls.open(source, **settings)
         found.catch_up()
@@ -99,10 +99,10 @@ class Collection:
         return found
 
     def catch_up(self) -> bool:
-        """Read what is new on disk; return whether there was something. Texts of edits have to be laid over again.
+        """Read new captions on disk; return whether there were any. Edited texts must then be applied again.
 
         Raises:
-            DataError, SettingsError: it cannot be read; what was known stays known.
+            DataError, SettingsError: it cannot be read; earlier captions are kept.
         """
         with self._one_at_a_time:
             if not self._reading.is_changed():
@@ -131,30 +131,30 @@ class Collection:
         self.version += 1
 
     def overlook(self) -> None:
-        """Take what is on disk now for what was read, after a text file was written."""
+        """Treat the state on disk as read, after a text file was written."""
         self._reading.overlook()
 
     def check_found(self) -> None:
         """Check that there are captions.
 
         Raises:
-            DataError: there are none.
+            DataError: no captions.
         """
         if not len(self):
             raise DataError(f"{self.source}: holds no captions that can be read ({self.broken:,} broken lines)")
 
     @property
     def done(self) -> float:
-        """How much of the file was read, 0 to 1."""
+        """Share of the file that was read, 0 to 1."""
         return self._reading.done
 
     @property
     def broken(self) -> int:
-        """How many lines could not be read."""
+        """Number of lines that could not be read."""
         return self._broken + self._reading.torn
 
     def __len__(self) -> int:
-        """Return how many captions there are."""
+        """Return the number of captions."""
         return self.index.figure("count(*)")
 
     @property
@@ -173,7 +173,7 @@ class Collection:
         """Return a caption.
 
         Raises:
-            GoneError: there is none of that number any more.
+            GoneError: this number no longer exists.
         """
         row = self.index.row(number)
         kept = None if row is None or row.gone else self._reading.again(row.file, row.start, row.size)
@@ -191,7 +191,7 @@ class Collection:
         return Item(self._id(row), kept.image, picture, kept.text, kept.values, kept.raw, *columns)
 
     def lines(self) -> Iterator[tuple[int, str, bytes | None]]:
-        """Yield number, id, and the line of JSON of all captions in order; None for what is no such line."""
+        """Yield number, id, and the line of JSON of all captions in order; None for captions without such a line."""
         numbers = self.numbers()
         for first in range(0, len(numbers), _ROWS):
             for row in self.index.rows(numbers[first : first + _ROWS]):
@@ -210,31 +210,31 @@ class Collection:
 
     @property
     def methods(self) -> int:
-        """How many methods wrote the captions."""
+        """Number of methods that wrote the captions."""
         return len(self._methods)
 
     @property
     def folder(self) -> Path:
-        """The folder that names start from."""
+        """The folder that names are relative to."""
         return folder_of(self.source)
 
     @property
     def edits_file(self) -> Path:
-        """Where edits go, if nothing else is said: beside the file, or in the folder."""
+        """The default file of edits: next to the file, or in the folder."""
         return self.folder / f"{'captions' if self.source.is_dir() else self.source.stem}{EDITS}"
 
     @property
     def missing(self) -> frozenset[int]:
-        """The numbers of the pictures that are not there now; all are looked for."""
+        """The numbers of missing pictures; all are checked."""
         self._looked = -1
         self.look_for_pictures()
         return frozenset(number for (number,) in self.index.ask("SELECT number FROM items WHERE missing AND NOT gone"))
 
     def look_for_pictures(self, go_on: Callable[[], bool] = lambda: True) -> bool:
-        """Note in the index which pictures are missing, of captions that are new; return whether that is news.
+        """Note in the index the missing pictures of new captions; return whether the index changed.
 
         Args:
-            go_on: whether to go on; asked often.
+            go_on: returns whether to continue; called often.
         """
         news = False
         while go_on() and (rows := self.index.columns("image, missing", self._looked, _AT_ONCE)):
@@ -253,7 +253,7 @@ class Collection:
             return True
 
     def _picture(self, image: str) -> Picture:
-        """Return a picture that a line names; also one inside of a data set, whose names start from its folder."""
+        """Return a picture that a line names, also one inside a data set, whose names are relative to its folder."""
         picture = recorded(image, self._start)
         container = _container_above(Path(picture.location)) if picture.is_missing() else None
         if container is None:
@@ -265,7 +265,7 @@ class Collection:
         return known.get(image, picture)
 
     def identities(self) -> Iterator[Callable[[], Iterator[tuple[int, int]]]]:
-        """Yield ways to tell pictures apart: by name, path, content; each yields hashes (0: none) and numbers."""
+        """Yield ways to identify pictures: by name, path, content; each yields hashes (0: none) and numbers."""
         yield lambda: ((hash(image), number) for number, image in self.hashes("image"))
         yield lambda: ((hash(self._picture(image).address), number) for number, image in self.hashes("image"))
         yield lambda: ((content, number) for number, content in self.hashes("content"))

@@ -18,14 +18,14 @@ class Compared:
 
     Attributes:
         other: the other collection.
-        pairs: how many pictures both have.
+        pairs: number of pictures in both.
     """
 
     def __init__(self, first: Collection, other: Collection) -> None:
         """Find the pairs.
 
         Raises:
-            DataError: there are none.
+            DataError: no pairs.
         """
         self.other, self._first, self.pairs = other, first, 0
         self._versions = (-1, -1)
@@ -36,7 +36,7 @@ class Compared:
             )
 
     def find_pairs(self) -> None:
-        """Find the pairs again, if one of the two was read again."""
+        """Find the pairs again, if either was read again."""
         versions = (self._first.version, self.other.version)
         if versions == self._versions:
             return
@@ -58,7 +58,7 @@ class Compared:
         self.pairs, self._versions = len(partners), versions
 
     def partner(self, number: int) -> Item | None:
-        """Return the other's item about the picture of that number, if it has one."""
+        """Return the other collection's item for the picture of that number, if any."""
         for (other,) in self._first.index.ask("SELECT other FROM items WHERE number = ? AND other IS NOT NULL", number):
             try:
                 return self.other.item(other)
@@ -67,6 +67,6 @@ class Compared:
         return None
 
     def stretches(self, number: int, text: str) -> list[Stretch]:
-        """Return what the other's text has and a text has, word by word; none if the other has no such picture."""
+        """Return the stretches of the other's text and of a text, word by word; none if the other lacks the picture."""
         partner = self.partner(number)
         return [] if partner is None else differences(partner.text, text)

@@ -3,11 +3,11 @@
     {"schema": "sira.edit/1", "id": "sub/a.jpg", "version": 2, "action": "change", "text": "A cat.",
      "decision": "accepted", "time": "2026-05-04T12:00:00+00:00", "before": {"text": "A dog.", "decision": ""}}
 
-The last line about a picture says how it stands. `before` is what it was, so that nothing is lost; `action` is
+The last line about a picture is its state. `before` is what it was, so that nothing is lost; `action` is
 `change`, `undo`, `redo`, or `found`: a text file that another program had changed meanwhile.
 
-Every change names the version that it saw. Under the lock of the file the log is read to its end first, so that of two
-windows, or two processes, the second one is told, and nothing is overwritten.
+Every change names the version that it saw. Under the file's lock the log is first read to its end, so that of two
+windows, or two processes, the second gets an error, and nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class StaleEditError(SiraError):
     """A change did not see the newest version.
 
     Attributes:
-        state: how the picture stands now.
+        state: the picture's present state.
     """
 
     def __init__(self, item: Item, state: State) -> None:
-        super().__init__(f"{item.id}: was changed elsewhere meanwhile: look at its newest version, and change that")
+        super().__init__(f"{item.id}: was changed elsewhere meanwhile: reload it, and change the newest version")
         self.state = state
 
 
 class Edits:
-    """A log of edits. Safe in threads, and beside other processes that use the same file.
+    """A log of edits. Safe with threads and other processes that use the same file.
 
     Attributes:
-        path: the file; it is made with the first change.
+        path: the file; created by the first change.
         history: of all its lines; another one when another file has taken its place.
     """
 
@@ -64,10 +64,10 @@ class Edits:
 
         Args:
             path: the file.
-            sidecars: extension of text files beside the pictures that get each new text, too; None: none do.
+            sidecars: extension of text files next to the pictures that also get each new text; None: no text files.
 
         Raises:
-            DataError: it is no log of edits.
+            DataError: it is not a log of edits.
         """
         self.path, self._sidecars = Path(path), sidecars
         self._lock, self.history = threading.Lock(), History()
@@ -76,18 +76,18 @@ class Edits:
 
     @property
     def writes_text_files(self) -> bool:
-        """Whether text files beside the pictures get each new text, too."""
+        """Whether text files next to the pictures also get each new text."""
         return self._sidecars is not None
 
     def state(self, item: Item) -> State:
-        """Return how a picture stands, as of the last `refresh` or change."""
+        """Return a picture's state, as of the last `refresh` or change."""
         return self.history.states.get(item.id) or State(0, item.text)
 
     def refresh(self) -> None:
-        """Read what others have added since.
+        """Read lines that others have added since.
 
         Raises:
-            DataError: that is no log of edits.
+            DataError: it is not a log of edits.
         """
         with self._lock, suppress(FileNotFoundError), self._reading(), self.path.open("rb") as file:
             self._catch_up(file)
@@ -97,13 +97,13 @@ class Edits:
 
         Args:
             item: the picture.
-            seen: the version that the change is about.
-            text: the new text; None: as it is.
-            decision: one of `DECISIONS`; None: as it is.
+            seen: the version that the change applies to.
+            text: the new text; None: unchanged.
+            decision: one of `DECISIONS`; None: unchanged.
 
         Raises:
             StaleEditError: it has a newer version; nothing was changed.
-            SettingsError: there is no such decision, or the text is none.
+            SettingsError: the decision is unknown, or the text is not valid.
             SiraError: it cannot be written; nothing was changed.
         """
         if decision is not None and decision not in DECISIONS:
@@ -117,24 +117,24 @@ class Edits:
             return self.state(item)
 
     def undo(self, item: Item, *, seen: int) -> State:
-        """Take a picture's last change back. The log keeps both.
+        """Undo a picture's last change. The log keeps both.
 
         Raises:
             StaleEditError: it has a newer version; nothing was changed.
-            SettingsError: there is nothing to take back.
+            SettingsError: there is nothing to undo.
             SiraError: it cannot be written; nothing was changed.
         """
-        return self._go(item, seen, "undo", self.history.before, "take back")
+        return self._go(item, seen, "undo", self.history.before, "undo")
 
     def redo(self, item: Item, *, seen: int) -> State:
-        """Make the change again that `undo` took back last, if nothing was changed since.
+        """Redo the change that was undone last, if nothing was changed since.
 
         Raises:
             StaleEditError: it has a newer version; nothing was changed.
-            SettingsError: there is nothing to make again.
+            SettingsError: there is nothing to redo.
             SiraError: it cannot be written; nothing was changed.
         """
-        return self._go(item, seen, "redo", self.history.after, "make again")
+        return self._go(item, seen, "redo", self.history.after, "redo")
 
     def _go(self, item: Item, seen: int, action: Action, steps: Callable[[str], Sequence[Step]], what: str) -> State:
         """Go to the last of some steps of a picture's history."""
@@ -146,10 +146,10 @@ class Edits:
             return self.state(item)
 
     def settle(self, items: Iterable[Item]) -> None:
-        """Bring text files and log together: log what other programs have changed, write what is in the log only.
+        """Synchronise text files and log: log changes of other programs, write texts that are only in the log.
 
         Raises:
-            DataError: the log is none.
+            DataError: it is not a log.
             SettingsError: a picture has no place for a text file, or two have the same.
             SiraError: something cannot be written.
         """
@@ -171,7 +171,7 @@ class Edits:
 
     @contextmanager
     def _changing(self, item: Item, seen: int) -> Iterator[tuple[Any, State]]:
-        """Yield the locked log, and how the picture stands by it."""
+        """Yield the locked log, and the picture's state by it."""
         with self._lock, self._opened() as file:
             self._catch_up(file)
             if self._sidecars is not None:
@@ -186,7 +186,7 @@ class Edits:
         with writing(self.path):
             file = self.path.open("a+b", buffering=0)
         with file:
-            with suppress(OSError):  # this file system knows no locks
+            with suppress(OSError):  # this file system has no locks
                 lock_descriptor(file.fileno(), poll_interval=0.01)
             self._end_last_line(file)
             yield file
@@ -215,7 +215,7 @@ class Edits:
             self.history = History()
 
     def _catch_up(self, file: Any) -> None:
-        """Read the lines behind those that are known; a torn last one is left out."""
+        """Read the lines after the known ones; a torn last line is left out."""
         status = os.fstat(file.fileno())
         if (status.st_dev, status.st_ino) != self._file_id or status.st_size < self._end:
             self._forget()  # another file has taken its place
@@ -234,7 +234,7 @@ class Edits:
             raise self._foreign()
 
     def _foreign(self) -> DataError:
-        return DataError(f"{self.path}: holds something else than edits of captions: give another `edits=`")
+        return DataError(f"{self.path}: holds something other than edits of captions: give another `edits=`")
 
     def _write(self, file: Any, item: Item, action: Action, now: State, new: Step) -> None:
         """Append a line, then write the text file, if there is one."""
@@ -249,9 +249,9 @@ class Edits:
             "before": {"text": now.text, "decision": now.decision},
         }
         if self._sidecars is not None and action != "found":
-            item.picture.text_file(self._sidecars)  # there must be a place before anything is written
+            item.picture.text_file(self._sidecars)  # the place must be valid before anything is written
         line = as_line(record)
-        file.truncate(self._end)  # what a killed process left half written
+        file.truncate(self._end)  # left half written by a killed process
         append_whole(self.path, file, self._end, line)
         with writing(self.path):
             os.fsync(file.fileno())
@@ -265,7 +265,7 @@ class Edits:
             file.write(f"{text}\n".encode())
 
     def _lacks_sidecar(self, item: Item, new: Step) -> bool:
-        """Return whether a text file is to be written: not for what is rejected."""
+        """Return whether a text file is to be written: not for rejected captions."""
         return self._sidecars is not None and new.decision != "rejected" and self._in_sidecar(item) != new.text
 
     def _in_sidecar(self, item: Item) -> str | None:

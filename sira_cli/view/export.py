@@ -1,4 +1,4 @@
-"""The mended captions as a file of their own: the lines of the original, with edits; what was rejected is left out."""
+"""The corrected captions as a new file: the original's lines with edits, without rejected ones."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _PIECE = 2**16  # bytes
 
 
 def export(captions: Collection, edits: Edits, path: str | Path) -> int:
-    """Write the mended captions as lines of JSON; a line that nobody changed is the original's, byte for byte.
+    """Write the corrected captions as lines of JSON; unchanged lines equal the original's byte for byte.
 
     Args:
         captions: the originals.
-        edits: what is to be changed in them.
-        path: a file that ends in .jsonl; names of pictures are written as seen from its folder.
+        edits: the changes to apply.
+        path: a file that ends in .jsonl; picture names are written relative to its folder.
 
     Returns:
-        How many captions were written.
+        The number of captions written.
 
     Raises:
-        SettingsError: the place is that of the originals or of the log.
+        SettingsError: the path is that of the originals or of the log.
         SiraError: it cannot be written.
     """
     target = Path(path)
@@ -52,7 +52,7 @@ def exported(captions: Collection, edits: Edits, folder: Path | None = None) -> 
 
     Args:
         captions, edits: as for `export`.
-        folder: the one that names start from; None: that of the originals.
+        folder: the folder that names are relative to; None: that of the originals.
     """
     moved = folder is not None and folder.resolve() != captions.folder.resolve()
     for number, name, raw in captions.lines():
@@ -73,7 +73,7 @@ def exported(captions: Collection, edits: Edits, folder: Path | None = None) -> 
 
 
 def in_pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines joined to pieces of some size: each piece that is sent costs as much as a hundred lines."""
+    """Yield lines joined to larger pieces: sending a piece costs as much as a hundred lines."""
     piece, size = [], 0
     for line in lines:
         piece.append(line)
@@ -89,7 +89,7 @@ def _ended(line: bytes) -> bytes:
 
 
 def _with(item: Item, text: str) -> dict[str, Any]:
-    """Return an item's row with a text. A record of a picture that failed is one of a picture that did not, then."""
+    """Return an item's row with a text. A failed record becomes a successful one once it has a text."""
     values = dict(item.values) or {item.image_column: item.name, item.text_column: item.text}
     if text == item.text:
         return values

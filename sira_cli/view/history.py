@@ -1,4 +1,4 @@
-"""How captions stand by the lines of a log: the newest version of each, and the steps before it and taken back."""
+"""The states of captions by the lines of a log: newest versions, steps before them, and undone steps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class State:
-    """How a picture's caption stands.
+    """The state of a picture's caption.
 
     Attributes:
-        version: 0 as it came, one more with each change.
-        text: of now.
+        version: 0 for the original, incremented by each change.
+        text: the present text.
         decision: `accepted`, `rejected`, or empty.
-        can_undo: whether there is a change to take back.
-        can_redo: whether the last step was to take one back.
+        can_undo: whether there is a change to undo.
+        can_redo: whether the last step was an undo.
     """
 
     version: int
@@ -29,7 +29,7 @@ class State:
 
 @dataclass(frozen=True)
 class Step:
-    """What one version said."""
+    """Text and decision of one version."""
 
     text: str
     decision: str
@@ -39,21 +39,21 @@ class History:
     """The steps of all captions that a log names.
 
     Attributes:
-        states: how each stands, by id.
+        states: the state of each, by id.
     """
 
     def __init__(self) -> None:
         """Begin without any."""
         self.states: dict[str, State] = {}
         self._before: dict[str, list[Step]] = defaultdict(list)
-        self._after: dict[str, list[Step]] = defaultdict(list)  # what was taken back
+        self._after: dict[str, list[Step]] = defaultdict(list)  # undone steps
         self._noted: list[str] = []
 
     def note(self, record: Mapping[str, Any]) -> None:
-        """Take over what a line says.
+        """Apply a line.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: it is no line of a log.
+            ValueError, KeyError, TypeError, AttributeError: it is not a line of a log.
         """
         if not record["schema"].startswith("sira.edit/"):
             raise ValueError
@@ -70,11 +70,11 @@ class History:
         self._noted.append(name)
 
     def before(self, name: str) -> list[Step]:
-        """Return the steps that can be taken back, the last one last."""
+        """Return the steps that can be undone, the last one last."""
         return self._before.get(name, [])
 
     def after(self, name: str) -> list[Step]:
-        """Return the steps that were taken back and can be made again, the next one last."""
+        """Return the undone steps that can be redone, the next one last."""
         return self._after.get(name, [])
 
     def noted(self, start: int) -> Iterator[str]:
@@ -82,5 +82,5 @@ class History:
         yield from self._noted[start:]
 
     def __len__(self) -> int:
-        """Return how many lines there were."""
+        """Return the number of lines."""
         return len(self._noted)

@@ -1,6 +1,6 @@
-"""What is searched, filtered and sorted of many captions: a table of SQLite on disk, without their records.
+"""The searched, filtered and sorted fields of many captions: an SQLite table on disk, without their records.
 
-The table is gone with the process. A caption keeps its number for as long as that, also when its file is read again.
+The table ends with the process. Until then a caption keeps its number, also when its file is read again.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ ON CONFLICT (name, method, nth) DO UPDATE SET
 
 
 class Entry(NamedTuple):
-    """What the table knows of a caption.
+    """A caption's fields in the table.
 
     Attributes:
-        name, method, nth: what tells it apart; the same three again take its place. `nth` None: one more of the name.
-        image: what its file calls the picture.
+        name, method, nth: its identity; an entry with the same three replaces it. `nth` None: one more of the name.
+        image: the picture's name in its file.
         file, start, size: the line that it comes from: number of the file, first byte, bytes.
-        said: what a search looks through, in lower case.
+        said: the searched text, in lower case.
         length: characters of the text.
-        text, content: hashes of the text, and of what the record says about the picture's content (0: nothing).
-        support: of the least supported thing; None: nothing was looked at.
-        low, error, warnings: whether a thing is below the line, the picture failed, there are warnings.
+        text, content: hashes of the text, and of the picture's content by the record (0: not recorded).
+        support: of the least supported object; None: no second look.
+        low, error, warnings: whether an object is below the line, the picture failed, there are warnings.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Entry(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Where a caption is found: `Entry`, with whether its file still has it."""
+    """The location of a caption: `Entry`, and whether its file still has it."""
 
     number: int
     name: str
@@ -103,7 +103,7 @@ class Row(NamedTuple):
 
 
 class Index:
-    """A table of captions. Safe in threads."""
+    """A table of captions. Thread-safe."""
 
     def __init__(self) -> None:
         """Make an empty one."""
@@ -113,7 +113,7 @@ class Index:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the table for a change. If that fails (the disk is full), it is empty after that: it has no journal."""
+        """Yield the table for a change. If that fails (full disk), the table is then empty: it has no journal."""
         with self._lock:
             try:
                 self._table.execute("BEGIN")
@@ -125,7 +125,7 @@ class Index:
                 raise
 
     def add(self, entries: Iterable[Entry], *, anew: bool = False) -> None:
-        """Add captions; those that there are already get what is new about them.
+        """Add captions; existing ones are updated.
 
         Args:
             entries: the captions.
@@ -158,11 +158,11 @@ class Index:
             table.executemany("UPDATE items SET other = ?, other_text = ? WHERE number = ?", pairs)
 
     def row(self, number: int) -> Row | None:
-        """Return where a caption is found."""
+        """Return the location of a caption."""
         return next(self._rows("number = ?", number), None)
 
     def rows(self, numbers: Sequence[int]) -> list[Row]:
-        """Return where captions are found, in the order of their numbers as they are given; a few hundred at most."""
+        """Return the locations of captions, in the order of the given numbers (a few hundred)."""
         found = {row.number: row for row in self._rows(f"number IN ({','.join('?' * len(numbers))})", *numbers)}
         return [found[number] for number in numbers if number in found]
 
@@ -186,7 +186,7 @@ class Index:
         Args:
             names: of the columns.
             after: the number before the first; -1: from the beginning.
-            most: how many.
+            most: maximum number of rows.
         """
         where = "number > ? AND NOT gone ORDER BY number LIMIT ?"
         return self.ask(f"SELECT number, {names} FROM items WHERE {where}", after, most)
@@ -199,7 +199,7 @@ class Index:
         """Return the captions that fit, in order.
 
         Args:
-            words: in lower case; all of them are in the text or the name.
+            words: in lower case; all must be in the text or the name.
             filter_by: of `FILTERS`.
             sort_by: of `SORTS`.
 

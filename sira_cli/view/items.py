@@ -1,4 +1,4 @@
-"""A picture with its text, as the page shows it."""
+"""A picture with its text, for the page."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from sira_cli.pictures.picture import Picture
 
-LINE = 0.5  # below it a thing counts as not supported, where a record names no line
-# What a record says about how its text was made, in the order in which the page lists it.
+LINE = 0.5  # an object below it counts as not supported, if the record has no line
+# A record's facts about how its text was made, in the page's order.
 _SETTINGS = ("method", "k", "alpha", "model", "prompt", "finish_reason")
 
 
 @dataclass(frozen=True)
 class Thing:
-    """A thing that a text names.
+    """An object that a text names.
 
     Attributes:
         thing: in the singular.
@@ -37,13 +37,13 @@ class Item:
     """A picture with its text.
 
     Attributes:
-        id: what tells it apart from the others, also in the log of edits.
-        name: what the file of captions calls the picture; in a folder, its path there.
-        picture: knows how to read itself.
-        text: as it came; empty if there is none.
-        values: the row or record that it came from; empty for a text file.
-        raw: the line of that row, if it came from a line of JSON.
-        text_column, image_column: which keys of `values` hold text and picture.
+        id: its identity, also in the log of edits.
+        name: the picture's name in the file of captions; in a folder, its path in it.
+        picture: the picture, not opened.
+        text: the original text; empty without one.
+        values: its row or record; empty for a text file.
+        raw: the row's line, if it is a line of JSON.
+        text_column, image_column: the keys of `values` that hold text and picture.
     """
 
     id: str
@@ -62,27 +62,27 @@ class Item:
 
     @property
     def method(self) -> str:
-        """What wrote the text; empty if nobody says so."""
+        """The method that wrote the text; empty if unknown."""
         return str(self.values.get("method", ""))
 
     @property
     def warnings(self) -> list[str]:
-        """Why to look at it again."""
+        """Reasons to check it."""
         return warnings_of(self.values)
 
     @property
     def settings(self) -> dict[str, str]:
-        """How the text was made, as far as the record says."""
+        """The record's facts about how the text was made."""
         return {name: str(self.values[name]) for name in _SETTINGS if self.values.get(name) not in (None, "")}
 
     @cached_property
     def things(self) -> list[Thing]:
-        """What the text names, the least supported first; entries that are not as sira writes them are left out."""
+        """The objects that the text names, the least supported first; entries in another format are left out."""
         return things_of(self.values, self.text)
 
     @property
     def support(self) -> float | None:
-        """The support of the least supported thing; None if nothing was looked at."""
+        """The support of the least supported object; None without a second look."""
         return self.things[0].support if self.things else None
 
 

@@ -1,4 +1,4 @@
-"""Files of lines of JSON, which are read one after the other and stay on disk."""
+"""Files of lines of JSON, read one after the other, which stay on disk."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _OPEN = 64  # files that stay open at once
 
 @dataclass
 class _File:
-    """A file of lines, and how far it was read.
+    """A file of lines, and the position reached.
 
     Attributes:
         path: the file.
-        stamp: how it was when it was read.
+        stamp: the file's state when it was read.
         end: where the next line begins.
         last: the line before.
-        torn: whether what comes next is no whole line.
+        torn: whether the next line is incomplete.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class _File:
             return file.read(len(self.last)) == self.last
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines that are not read yet, and where each begins. A last one must be whole."""
+        """Yield the unread lines, and where each begins. The last one must be complete."""
         with self.open() as file:
             self.stamp, self.torn = stamp_of(os.fstat(file.fileno())), False
             file.seek(self.end)
@@ -89,7 +89,7 @@ def _is_json(raw: bytes) -> bool:
 
 
 class LineReading(Reading):
-    """Files of lines of JSON, which are read one after the other and stay on disk."""
+    """Files of lines of JSON, read one after the other, which stay on disk."""
 
     def __init__(self, find: Callable[[], list[Path]], image_column: str | None, text_column: str | None) -> None:
         """Args: how the files are found, and which columns count (None: the first usual name that a row has)."""
@@ -102,11 +102,11 @@ class LineReading(Reading):
         weakref.finalize(self, _close, self._open)
 
     def is_changed(self) -> bool:
-        """Return whether a file was changed, or another one is there."""
+        """Return whether a file was changed or replaced."""
         return self._find() != self._paths or any(stamp(each.path) != each.stamp for each in self._files.values())
 
     def begins_anew(self) -> bool:
-        """Return whether something else was done than to add lines."""
+        """Return whether anything but adding lines was done."""
         return self._find() != self._paths or not all(each.goes_on() for each in self._files.values())
 
     def read(self) -> Iterator[Entry | None]:
@@ -128,12 +128,12 @@ class LineReading(Reading):
 
     @property
     def torn(self) -> int:
-        """How many files end with a line that is not whole."""
+        """Number of files that end with an incomplete line."""
         return sum(each.torn for each in self._files.values())
 
     @property
     def done(self) -> float:
-        """How many of the bytes were read."""
+        """Share of the bytes that were read."""
         total = sum(each.size for each in self._files.values())
         return min(1.0, sum(each.end for each in self._files.values()) / total) if total else 0.0
 
@@ -155,7 +155,7 @@ class LineReading(Reading):
             return None
 
     def _opened(self, file: int) -> BinaryIO | None:
-        """Return a file that was read, open; None if there is another one in its place."""
+        """Return a file that was read, open; None if it was replaced."""
         if file not in self._open:
             found = self._files.get(file) or self._former.get(file)
             if found is None:
@@ -171,7 +171,7 @@ class LineReading(Reading):
         return self._open[file]
 
     def forget(self) -> None:
-        """Have all of it read again."""
+        """Request that all is read again."""
         self._paths = None
 
 

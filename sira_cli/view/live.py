@@ -1,4 +1,4 @@
-"""Captions and edits as they are on disk now: a thread reads what is new, so that nobody has to wait for it."""
+"""Captions and edits as they are on disk now: a thread reads changes, so that no request waits for them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from sira_cli.view.index import DECISIONS
 from sira_cli.view.items import Item
 from sira_cli.view.reading import said_of
 
-PATIENCE = 2.0  # seconds that the page waits for all to be read; it shows what is known then
+PATIENCE = 2.0  # seconds that the page waits for all to be read before it shows a part
 _QUICK = 0.05  # seconds that a look may take before each change
-_MOMENT = 0.3  # seconds that a look may take before the page is told how things stood
+_MOMENT = 0.3  # seconds that a look may take before the page gets the earlier state
 _PAUSE = 1.0  # seconds between two looks at the disk
-_SHARE, _LONGEST = 20, 30.0  # a look that takes long is followed by a pause of so many times its own, or of seconds
+_SHARE, _LONGEST = 20, 30.0  # a long look is followed by a pause: this multiple of its time, or seconds
 
 
 class Live:
-    """What is shown, kept up to date. Safe in threads.
+    """The shown captions, kept up to date. Thread-safe.
 
     Attributes:
-        captions, edits, compared: what is shown.
-        records: one more whenever captions or pictures came or went.
-        changes: one more whenever somebody edited something.
-        ready: whether everything was read once.
-        trouble: why the newest could not be read; None if it was.
+        captions, edits, compared: as given.
+        records: incremented when captions or pictures appear or disappear.
+        changes: incremented by each edit.
+        ready: whether all was read once.
+        trouble: the error of the last reading; None without one.
     """
 
     def __init__(self, captions: Collection, edits: Edits, compared: Compared | None) -> None:
@@ -45,7 +45,7 @@ class Live:
         self._next, self._ended, self._thread = 0.0, False, threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> None:
-        """Begin to read; what takes no longer than `PATIENCE` is read when this returns."""
+        """Begin to read; a reading shorter than `PATIENCE` is complete when this returns."""
         if not self._thread.is_alive() and not self._ended:
             self._wanted.set()
             self._thread.start()
@@ -65,12 +65,12 @@ class Live:
 
     @property
     def done(self) -> float:
-        """How much was read, 0 to 1, if a reading goes on that takes longer than a moment."""
+        """The share that was read, 0 to 1, during a long reading."""
         begun = self._begun
         return self.captions.done if begun is not None and time.monotonic() > begun + _MOMENT else float(self.ready)
 
     def update(self) -> None:
-        """Read what is new on disk, now.
+        """Read changes on disk now.
 
         Raises:
             SiraError: it cannot be read.
@@ -85,7 +85,7 @@ class Live:
                 self._next = time.monotonic() + max(_PAUSE, min(_SHARE * took, _LONGEST + took))
 
     def prepare_change(self) -> None:
-        """Read what is new before something is changed, unless it was just looked for and that takes a while.
+        """Read changes on disk before an edit, unless they were just read and reading is slow.
 
         Raises:
             SiraError: it cannot be read.
@@ -94,7 +94,7 @@ class Live:
             self.update()
 
     def note_change(self) -> None:
-        """Note what was changed here.
+        """Note a change made here.
 
         Raises:
             SiraError: the log cannot be read.
@@ -132,14 +132,14 @@ class Live:
             self._done.set()
 
     def state(self, item: Item) -> State:
-        """Return how a caption stands."""
+        """Return a caption's state."""
         return self.edits.state(item)
 
     def lay(self, number: int) -> None:
-        """Note in the index how a caption stands by the edits.
+        """Note in the index a caption's state by the edits.
 
         Raises:
-            GoneError: it is not there any more.
+            GoneError: it no longer exists.
         """
         item = self.captions.item(number)
         state, index = self.edits.state(item), self.captions.index
@@ -150,7 +150,7 @@ class Live:
         )
 
     def _lay_edits(self) -> None:
-        """Note what the log says since the last time; all of it after a reading, and for another log."""
+        """Apply new lines of the log; all lines after a reading, and for another log."""
         self.edits.refresh()
         history, before = self.edits.history, self._history
         if history is not before:

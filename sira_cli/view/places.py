@@ -1,4 +1,4 @@
-"""Which kind of place captions are read from, and how they are found there."""
+"""Kinds of sources of captions, and their readers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from sira_cli.view.reading import Reading, WholeReading, signature_of
 from sira_cli.view.rows import is_lines, is_table_of_records, read_rows
 
 EDITS = ".edits.jsonl"
-_NO_RECORDS = (EDITS, ".errors.jsonl")  # files in a folder that are no captions of their own
+_NO_RECORDS = (EDITS, ".errors.jsonl")  # files in a folder that are not captions
 
 
 def reading_of(
     source: str | Path, recursive: bool, extension: str, image_column: str | None, text_column: str | None
 ) -> Reading:
-    """Return how captions are read.
+    """Return the reader for a source.
 
     Args:
         source: a file of captions, a folder, or a data set.
         recursive: include subfolders.
-        extension: of text files beside pictures.
+        extension: of text files next to pictures.
         image_column, text_column: of files of captions; None: the first usual name.
 
     Raises:
         DataError: a file cannot be read.
-        SettingsError: it is no such thing, or holds no pictures.
+        SettingsError: it is not a source of captions, or holds no pictures.
     """
     place = Path(source)
     columns = (image_column, text_column)
@@ -58,18 +58,18 @@ def reading_of(
             return LineReading(lambda: [place], *columns)
         return WholeReading(lambda: read_rows(place, *columns), lambda: signature_of(place))
     raise SettingsError(
-        f"{one_line(str(source))}: expected a folder of pictures, or a file of captions that is there "
+        f"{one_line(str(source))}: expected a folder of pictures, or an existing file of captions "
         f"({', '.join(ENDINGS)}, .tar, .parquet)"
     )
 
 
 def folder_of(place: Path) -> Path:
-    """Return the folder that names of pictures start from."""
+    """Return the folder that picture names are relative to."""
     return place if place.is_dir() else place.parent
 
 
 def _of_folder(folder: Path, recursive: bool, extension: str, *, or_files: bool = False) -> list[Item] | None:
-    """Return the pictures of a folder with the texts beside them; None for `or_files` if no picture has one."""
+    """Return the pictures of a folder with the texts next to them; None for `or_files` if no picture has one."""
     try:
         pictures = find_pictures([str(folder)], recursive=recursive)
     except SettingsError:
@@ -103,13 +103,13 @@ def _text_beside(picture: Picture, extension: str) -> str | None:
 
 
 def _of_data_set(picture: Picture) -> Item:
-    """Return a picture of a data set with the text that stands beside it there."""
+    """Return a picture of a data set with the text next to it."""
     values: Mapping[str, Any] = {}
     try:
         names = [name for name in picture.column_names() if _names_text(name)]
         values = picture.columns(names) if names else {}
     except PictureError:
-        pass  # it says so itself when it is opened
+        pass  # opening it raises the error
     text = next((values[name] for name in sorted(values, key=_text_order) if isinstance(values.get(name), str)), "")
     name = as_text(picture.relative)
     return Item(name, name, picture, text.strip())

@@ -1,4 +1,4 @@
-"""Where captions are read from, again and again: lines of JSON on disk, or things that are kept in memory."""
+"""Sources that captions are read from repeatedly: lines of JSON on disk, or items kept in memory."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _OPEN = 64  # files that stay open at once
 
 
 class Reading(ABC):
-    """A place that captions are read from."""
+    """A source of captions."""
 
     @abstractmethod
     def is_changed(self) -> bool:
-        """Return whether it is to be read, or read again."""
+        """Return whether it must be read, or read again."""
 
     @abstractmethod
     def begins_anew(self) -> bool:
-        """Return whether all of it is to be read, and not only what was added."""
+        """Return whether all of it must be read, not only additions."""
 
     @abstractmethod
     def read(self) -> Iterator[Entry | None]:
-        """Yield what is there, after an addition what was added; None for a line that cannot be read.
+        """Yield all items, after an addition only new ones; None for a line that cannot be read.
 
         Raises:
             DataError, SettingsError: nothing can be read.
@@ -37,32 +37,32 @@ class Reading(ABC):
 
     @abstractmethod
     def again(self, file: int, start: int, size: int) -> Line | Item | None:
-        """Return what an entry was made of; None if something else stands there now."""
+        """Return the item of an entry; None if it was replaced since."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Have all of it read again: what was read could not be kept."""
+        """Request that all is read again: the items could not be kept."""
 
     def overlook(self) -> None:  # noqa: B027 (most kinds have nothing to do)
-        """Take what is on disk now for what was read: the one who read it has changed it."""
+        """Treat the state on disk as read: the reader itself has changed it."""
 
     def raw(self, file: int, start: int, size: int) -> bytes | None:
-        """Return the bytes that an entry was made of; None if it was not made of a line."""
+        """Return the bytes of an entry's line; None if it was not made of a line."""
         return None
 
     @property
     def torn(self) -> int:
-        """How many unfinished lines there are, which are read again when there is more of them."""
+        """Number of unfinished lines, which are read again when they grow."""
         return 0
 
     @property
     def done(self) -> float:
-        """How much was read, 0 to 1."""
+        """Share that was read, 0 to 1."""
         return 1.0
 
 
 class WholeReading(Reading):
-    """Things that are read as a whole, and kept: folders, tables, data sets."""
+    """Sources that are read as a whole, and kept: folders, tables, data sets."""
 
     def __init__(self, find: Callable[[], Sequence[Line | Item | None]], sign: Callable[[], Signature]) -> None:
         """Args: how they are found, and what changes if they do."""
@@ -71,11 +71,11 @@ class WholeReading(Reading):
         self._kept: dict[int, Sequence[Line | Item | None]] = {}  # by the number of the reading
 
     def is_changed(self) -> bool:
-        """Return whether something of it was changed."""
+        """Return whether it was changed."""
         return self._signature is None or self._sign() != self._signature
 
     def begins_anew(self) -> bool:
-        """Return that it does."""
+        """Return True."""
         return True
 
     def read(self) -> Iterator[Entry | None]:
@@ -88,25 +88,25 @@ class WholeReading(Reading):
         self._signature = signature
 
     def forget(self) -> None:
-        """Have all of it read again."""
+        """Request that all is read again."""
         self._signature = None
 
     def overlook(self) -> None:
-        """Take what is there now for what was read."""
+        """Treat the present state as read."""
         self._signature = self._sign()
 
     def again(self, file: int, start: int, size: int) -> Line | Item | None:
-        """Return what is kept."""
+        """Return the kept item."""
         return self._kept[file][start] if file in self._kept else None
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
-    """Return what is another one when a file was changed: device, number, size, time."""
+    """Return a stamp that differs after a change of a file: device, number, size, time."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def stamp(path: Path) -> tuple[int, int, int, int] | None:
-    """Return the same of a path; None if there is nothing."""
+    """Return the stamp of a path; None if it does not exist."""
     try:
         return stamp_of(path.stat())
     except OSError:
@@ -114,7 +114,7 @@ def stamp(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def signature_of(*paths: Path, recursive: bool = False) -> Signature:
-    """Return what changes when files do, or something in folders; files of records and logs in these do not count."""
+    """Return a stamp that differs after a change of files or folders; records and logs in folders do not count."""
     found: list[object] = []
     for path in paths:
         if not path.is_dir():
@@ -131,7 +131,7 @@ def _is_ours(name: str) -> bool:
 
 
 def entry_of(kept: Line | Item, file: int, start: int, size: int = 0) -> Entry:
-    """Return what the index is told about a line, or an item."""
+    """Return the index entry of a line or an item."""
     if isinstance(kept, Item):
         names: tuple[str, str, int | None] = (kept.id, "", None)
         image = kept.name
@@ -154,5 +154,5 @@ def entry_of(kept: Line | Item, file: int, start: int, size: int = 0) -> Entry:
 
 
 def said_of(text: str, image: str) -> str:
-    """Return what a search looks through."""
+    """Return the searched text."""
     return f"{text} {image}".lower()

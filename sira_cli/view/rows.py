@@ -1,4 +1,4 @@
-"""The rows of a file of captions; a line that cannot be read is counted, and ends nothing."""
+"""The rows of a file of captions; bad lines are counted and skipped."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Line:
     """A row of a file of captions.
 
     Attributes:
-        image: what it calls the picture.
-        text: what it says of it; empty for nothing.
-        values: all that it says.
-        raw: the line, if it is one of JSON.
-        text_column, image_column: which keys hold the two.
+        image: the picture's name.
+        text: the caption; empty without one.
+        values: all fields.
+        raw: the line, if it is JSON.
+        text_column, image_column: the keys of the two.
     """
 
     image: str
@@ -40,23 +40,23 @@ class Line:
 
     @property
     def own(self) -> bool:
-        """Whether it is a record of sira, of which the newest about a picture counts."""
+        """Whether it is a record of sira; the newest about a picture counts."""
         return is_record(self.values)
 
     @property
     def name(self) -> str:
-        """What tells the picture apart from others in the file."""
+        """The picture's identity in the file."""
         given = self.values.get("id") if self.own else None
         return given if isinstance(given, str) and given else self.image
 
     @property
     def method(self) -> str:
-        """What wrote the text, in a record of sira."""
+        """The method that wrote the text, in a record of sira."""
         return str(self.values.get("method", "")) if self.own else ""
 
 
 def is_lines(path: Path) -> bool:
-    """Return whether a file holds lines of JSON, each of which can be read by itself.
+    """Return whether a file holds lines of JSON that can be read one by one.
 
     Raises:
         DataError: the file cannot be read.
@@ -75,7 +75,7 @@ def read_rows(path: Path, image_column: str | None, text_column: str | None) -> 
 
     Args:
         path: .jsonl with one array, .json, .csv, .tsv, or a table of records.
-        image_column, text_column: which columns count; None: the first usual name that a row has.
+        image_column, text_column: the columns' names; None: the first usual name that a row has.
 
     Raises:
         DataError: the file cannot be read, or lacks a column.
@@ -104,7 +104,7 @@ def _unreadable(path: Path, error: OSError) -> DataError:
 
 
 def is_table_of_records(path: Path) -> bool:
-    """Return whether a file is a table of sira's records (`-o captions.parquet`), and no data set with pictures inside.
+    """Return whether a file is a table of sira's records (`-o captions.parquet`), not a data set with pictures inside.
 
     Raises:
         SettingsError: pyarrow is missing.
@@ -119,7 +119,7 @@ def is_table_of_records(path: Path) -> bool:
 
 
 def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a table as they were before they were written to it; nested values are JSON there."""
+    """Yield the records of a table in their original form; the table holds nested values as JSON."""
     names = tuple(rows.schema(str(path)).names)
     for _, batch in rows.batches(str(path), names):
         for row in batch.to_pylist():
@@ -134,7 +134,7 @@ def _unpacked(name: str, value: Any) -> Any:
 
 
 def parse_line(raw: bytes, image_column: str | None, text_column: str | None) -> Line | None:
-    """Return a line of JSON, if there is a picture in it, and its text is one."""
+    """Return a line of JSON, if it has a picture and a valid text."""
     raw = raw.removeprefix(MARK)
     try:
         values = json.loads(raw)
@@ -146,7 +146,7 @@ def parse_line(raw: bytes, image_column: str | None, text_column: str | None) ->
 def _line(
     values: dict[str, Any], image_column: str | None, text_column: str | None, raw: bytes | None = None
 ) -> Line | None:
-    """Return a row, if there is a picture in it, and its text is one."""
+    """Return a row, if it has a picture and a valid text."""
     image = _column(values, image_column, IMAGE_COLUMNS)
     column = _column(values, text_column, TEXT_COLUMNS)
     text = values.get(column) if column else None

@@ -1,4 +1,4 @@
-"""Pictures as the page gets them: small JPEG files, made when they are asked for, the last ones kept in memory."""
+"""Pictures for the page: small JPEG files, made on request, the last ones cached in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AT_ONCE = max(1, min(4, os.cpu_count() or 1))  # a large picture takes hundreds
 
 
 class Thumbnails:
-    """The pictures of a collection, made small. Safe in threads."""
+    """The pictures of a collection, made small. Thread-safe."""
 
     def __init__(self, captions: Collection, kept: int = _KEPT) -> None:
         """Args: the collection, and how many bytes are kept."""
@@ -30,7 +30,7 @@ class Thumbnails:
 
     @property
     def size(self) -> int:
-        """How many bytes are kept now."""
+        """Number of bytes kept now."""
         return self._size
 
     def jpeg(self, number: int, side: int) -> bytes:
@@ -42,7 +42,7 @@ class Thumbnails:
 
         Raises:
             PictureError: it cannot be opened.
-            GoneError: there is no such item any more.
+            GoneError: the item no longer exists.
         """
         key = (number, side)
         with self._lock:

@@ -1,4 +1,4 @@
-"""What the pages of `sira report`, `sira serve` and `sira view` share."""
+"""Shared parts of the pages of `sira report`, `sira serve` and `sira view`."""
 
 from __future__ import annotations
 

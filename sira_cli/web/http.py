@@ -1,4 +1,4 @@
-"""What the servers of `sira serve` and `sira view` ask of requests, and the headers that keep their pages apart.
+"""Checks of requests by the servers of `sira serve` and `sira view`, and headers that isolate their pages.
 
 Nothing here needs a web framework: headers are a mapping, and a body is its parts.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import AsyncIterable, Mapping
 
-# Of every file of a page: it is what it says, other sites cannot embed it, and they are not told where one came from.
+# Headers of every file of a page: its type is final, other sites cannot embed it, and they get no referrer.
 SAFE_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -36,25 +36,25 @@ def page_policy(changes: Mapping[str, str]) -> str:
 
 
 def bearer_key(headers: Mapping[str, str]) -> str:
-    """Return the key that a request brings as `Authorization: Bearer KEY`, the scheme in any case; "" without one.
+    """Return the key in a request's `Authorization: Bearer KEY`, the scheme in any case; "" without one.
 
     Args:
-        headers: of the request, by names in lower case.
+        headers: of the request, with names in lower case.
     """
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def is_key(given: str, key: str) -> bool:
-    """Tell whether a key is the right one, in a time that does not depend on where the two differ."""
+    """Return whether a key is right, in a time that does not depend on where the two differ."""
     return hmac.compare_digest(given.encode(), key.encode())
 
 
 def says_json(headers: Mapping[str, str]) -> bool:
-    """Tell whether a request calls its body JSON, which pages of other sites cannot send unless a server allows it.
+    """Return whether a request declares its body JSON, which other sites cannot send unless a server allows it.
 
     Args:
-        headers: of the request, by names in lower case.
+        headers: of the request, with names in lower case.
     """
     return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
@@ -63,8 +63,8 @@ async def read_body(parts: AsyncIterable[bytes], most: int) -> bytes | None:
     """Return a request's body, or None as soon as it has more than `most` bytes.
 
     Args:
-        parts: of the body, as they come; no more of them are read than are needed.
-        most: bytes that it may have.
+        parts: parts of the body as they arrive; only as many as needed are read.
+        most: maximum number of bytes.
     """
     read, size = [], 0
     async for part in parts:

@@ -75,7 +75,7 @@ def test_base64_as_programs_write_it(form):
 
 @pytest.mark.parametrize("coded", ["\xe9", "AAAAA", "AA=A", "_-_-"])
 def test_what_is_no_base64(coded):
-    with pytest.raises(RequestError, match="is no base64") as refused:
+    with pytest.raises(RequestError, match="is not base64") as refused:
         picture_data(f"data:image/png;base64,{coded}", 10**6, {})
     assert refused.value.status == 400
 

@@ -319,7 +319,7 @@ def test_letters_of_two_units_are_marked_where_they_are(page):
 
 @pytest.mark.parametrize(
     ("status", "advice"),
-    [(429, "run again"), (500, "log says why"), (503, "Start the server again"), (504, "--timeout")],
+    [(429, "run again"), (500, "see the server's log"), (503, "Start the server again"), (504, "--timeout")],
 )
 def test_errors_say_what_to_do(page, status, advice):
     answering(page, status, "something went wrong")
@@ -333,7 +333,7 @@ def test_errors_say_what_to_do(page, status, advice):
 
 def test_a_stream_that_breaks_off_keeps_its_text(page):
     for rest, words in (
-        ("", "The connection broke off."),
+        ("", "The connection was lost."),
         ('data: {"error": {"message": "out of memory"}}\n\n', "out of memory"),
     ):
         begin = "".join(f"data: {json.dumps(event)}\n\n" for event in stream("A cat")[:2])

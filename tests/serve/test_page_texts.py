@@ -142,6 +142,6 @@ def test_the_line_of_support_is_drawn_and_told(page, client, lvlm):
         [["[dog]", "0.7757"], "unsupported"],
         [["cup", "0.78"], ""],
     ]
-    assert page.text(".things .hint") == f"Below {line:g}, the line in the bars, a thing is not supported."
+    assert page.text(".things .hint") == f"Below {line:g}, the line in the bars, an object is not supported."
     asked = ask(client, said(picture=PICTURES[0]), {"verify": "flag"})
     assert asked.sira["verify"]["min_support"] == line

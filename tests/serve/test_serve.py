@@ -244,7 +244,7 @@ def test_a_text_that_takes_too_long(endless):
         ({"messages": [{"role": "user", "content": 2 * said()[0]["content"]}]}, 400, "got 2 in one message"),
         ({"messages": said(picture="https://example.org/a.png")}, 400, "only if it was started with --allow-urls"),
         ({"messages": said(picture="file:///etc/passwd")}, 400, "opens no files"),
-        ({"messages": said(picture="data:image/png;base64,!!!!")}, 400, "no base64"),
+        ({"messages": said(picture="data:image/png;base64,!!!!")}, 400, "not base64"),
         ({"messages": said(picture="data:image/png;base64,aGVsbG8=")}, 400, "is not a picture"),
         ({"messages": said(picture="")}, 400, "image_url: expected the picture's URL"),
         ({"messages": [*said(), *NO_URL]}, 400, "image_url: expected the picture's URL"),

@@ -100,7 +100,7 @@ def test_undo_goes_back_step_by_step_to_the_beginning(captions, edits):
         edits = Edits(edits.path)  # it is in the log, not in memory
         now = edits.undo(item, seen=edits.state(item).version)
         assert (now.text, now.decision, now.can_undo) == (expected.text, expected.decision, expected.can_undo)
-    with pytest.raises(SettingsError, match="no change to take back"):
+    with pytest.raises(SettingsError, match="no change to undo"):
         edits.undo(item, seen=now.version)
     assert [line["version"] for line in lines(edits)] == [1, 2, 3, 4, 5, 6]
     assert edits.change(item, seen=6, text="Three.").version == 7
@@ -122,7 +122,7 @@ def test_what_was_taken_back_can_be_made_again_until_something_else_is_changed(c
         assert not now.can_redo
     edits.undo(item, seen=now.version)
     assert edits.change(item, seen=now.version + 1, text="Two.").can_redo is False
-    with pytest.raises(SettingsError, match="no change to make again"):
+    with pytest.raises(SettingsError, match="no change to redo"):
         edits.redo(item, seen=now.version + 2)
     assert edits.undo(item, seen=now.version + 2).text == "One."
 
@@ -155,7 +155,7 @@ def test_a_last_line_without_an_end_is_kept(captions, edits):
 @pytest.mark.parametrize("content", [b"dear diary", b"dear diary\n", b'{"schema": "sira.caption/1"}\n', b"\xff\n"])
 def test_other_files_are_left_alone(captions, content):
     captions.edits_file.write_bytes(content)
-    with pytest.raises(DataError, match="something else than edits"):
+    with pytest.raises(DataError, match="something other than edits"):
         Edits(captions.edits_file)
     assert captions.edits_file.read_bytes() == content
 

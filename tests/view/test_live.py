@@ -142,7 +142,7 @@ def test_the_caption_of_a_picture_that_is_gone_can_be_rejected_only(own, records
         answer = client.post("/api/items/1", json={"seen": 0, **change})
         assert answer.status_code == 410
         assert answer.json()["error"] == (
-            "pictures/1.png: the picture is gone: put it back, or reject its caption; nothing was changed"
+            "pictures/1.png: the picture is missing: put it back, or reject its caption; nothing was changed"
         )
     assert not (folder / "captions.edits.jsonl").exists()
     assert briefs(client, 1)[0]["missing"] is True

@@ -51,7 +51,7 @@ export class Column {
     return { method: this.select.value, ...Object.fromEntries(changed.map(({ one, control }) => [one.name, valueOf(one, control)])) };
   }
 
-  // The control of a setting that has a wrong value, if there is one.
+  // The control of a setting with a wrong value, if any.
   wrong() {
     return this.fields.find(({ control }) => !control.checkValidity())?.control;
   }
@@ -146,10 +146,10 @@ export class Column {
     const sorted = [...objects].sort((one, other) => one.support - other.support);
     const absent = sorted.filter((one) => one.support < line).length;
     find("h3", box).textContent = sorted.length
-      ? `Things not supported: ${absent || "none"} of ${sorted.length}`
+      ? `Objects not supported: ${absent || "none"} of ${sorted.length}`
       : "The second look recognised nothing in the text.";
     for (const part of [find("table", box), find(".hint", box)]) part.hidden = !sorted.length;
-    find(".hint", box).textContent = `Below ${line}, the line in the bars, a thing is not supported.`;
+    find(".hint", box).textContent = `Below ${line}, the line in the bars, an object is not supported.`;
     find("tbody", box).replaceChildren(...sorted.map(({ thing, support }) => row(thing, support, line)));
     box.hidden = false;
   }

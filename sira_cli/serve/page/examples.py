@@ -1,4 +1,4 @@
-"""Pictures to try on the page: drawn scenes, which are all that the bundled model knows. Other models get none."""
+"""Pictures to try on the page: drawn scenes, for the bundled model only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sira_cli.demo.scenes import render
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import BUNDLED
 
-# One for each outcome in examples/README.md: sira's caption names fewer absent things than greedy's, as many (none),
+# One for each outcome in examples/README.md: sira's caption names fewer absent objects than greedy's, as many (none),
 # as many (some), more.
 SEEDS = (2_900_010, 2_900_002, 2_900_003, 2_900_000)
 
 
 def examples_for(preset: Preset) -> list[dict[str, str]]:
-    """Return the name of each picture to try with a model, and the place that it shows."""
+    """Return the name of each example picture for a model, and the place that it shows."""
     if preset.model != BUNDLED:
         return []
     return [{"name": name_of(seed), "place": held_out(seed).place} for seed in SEEDS]

@@ -13,7 +13,7 @@ from sira_cli.web.http import SAFE_HEADERS, page_policy
 
 _HERE = Path(__file__).parent
 SCRIPTS = ("script.js", "picture.js", "column.js", "differences.js", "marks.js", "server.js")
-UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}  # headers of what no cache keeps
+UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}  # headers of answers that no cache keeps
 
 
 def add_page(app: FastAPI) -> None:

@@ -1,4 +1,4 @@
-// Words to doubt, things that are not supported, and what another text lacks, marked in a text. Text gets in as text only.
+// Marks words to doubt, unsupported objects, and parts that another text lacks. Text is inserted as text only.
 // What is to be doubted is decided as in the report; `rules` are the settings' `doubt`.
 
 import { element } from "./element.js";
@@ -25,7 +25,7 @@ export function degree(word, rules) {
   return `g${below}`;
 }
 
-// A text in pieces: words without the punctuation around them, mentions of things, and `only`, what another text lacks,
+// A text in pieces: words without the punctuation around them, mentions of objects, and `only`, what another text lacks,
 // as start and end. Places in a text are counted in
 // characters, of which JavaScript's strings may need two for one.
 export function marked(text, words, unsupported, only, rules) {

@@ -17,7 +17,7 @@ async function start() {
     settings = await (await send("settings")).json();
   } catch (error) {
     if (error.status !== 401) return complain("#trouble", error.inWords ?? String(error));
-    if (sessionStorage.getItem("key")) complain("#trouble", "That is not the key of this server.");
+    if (sessionStorage.getItem("key")) complain("#trouble", "This is not the key of this server.");
     find("#unlock").hidden = false;
     return find("#key").focus();
   }
@@ -35,7 +35,7 @@ async function start() {
   find("main").hidden = false;
 }
 
-// --- what is asked
+// --- the request
 
 function task() {
   return find("[name=task]:checked").value;
@@ -51,7 +51,7 @@ function showTask() {
   find("label[for=prompt]").textContent = isQuestion ? "Question" : "Prompt";
 }
 
-// The texts of another picture are taken away.
+// Texts about another picture are removed.
 async function forget() {
   stop();
   await ended;
@@ -61,7 +61,7 @@ async function forget() {
   for (const column of columns) column.clear(EMPTY);
 }
 
-// What has to be mended before anything can be asked: a message, and the control that it is about.
+// What has to be corrected before a request: a message, and its control.
 function missing() {
   if (!picture.file) return ["Choose a picture first.", find("#file")];
   if (task() === "ask" && !find("#prompt").value.trim()) return ["Write a question first.", find("#prompt")];
@@ -198,7 +198,7 @@ find("#ask").addEventListener("change", (event) => {
   if (event.target.name === "task") showTask();
   if (event.target.id !== "file") return;
   picture.choose(event.target.files[0]);
-  event.target.value = ""; // so that the same file can be chosen again once it is mended
+  event.target.value = ""; // so that the same file can be chosen again after a correction
 });
 find("#stop").addEventListener("click", stop);
 find("#report").addEventListener("click", makeReport);

@@ -1,11 +1,11 @@
-// The server, as any client sees it: requests, streamed answers, and what to do when they fail.
+// The server, as for any client: requests, streamed answers, and hints when they fail.
 
 const ADVICE = {
   0: "Check that sira serve is still running, then run again.",
   401: "Reload the page to give the key.",
   413: "Choose a smaller picture, or start the server with a larger --max-mb or --max-megapixels.",
   429: "Wait a moment, then run again.",
-  500: "Run again. If it stays so, the server's log says why.",
+  500: "Run again. If it fails again, see the server's log.",
   503: "Start the server again, then run again.",
   504: "Run again when fewer requests wait, or start the server with a longer --timeout.",
 };
@@ -47,7 +47,7 @@ export async function* events(response) {
       if (error.name === "AbortError") throw error;
       return { done: true };
     });
-    if (done) throw new Refusal("The connection broke off.");
+    if (done) throw new Refusal("The connection was lost.");
     const lines = (waiting + value).split("\n\n");
     waiting = lines.pop();
     for (const line of lines) {

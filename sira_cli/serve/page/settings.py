@@ -1,4 +1,4 @@
-"""What the page has to know about the server before it can ask for a text."""
+"""The server's facts for the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sira_cli.serve.page.examples import examples_for
 
 
 def page_settings(lvlm: Lvlm, limits: Mapping[str, int]) -> dict[str, Any]:
-    """Return as JSON holds it what the page shows and checks.
+    """Return the form's fields and limits as JSON.
 
     Args:
         lvlm: the model, under the server's method.
@@ -41,7 +41,7 @@ def page_settings(lvlm: Lvlm, limits: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _described(method: Method, lvlm: Lvlm) -> dict[str, Any]:
-    """Return a method's name, what it can do, and its settings but for those that are texts: they may name files."""
+    """Return a method's name, abilities and settings, except text settings: they may name files."""
     values = {**lvlm.preset.sira.model_dump(), "k": lvlm.sira.layers_after_fork(lvlm.layers), **method.settings()}
     return {
         "name": method.name,

@@ -41,7 +41,7 @@ async function attempt(number, what) {
   } catch (error) {
     if (error.status === undefined) throw error;
     await show(number);
-    picture.tell(element("p", {}, error.now ? "This caption was changed elsewhere meanwhile. Look at it, and decide again." : error.message));
+    picture.tell(element("p", {}, error.now ? "This caption was changed elsewhere meanwhile. Check it, and decide again." : error.message));
     return false;
   }
 }
@@ -61,7 +61,7 @@ async function step(steps, what, done) {
     if (place >= 0) grid.go(place);
   }
   if (made) say(done);
-  else if (last?.changed === false) say("Nothing was changed there, so there is nothing to undo.");
+  else if (last?.changed === false) say("No change was made to this caption, so there is nothing to undo.");
   count();
 
   async function make() {

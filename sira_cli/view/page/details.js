@@ -1,4 +1,4 @@
-// What is known about one picture besides its caption: the other run's text, things, warnings, settings.
+// What is known about one picture besides its caption: the other run's text, objects, warnings, settings.
 
 import { button, compared } from "./dom.js";
 import { element } from "./element.js";
@@ -8,9 +8,9 @@ export function details(shown, item) {
   const { original, warnings, things, other } = shown;
   return [
     other ? beside(shown) : null,
-    item.edited ? section("As it came", element("p", { className: "first" }, element("bdi", {}, original || "No text"))) : null,
+    item.edited ? section("Original text", element("p", { className: "first" }, element("bdi", {}, original || "No text"))) : null,
     warnings.length ? section("Warnings", ...warnings.map((warning) => element("p", {}, warning))) : null,
-    things.length ? section("Things", table(things), item.edited ? element("p", { className: "hint" }, "Support was found out for the text as it came.") : null) : null,
+    things.length ? section("Objects", table(things), item.edited ? element("p", { className: "hint" }, "Support was measured for the original text.") : null) : null,
     settings(shown),
   ];
 }

@@ -27,7 +27,7 @@ export function draw(changed = false) {
   }
   const empty = document.querySelector(".empty");
   empty.hidden = store.shown.length > 0;
-  empty.textContent = store.done < 1 ? "The captions are being read." : "No caption fits.";
+  empty.textContent = store.done < 1 ? "The captions are being read." : "No caption matches.";
   measure();
   fill();
   if (focused && !list.contains(document.activeElement)) cards.get(store.current)?.firstChild.focus({ preventScroll: true });

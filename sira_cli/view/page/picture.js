@@ -183,7 +183,7 @@ export const saveDraft = () => send({ text: draft(number).text });
 export const saveAgain = () => again();
 export const takeOther = () => (shown.other && !shown.other.error ? send({ text: shown.other.text }) : false);
 
-// Sends a change; returns whether it was made. A newer version from elsewhere is shown beside this one.
+// Sends a change; returns whether it was made. A newer version from elsewhere is shown next to this one.
 export async function send(what) {
   try {
     shown = await change(number, what);
@@ -205,12 +205,12 @@ function conflict(what, now) {
   shown = now;
   draw();
   view.querySelector(".draft")?.remove(); // it stands in the question
-  const both = [["There now", now.state], ["Yours", { text: own, decision: what.decision ?? now.state.decision }]];
+  const both = [["Saved", now.state], ["Yours", { text: own, decision: what.decision ?? now.state.decision }]];
   const step = what.undo || what.redo;
   tell(
-    element("p", {}, element("b", {}, "This caption was changed elsewhere meanwhile."), " Yours was not saved yet."),
+    element("p", {}, element("b", {}, "This caption was changed elsewhere meanwhile."), " Your version is not saved yet."),
     ...both.map(([title, state]) => element("div", {}, element("h3", {}, state.decision ? `${title} (${state.decision})` : title), element("p", {}, element("bdi", {}, state.text)))),
-    element("p", { className: "buttons" }, button("Keep what is there", "discard"), step ? null : button("Save yours", "again")),
+    element("p", { className: "buttons" }, button("Keep the saved one", "discard"), step ? null : button("Save yours", "again")),
   );
   if (!step) again = () => send(mine);
   view.querySelector(".conflict button").focus();

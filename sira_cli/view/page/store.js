@@ -1,4 +1,4 @@
-// What the server knows, as far as this window has asked for it, and which of it is shown, in which order.
+// The server's captions as far as this window has fetched them, and which are shown, in which order.
 
 const PIECE = 200; // items that are asked for at once
 const KEPT = 10_000; // items in memory
@@ -31,7 +31,7 @@ export const SORTS = { file: ["File"], support: ["Lowest support"], name: ["Name
 export const at = (place) => store.items.get(store.shown[place]);
 export const isDecided = (place) => store.marks[place] > 0;
 
-// Asks how things stand; returns whether captions came or went, and whether something was edited.
+// Fetches the counts; returns whether captions came or went, and whether something was edited.
 export async function now() {
   const { records, changes } = store;
   Object.assign(store, await ask("api/now"));
