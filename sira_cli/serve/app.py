@@ -47,7 +47,7 @@ MOST_ECHOED = 100  # characters of an unknown path or model in messages
 
 
 class Server:
-    """The decoder behind HTTP.
+    """An HTTP server for the decoder.
 
     Attributes:
         app: the ASGI application.

@@ -230,7 +230,7 @@ class Row:
         certain = len(text)
         longest = max((len(stop) for stop in self.job.stops), default=1) - 1
         if not self.done and longest:
-            # It may be the beginning of a stop; and before a stop, white space is no part of the text.
+            # It may be the beginning of a stop; and before a stop, white space is not part of the text.
             certain = len(text[: max(0, min(certain, len(text) - longest))].rstrip())
         if certain > job.sent or len(parsed.reasoning) > job.sent_reasoning:
             job.tell(self.piece(text[: max(certain, job.sent)], parsed.reasoning))

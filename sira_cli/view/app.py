@@ -81,7 +81,7 @@ class Query(BaseModel):
 
 
 class Viewer:
-    """A collection behind HTTP.
+    """An HTTP server for a collection.
 
     Attributes:
         app: the ASGI application.
@@ -170,7 +170,7 @@ class Viewer:
 
     async def _file(self, name: str) -> Response:
         if name not in self._files:
-            raise HTTPException(404, f"there is no file {name!r}")
+            raise HTTPException(404, f"no file {name!r}")
         return Response(self._files[name], media_type=TYPES[Path(name).suffix])
 
     def _now(self) -> Response:
@@ -271,7 +271,7 @@ class Viewer:
             not (number.isascii() and number.isdecimal() and len(number) < 12)
             or self._captions.index.row(int(number)) is None
         ):
-            raise HTTPException(404, "there is no picture of this number")
+            raise HTTPException(404, "no picture has this number")
         return int(number)
 
     async def _refused(self, request: Request, error: Exception) -> Response:

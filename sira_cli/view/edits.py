@@ -141,7 +141,7 @@ class Edits:
         with self._changing(item, seen) as (file, now):
             found = steps(item.id)
             if not found:
-                raise SettingsError(f"{item.id}: there is no change to {what}")
+                raise SettingsError(f"{item.id}: no change to {what}")
             self._write(file, item, action, now, found[-1])
             return self.state(item)
 

@@ -1,4 +1,4 @@
-// Elements. What a text or a name says gets in as text only. `null` and `undefined` among the children are left out.
+// Elements. Texts and names are inserted as text only. `null` and `undefined` among the children are left out.
 function element(tag, { data = {}, aria = {}, ...properties } = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   Object.assign(made.dataset, data);

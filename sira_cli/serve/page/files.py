@@ -17,7 +17,7 @@ UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}  # h
 
 
 def add_page(app: FastAPI) -> None:
-    """Serve the page at `/`: its style, scripts and example pictures, whatever the model is and whoever asks."""
+    """Serve the page at `/`: its style, scripts and example pictures, for any model and without a key."""
     style = base_style() + marks_style() + _read("style.css")
     _add(app, "/", _read("page.html"), "text/html", {"Content-Security-Policy": policy()})
     _add(app, "/page/style.css", style, "text/css")
@@ -31,7 +31,7 @@ def add_page(app: FastAPI) -> None:
 def policy() -> str:
     """Return the page's content security policy: nothing from elsewhere, and no text ever becomes code.
 
-    The report's style and script are in it, as a report is opened as a `blob:`, which this policy holds for, too.
+    It includes the report's style and script: a report is opened as a `blob:`, to which this policy also applies.
     """
     report = policy_sources()
     return page_policy(

@@ -31,7 +31,7 @@ export async function decideCard(place, decision) {
   return true;
 }
 
-// A change from the gallery; where that fails, the picture is opened, which can say why.
+// A change from the gallery; if it fails, the picture is opened to show the reason.
 async function attempt(number, what) {
   try {
     await change(number, what);

@@ -1,4 +1,4 @@
-// What both views are made of: buttons, counts, texts with marks.
+// Parts of both views: buttons, counts, texts with marks.
 
 import { element } from "./element.js";
 

@@ -1,4 +1,4 @@
-// Texts that were typed and not saved: this browser keeps them, also when the window is closed.
+// Texts that were typed and not saved; the browser keeps them, also after the window is closed.
 
 import { store } from "./store.js";
 

@@ -69,7 +69,7 @@ function fill() {
   load();
 }
 
-// Asks for what is to stand on cards that wait; while an answer is on its way, for nothing else.
+// Fetches the content of waiting cards, one request at a time.
 async function load() {
   if (loading) return;
   loading = true;
@@ -82,13 +82,13 @@ async function load() {
     clearTimeout(timer);
     timer = setTimeout(settle, SETTLED);
   } catch {
-    // the next look at the server says why
+    // the next request shows the reason
   } finally {
     loading = false;
   }
 }
 
-// Gets cards in sight again, as somebody may have changed them.
+// Fetches the visible cards again: they may have changed.
 export async function renew() {
   const numbers = [...cards.keys()].map((place) => store.shown[place]);
   for (const number of await again(numbers)) redraw(number);
@@ -119,7 +119,7 @@ function card(place) {
   return laid(element("li", { className: "card", data: { place, number } }, link, deciding(item, place)), place);
 }
 
-// Stands where a card will stand, until the server has told what is on it.
+// A placeholder for a card until the server has answered.
 function waiting(place) {
   const number = store.shown[place];
   const link = element("a", { href: `#${number + 1}`, tabIndex: place === store.current ? 0 : -1 }, element("div", { className: "thumb" }));
@@ -186,7 +186,7 @@ async function settle() {
   }
 }
 
-// The height of what stands above the cards wherever they are scrolled to.
+// The height of the fixed part above the cards.
 function covered() {
   const bar = document.querySelector(".bar");
   return getComputedStyle(bar).position === "sticky" ? bar.offsetHeight : 0;

@@ -1,4 +1,4 @@
-// What keys and buttons do.
+// Actions of keys and buttons.
 
 import { decide, decideCard, redo, undo } from "./decide.js";
 import { say } from "./dom.js";
@@ -43,14 +43,14 @@ document.addEventListener("click", (event) => {
   if (action) perform(card ? () => decideCard(Number(card.dataset.place), ON_CARDS[action]) : ACTIONS[action]);
 });
 
-// One after the other: who types fast means the picture that comes next.
+// One after the other: fast typing applies to the next picture.
 let before = Promise.resolve();
 export function perform(action) {
   before = before.then(action).then(() => trouble(""), (error) => trouble(error.message));
   return before;
 }
 
-// The same for a look at the server that nobody asked for: it hides only what such a look said.
+// The same for automatic requests: it hides only messages of such requests.
 export function glance(action) {
   before = before.then(action).then(() => place.dataset.by === "glance" && trouble(""), (error) => trouble(error.message, "glance"));
   return before;

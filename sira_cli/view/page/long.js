@@ -26,7 +26,7 @@ export function measure(pixels) {
 // Where in the window the first row stands, or would stand.
 export const origin = () => list.getBoundingClientRect().top - shift;
 
-// Where in the element what stands so many pixels down the list is drawn.
+// The place in the element of a position in the list, in pixels.
 export const top = (pixels) => pixels - shift;
 
 export function scrolled() {

@@ -1,4 +1,4 @@
-// The beginning: what the server knows is asked for, and shown.
+// The start: fetches and shows the captions.
 
 import { button, counted } from "./dom.js";
 import { element } from "./element.js";

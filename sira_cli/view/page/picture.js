@@ -15,7 +15,7 @@ let again = null; // saves what a conflict stopped, all the same
 export const isOpen = () => !view.hidden;
 export const isEditing = () => view.querySelector("textarea") !== null;
 export const current = () => number;
-// Whether something was typed, or stopped by a conflict, and waits for an answer.
+// Whether a typed text, or a conflict, waits for an answer.
 export const waits = () => again !== null || typed() !== null;
 
 function typed() {
@@ -23,7 +23,7 @@ function typed() {
   return field === null || field.value.trim() === shown.state.text ? null : field;
 }
 
-// Whether there is a text to save first; then it is said so.
+// Whether a text must be saved first; shows a hint if so.
 export function holds() {
   const field = typed();
   if (field === null) return false;
@@ -45,7 +45,7 @@ export async function open(which) {
   view.querySelector("h1").focus({ preventScroll: true });
 }
 
-// Shows what is new about the picture, unless somebody is writing or asked something.
+// Shows changes of the picture, unless the user is typing or has a question to answer.
 export async function renew() {
   if (isEditing() || waits() || view.querySelector(".conflict").hasChildNodes()) return;
   const which = number;
@@ -136,7 +136,7 @@ function said(item) {
   ].filter(Boolean);
 }
 
-// What was typed earlier and not saved.
+// A text typed earlier and not saved.
 function offered(state) {
   const kept = draft(number);
   if (kept === null || kept.text.trim() === state.text) return null;
@@ -167,7 +167,7 @@ export function edit() {
   field.focus();
 }
 
-// Leaves the field, or the question; what was typed is kept, and offered.
+// Leaves the field, or the question; a typed text is kept, and offered.
 export function cancel() {
   draw();
   view.querySelector("h1").focus({ preventScroll: true });

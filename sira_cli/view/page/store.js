@@ -39,7 +39,7 @@ export async function now() {
 }
 
 let asked = 0;
-// Asks which items are shown; returns whether nobody asked again meanwhile.
+// Fetches the list of items; returns whether no newer request was made meanwhile.
 export async function choose(query, keep) {
   asked += 1;
   const mine = asked;
@@ -98,7 +98,7 @@ export async function whole(number) {
   return found;
 }
 
-// Changes an item; where another window was faster, the error brings what it says now.
+// Changes an item; if another window was faster, the error holds the present state.
 export async function change(number, what) {
   await need([number]);
   const { version = 0, text } = store.items.get(number);
@@ -111,7 +111,7 @@ export async function change(number, what) {
   return found;
 }
 
-// Takes over what the server says about an item, also in the figures.
+// Applies the server's state of an item, also to the counts.
 export function take(number, found) {
   const before = store.items.get(number);
   store.decided += Boolean(found.brief.decision) - Boolean(before?.decision);

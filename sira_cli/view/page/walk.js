@@ -1,4 +1,4 @@
-// Which of the two views is shown, and the way from picture to picture.
+// Switches between the two views, and from picture to picture.
 
 import { counted, say } from "./dom.js";
 import * as grid from "./grid.js";
@@ -8,7 +8,7 @@ import { choose, isDecided, need, store } from "./store.js";
 const FIRST = 60; // cards that are asked for before they are shown
 const field = (id) => document.getElementById(id);
 
-// Asks which captions are shown, and shows them.
+// Fetches the list of captions, and shows them.
 export async function update({ keep = true, changed = false } = {}) {
   const query = { words: field("words").value, filter: field("filter").value, sort: field("sort").value };
   if (!(await choose(query, keep))) return;
@@ -19,7 +19,7 @@ export async function update({ keep = true, changed = false } = {}) {
   if (!keep) scrollTo(0, 0);
 }
 
-// Shows what is new: captions that came or went, edits of other windows.
+// Shows changes: captions that came or went, edits of other windows.
 export async function renew({ records }) {
   if (picture.isOpen()) return picture.renew();
   if (records) await update({ changed: true });
@@ -39,7 +39,7 @@ export function count() {
   document.querySelector("#gallery [data-do=redo]").disabled = !store.undone.length;
 }
 
-// The address says what is shown: nothing, or the number of a picture, from 1.
+// The address holds the number of the shown picture, from 1, or nothing.
 export async function follow() {
   if (picture.holds()) return history.pushState(null, "", `#${picture.current() + 1}`);
   const number = Number(location.hash.slice(1)) - 1;
