@@ -190,4 +190,4 @@ def test_a_preset_of_another_model_is_not_written(sira, tmp_path):
     code, out, err = sira(*command)
     assert code == 0
     assert "min_support = 0.9" in out
-    assert "only 1 hallucinated things" in err
+    assert "only 1 hallucinated objects" in err
