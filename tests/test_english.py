@@ -1,8 +1,11 @@
-"""English that is read once: words and turns of phrase with a plainer form are not used again."""
+"""English that is read once: words and turns of phrase with a plainer form do not come back."""
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,24 +19,39 @@ PLAINER = {
     r", too\b(?! \w)": "also",
     r'"""(Return|Yield) what\b': "the noun",
 }
-FILES = [
-    *(ROOT / "sira_cli").rglob("*.py"),
-    *(ROOT / "tools").glob("*.py"),
-    *(ROOT / "docs").rglob("*.md"),
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-]
-# Lines that may have them: what is meant is the place in a picture, a word list, or an official text.
-ALLOWED: dict[str, tuple[str, ...]] = {}
+PAGES = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+MODULES = [*(ROOT / "sira_cli").rglob("*.py"), *(ROOT / "tools").glob("*.py")]
+ALLOWED = (
+    "a dog beside a tree",  # a caption
+    "if it goes behind",  # in a scene
+    "and whose CHAIRi is, the one with the least CHAIRi; where there is none",  # the rule as choice.json holds it
+)
+_ATTRIBUTE = re.compile(r"\s*(behind|anew|beside): ")  # in a docstring: the name of an attribute or argument
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of each line of a page; of a module, those of its strings and comments."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        yield from enumerate(text.splitlines(), 1)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT or "STRING" in tokenize.tok_name[token.type]:
+            yield from enumerate(token.string.splitlines(), token.start[0])
 
 
 @pytest.mark.parametrize("pattern", PLAINER)
-def test_plainer_words_exist(pattern: str):
+def test_plainer_words_are_used(pattern: str):
     """A failure names the lines, and the words to write instead."""
     found = []
-    for file in FILES:
-        name = file.relative_to(ROOT).as_posix()
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            if re.search(pattern, line) and not any(words in line for words in ALLOWED.get(name, ())):
-                found.append(f"{name}:{number}: {line.strip()[:80]}")
+    for path in [*PAGES, *MODULES]:
+        for number, line in lines(path):
+            if re.search(pattern, line) and not _ATTRIBUTE.match(line) and not any(words in line for words in ALLOWED):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
     assert not found, f"write {PLAINER[pattern]}:\n" + "\n".join(found)
+
+
+def test_a_module_s_names_are_not_its_english(tmp_path):
+    path = tmp_path / "x.py"
+    path.write_text('behind = 1  # put behind\n"""Put\nbeside."""\n')
+    assert list(lines(path)) == [(1, "# put behind"), (2, '"""Put'), (3, 'beside."""')]

@@ -121,5 +121,5 @@ class Benchmark(ABC):
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """Return what else decides the figures besides the answers: the rule, versions of language data."""
+        """Return the other inputs of the figures: the rule, versions of language data."""
         return {}
