@@ -176,7 +176,9 @@ COSTS = {
     "cpu-qwen2.5-vl-3b": "Qwen2.5-VL 3B's shape",
     "cpu-qwen2.5-vl-3b-step": "the same, a small picture",
     "cpu-qwen2.5-vl-3b-batch-8": "the same, eight small pictures",
+    "cpu-qwen3.5-9b": "Qwen3.5 9B's shape, 4 of 32 layers",
     "cpu-gemma4-e4b": "Gemma 4 E4B's shape, 14 of 42 layers",
+    "cpu-gemma4-26b-a4b": "Gemma 4 26B-A4B's shape, 6 of 30 layers",
     "cpu-demo-methods": "the bundled model",
 }
 
