@@ -16,6 +16,7 @@ from sira_cli.cli.options import (
     ModelOptions,
     Overwrite,
     Question,
+    Quiet,
     ReportFile,
     SelectionOptions,
     Verbose,
@@ -66,7 +67,7 @@ def drift(
     ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show errors only.")] = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Measure how far SIRA's CF stream and blurred or shuffled pictures diverge from the original (Figure 4).

@@ -80,7 +80,7 @@ RecordsFile = Annotated[
 _PICTURES = "Pictures, folders, globs, URIs, URLs, or .tar, .parquet and .arrow files; - reads one picture from stdin."
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
-Question = Annotated[str | None, typer.Option("-q", "--question", help="Question to ask about each picture.")]
+Question = Annotated[str | None, typer.Option("--question", help="Question to ask about each picture.")]
 Prompt = Annotated[str | None, typer.Option("--prompt", help="Prompt for the model (default: the preset's).")]
 ColumnsPrompt = Annotated[
     str | None,

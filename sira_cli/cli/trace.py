@@ -21,11 +21,12 @@ from sira_cli.cli.options import (
     Overwrite,
     Prompt,
     Question,
+    Quiet,
     SelectionOptions,
     Verbose,
 )
 from sira_cli.cli.output import check_file
-from sira_cli.cli.verifying import VerifyOptions, verdict
+from sira_cli.cli.verifying import FlagOptions, verdict
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
@@ -46,11 +47,11 @@ def _print_schema(wanted: bool) -> None:
 
 EXAMPLES = """
 sira trace photo.jpg -o trace.jsonl
-sira trace photo.jpg -q "Is there a dog?" --track Yes,No
+sira trace photo.jpg --question "Is there a dog?" --track Yes,No
 """
 
 
-@with_options(model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, verifying=VerifyOptions)
+@with_options(model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, verifying=FlagOptions)
 def trace(
     *,
     paths: Images = None,
@@ -70,7 +71,7 @@ def trace(
     model: ModelOptions,
     decoding: DecodingOptions,
     selection: SelectionOptions,
-    verifying: VerifyOptions,
+    verifying: FlagOptions,
     top_k: Annotated[
         int,
         typer.Option(
@@ -108,7 +109,7 @@ def trace(
         ),
     ] = False,
     color_by: Colors = "grounding",
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show errors only.")] = False,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Write the logits of both streams and their contrast at every token.
@@ -143,8 +144,6 @@ def trace(
     if full_logits is not None and len(requests) != 1:
         raise SettingsError(f"--full-logits is for one picture, not {len(requests)}")
     verify = verifying.read()
-    if verifying.verify not in (None, "flag"):
-        raise SettingsError("a trace records one text as it was decoded: give --verify flag")
     preset, method = choose(model, decoding, prompt=prompt)
     require(method, Ability.TRACES, "sira trace")
     note_idle(decoding, preset)

@@ -38,6 +38,29 @@ Objects = Annotated[
 
 
 @dataclass(frozen=True)
+class FlagOptions:
+    """A second look that leaves each text as it is."""
+
+    title: ClassVar[str] = "Second look"
+
+    verify: Annotated[
+        Literal["flag"] | None,
+        typer.Option(help="Ask the model about each object that a text names, and mark those it does not see."),
+    ] = None
+    min_support: MinSupport = None
+    objects: Objects = None
+
+    def read(self) -> Verify | None:
+        """Return the second look that the options ask for.
+
+        Raises:
+            SettingsError: options of a second look are given without --verify.
+            DataError: the file of objects cannot be read.
+        """
+        return VerifyOptions(self.verify, self.min_support, None, self.objects).read()
+
+
+@dataclass(frozen=True)
 class VerifyOptions:
     """A second look at the objects that each text names."""
 
@@ -58,12 +81,7 @@ class VerifyOptions:
     objects: Objects = None
 
     def read(self) -> Verify | None:
-        """Return the second look that the options ask for.
-
-        Raises:
-            SettingsError: options of a second look are given without --verify.
-            DataError: the file of objects cannot be read.
-        """
+        """Return the second look that the options ask for; errors as `FlagOptions.read`."""
         if self.verify is None:
             if self.min_support is not None or self.objects is not None or self.rounds is not None:
                 raise SettingsError("--min-support, --objects and --rounds are for a second look: also give --verify")

@@ -359,7 +359,7 @@ def test_every_format_of_the_figure(pictures, layers):
 
 def test_json(sira, tmp_path):
     file = tmp_path / "drift.json"
-    code, out, err = sira("drift", *EXAMPLES[:2], "-p", "demo", "--k", 3, "-q", "A dog?", "--json", "-o", file)
+    code, out, err = sira("drift", *EXAMPLES[:2], "-p", "demo", "--k", 3, "--question", "A dog?", "--json", "-o", file)
     assert (code, err) == (0, "")
     assert file.read_text(encoding="utf-8") == out
     record = json.loads(out)
@@ -441,7 +441,7 @@ def test_a_picture_from_stdin(sira):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["-q", "A?", "--prompt", "B."], "give --question or --prompt, not both"),
+        (["--question", "A?", "--prompt", "B."], "give --question or --prompt, not both"),
         (["--plot", "drift.gif"], "drift.gif: expected a name that ends in .png, .pdf, .svg"),
         (["--plot", "nowhere/drift.png"], "--plot nowhere/drift.png: the folder nowhere does not exist: make it first"),
         (["-o", "."], "--output .: is a folder, expected a file"),
