@@ -139,7 +139,7 @@ def test_a_shape_with_fewer_layers_keeps_their_kinds(name: str, layers: int, kin
 
 @pytest.mark.parametrize("layers", [1, 43])
 def test_a_shape_has_not_more_layers_than_the_model(layers: int):
-    with pytest.raises(SettingsError, match=f"--layers {layers}: this shape can have 2 to 42"):
+    with pytest.raises(SettingsError, match=f"`layers={layers}`: this shape can have 2 to 42"):
         random_models.shortened(random_models.read("gemma4-e4b"), layers)
 
 

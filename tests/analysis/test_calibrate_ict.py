@@ -279,7 +279,7 @@ def test_regions_are_black_and_the_rest_is_as_it_was():
         ([], "expected a list 'categories'"),
         (COCO | {"annotations": [{"image_id": 1}]}, r"annotations\[0\]: expected image_id, category_id"),
         (COCO | {"annotations": [{"image_id": 1, "category_id": 1}]}, "neither a box nor polygons"),
-        (COCO | {"annotations": COCO["annotations"][-1:]}, "has no objects of the pictures"),
+        (COCO | {"annotations": COCO["annotations"][-1:]}, "has no objects of the questions' pictures"),
     ],
 )
 def test_files_that_are_not_as_cocos_are_named(tmp_path, content, message):

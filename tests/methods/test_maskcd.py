@@ -192,7 +192,7 @@ def test_attach_takes_a_calibration_and_one_s_own_inputs(tmp_path):
     with attach(case.model, method="maskcd", inputs=case.inputs, **settings):
         assert torch.equal(generate(case.model, case.inputs), expected)
     with (
-        pytest.raises(SettingsError, match="give `calibration=`"),
+        pytest.raises(SettingsError, match="set `calibration=` to a file"),
         attach(case.model, method="maskcd", inputs=case.inputs),
     ):
         pass

@@ -202,7 +202,7 @@ def test_rewriting_is_said(sira, scenes):
     [
         (["--words"], "scores a text as it was decoded"),
         (["--num-beams", "2"], "follows one text per picture"),
-        (["--method", "opera"], "method opera does not"),
+        (["--method", "opera"], "method opera cannot"),
         (["--compile"], "cannot go back in compiled steps"),
         (["--rounds", "0"], "greater than or equal to 1"),
         (["--rounds", "21"], "must be from 1 to 20; got 21"),

@@ -396,7 +396,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(browser, lvlm):
         assert ("textbox", "This server asks for its key") in accessible(browser)
         browser.type("#key", "guess")
         browser.press("Enter")
-        wait(browser, "return document.querySelector('#trouble').textContent === 'That is not the key of this server.'")
+        wait(browser, "return document.querySelector('#trouble').textContent === 'This is not the key of this server.'")
         browser.type("#key", "secret")
         browser.press("Enter")
         wait(browser, "return !document.querySelector('main').hidden")

@@ -108,9 +108,9 @@ def test_many_at_once_with_all_kinds_of_looks(client, lvlm):
         (
             {},
             {"verify": "rewrite", "words": True},
-            "sira.words scores a text .* and sira.verify rewrite changes it",
+            "sira.words scores a text .*, but sira.verify rewrite changes it",
         ),
-        ({}, {"verify": "rewrite", "method": "opera"}, "method opera does not"),
+        ({}, {"verify": "rewrite", "method": "opera"}, "method opera cannot"),
         ({}, {"verify": "flag", "rounds": 2}, "sira.rounds"),
         ({}, {"min_support": 0.5}, "sira.min_support"),
         ({}, {"verify": "rewrite", "rounds": 0}, "rounds"),
