@@ -59,7 +59,7 @@ def test_what_is_gone_is_not_changed_and_said_so(browser, serve, records, folder
     opened(browser, "pictures/0.png")
     (folder / "pictures/0.png").unlink()
     browser.press("a")
-    wait(browser, "return document.querySelector('.conflict').textContent.includes('the picture is gone')")
+    wait(browser, "return document.querySelector('.conflict').textContent.includes('the picture is missing')")
     opened(browser, "pictures/0.png")
     browser.press("r")
     opened(browser, "pictures/1.png")
