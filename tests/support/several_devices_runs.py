@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import text_stack
+from sira_cli.core.families import find_backbone, text_stack
 from sira_cli.core.forcing import score
 from sira_cli.core.fork import attach
 from sira_cli.core.many_k import next_token
+from sira_cli.core.mixers import movable_rows
 from sira_cli.core.prefix import ImagePrefix
 from sira_cli.core.refill import RowBatch
 from sira_cli.methods import METHODS
@@ -62,7 +63,8 @@ def checks(name: str, case: Tiny) -> Iterator[tuple[str, Callable[[Tiny, Callabl
     yield "greedy", lambda case, move: [generate(case.model, case.inputs, max_new_tokens=TOKENS)]
     for k in (min(case.boundaries), max(case.boundaries)):  # forks on the last device, and on the first
         yield f"sira, k = {k}", lambda case, move, k=k: steps_of(case, config=SiraConfig(k=k))
-    yield "refilled slots", lambda case, move: refilled(case)
+    if movable_rows(find_backbone(case.model).mixers):
+        yield "refilled slots", lambda case, move: refilled(case)
     if name not in EVERYTHING:
         return
     for method in METHODS.values():
