@@ -23,6 +23,7 @@ from transformers.cache_utils import (
 )
 
 from sira_cli.core.indexed import LateIndexedLayer
+from sira_cli.core.late_rows import LateRows
 from sira_cli.core.mixers import Mixer
 from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.core.row_layers import LateRowLayer
@@ -63,7 +64,7 @@ class RoomyLayer(DynamicLayer):
         return used
 
 
-class LateLayer(RoomyLayer):
+class LateLayer(LateRows, RoomyLayer):
     """Keys and values of both streams for one of the K late layers.
 
     To transformers it looks like the full stream alone. It never slides: one window cannot serve both streams.
@@ -73,8 +74,6 @@ class LateLayer(RoomyLayer):
         streams: the rows of both streams.
         cf: keys and values of the CF stream.
     """
-
-    is_croppable = False
 
     def __init__(self, own: DynamicLayer, streams: Streams) -> None:
         super().__init__()
@@ -107,34 +106,6 @@ class LateLayer(RoomyLayer):
         assert keys is not None
         assert values is not None
         return keys, values
-
-    def reset(self) -> None:
-        """Empty both streams."""
-        super().reset()
-        self.cf.reset()
-
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Let both streams follow the beams."""
-        super().reorder_cache(beam_idx)
-        self.cf.reorder_cache(beam_idx)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each row of both streams."""
-        super().batch_repeat_interleave(repeats)
-        self.cf.batch_repeat_interleave(repeats)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some rows of both streams."""
-        super().batch_select_indices(indices)
-        self.cf.batch_select_indices(indices)
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Refuse: the streams have different lengths.
-
-        Raises:
-            UnsupportedModelError: always.
-        """
-        raise UnsupportedModelError("the cache of two streams cannot be cropped: assisted generation is not supported")
 
 
 class LateSharedLayer(DummyLayer):

@@ -16,12 +16,13 @@ from transformers.cache_utils import DynamicIndexedLayer
 
 from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
+from sira_cli.core.late_rows import LateRows
 from sira_cli.core.masks import cf_mask, has_rows
 from sira_cli.core.streams import Streams
 from sira_cli.errors import AttachError
 
 
-class LateIndexedLayer(DynamicIndexedLayer):
+class LateIndexedLayer(LateRows, DynamicIndexedLayer):
     """Keys, values and indexer's keys of both streams for one late layer. To transformers it looks like the full one.
 
     Attributes:
@@ -29,8 +30,6 @@ class LateIndexedLayer(DynamicIndexedLayer):
         streams: the rows of both streams.
         cf: the CF stream's layer.
     """
-
-    is_croppable = False
 
     def __init__(self, own: DynamicIndexedLayer, streams: Streams) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
@@ -50,16 +49,6 @@ class LateIndexedLayer(DynamicIndexedLayer):
                 "a cache filled inside `with attach(...)` cannot be used outside of it"
             )
         return super().update(key_states, value_states, *args, **kwargs)
-
-    def reset(self) -> None:
-        """Empty both streams."""
-        super().reset()
-        self.cf.reset()
-
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Let both streams follow the beams."""
-        super().reorder_cache(beam_idx)
-        self.cf.reorder_cache(beam_idx)
 
 
 def two_choices(attentions: Sequence[nn.Module], running: Callable[[], Pass]) -> Iterator[Removable]:

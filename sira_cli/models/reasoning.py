@@ -243,12 +243,12 @@ class _Written:
         while True:
             if self._inside is not None:
                 end = self._whole.find(self._inside.closing, place)
-                end, behind = (end, end + len(self._inside.closing)) if end >= 0 else (len(self._whole),) * 2
+                end, after = (end, end + len(self._inside.closing)) if end >= 0 else (len(self._whole),) * 2
                 self.thoughts.append(self._whole[place:end].lstrip().removeprefix(self._inside.opening))
-                self.cuts.append((start, behind))
-                if end == behind:
+                self.cuts.append((start, after))
+                if end == after:
                     return
-                self._inside, place = None, behind
+                self._inside, place = None, after
                 continue
             found = [(at, mark) for mark in self._marks() if (at := self._whole.find(mark, place)) >= 0]
             if not found:

@@ -21,7 +21,7 @@ from sira_cli.methods.sid import Sid
 from tests.support import census, tiny
 from tests.support import reference_methods as slow
 from tests.support.decoding import attached
-from tests.support.helpers import generate, generate_sira, hooks, left_pad
+from tests.support.helpers import generate, generate_sira, hooks, left_pad, logits_after
 
 STEPS = 6  # Llama 4's prompt has 30 tokens and chunks have 16: a new one begins on the way
 
@@ -138,6 +138,23 @@ def test_both_streams_of_an_indexer_follow_the_beams():
         assert not torch.equal(getattr(*part), old)
 
 
+def test_both_streams_of_an_indexer_are_repeated_and_selected_and_never_cropped():
+    case = case_of("dots3_note")
+    cache = DynamicCache(config=case.model.config)
+    generate_sira(case.model, case.inputs, SiraConfig(k=1), past_key_values=cache)
+    layer = cache.layers[5]
+    parts = [(layer, "keys"), (layer.cf, "keys"), (layer.cf, "values"), (layer.cf, "indexer_keys")]
+    before = [getattr(*part) for part in parts]
+    layer.batch_repeat_interleave(2)
+    for part, old in zip(parts, before, strict=True):
+        assert torch.equal(getattr(*part), torch.cat([old, old]))
+    layer.batch_select_indices(torch.tensor([1]))
+    for part, old in zip(parts, before, strict=True):
+        assert torch.equal(getattr(*part), old)
+    with pytest.raises(UnsupportedModelError, match="cannot be cropped"):
+        layer.crop(-1)
+
+
 def with_half_a_picture(case: tiny.Tiny) -> dict[str, torch.Tensor]:
     ids = tiny.prompt(8)
     ids[0, 4], ids[0, 13] = 102, 103
@@ -180,15 +197,7 @@ def test_tails_after_one_picture(kind: str):
     tails = [[5, 6, 7], [8]]
     found = ImagePrefix(case.model, case.inputs, first).last_logits(tails)
     for tail, logits in zip(tails, found, strict=True):
-        inputs = {
-            name: value[:, :first] if value.shape == case.inputs["input_ids"].shape else value
-            for name, value in case.inputs.items()
-        }
-        for token in tail:
-            inputs = reference.extend(inputs, token, case.grown)
-        with torch.no_grad():
-            expected = case.model(**inputs, use_cache=False).logits[0, -1].float()
-        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(logits, logits_after(case, first, tail), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
