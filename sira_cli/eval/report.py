@@ -12,7 +12,7 @@ from typing import Any
 from sira_cli._version import __version__
 from sira_cli.eval.answers.texts import Answers, FailedAnswer
 from sira_cli.eval.base import Benchmark, Part
-from sira_cli.eval.paper import paper_row
+from sira_cli.eval.paper import AUTHORS, notes, paper_mark, paper_row, published_row
 from sira_cli.eval.settings import label
 from sira_cli.eval.stats.bootstrap import RESAMPLES, SEED, Figure
 from sira_cli.eval.stats.compared import Compared
@@ -38,6 +38,8 @@ class Row:
         differences: of the figures to those of the first method, on the same draws of pictures; empty for the first
             method, or where it has no answers.
         paper: the figures that the paper gives, if it was asked for them and has any.
+        paper_mark: set if these do not compare with greedy decoding of the model; a key of the report's `notes`.
+        published: the figures that the model's authors print, if the paper's were asked for.
         label: the method's name in tables; it marks sampled answers.
     """
 
@@ -51,6 +53,14 @@ class Row:
     differences: dict[str, Figure]
     paper: dict[str, float] | None = None
     label: str = ""
+    paper_mark: str = ""
+    published: dict[str, float] | None = None
+
+    @property
+    def printed(self) -> dict[str, dict[str, float]]:
+        """The figures that others print: `paper` with its mark, and those of the model's authors."""
+        found = {} if self.paper is None else {", ".join(filter(None, ["paper", self.paper_mark])): self.paper}
+        return found | ({} if self.published is None else {AUTHORS: self.published})
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,7 @@ class EvalReport:
         settings: of each method, as far as they are known; the others are compared with the first method.
         not_run: methods whose answers are taken from another one, because they cannot differ.
         paper: the model whose figures in the paper are shown for comparison, if any.
+        notes: of marks in the rows: why these figures of the paper do not compare, and sources.
         bootstrap: how intervals were made.
     """
 
@@ -91,6 +102,7 @@ class EvalReport:
     rows: tuple[Row, ...]
     tests: tuple[Comparison, ...]
     failures: tuple[FailedAnswer, ...]
+    notes: dict[str, str] = field(default_factory=dict)
     bootstrap: dict[str, Any] = field(default_factory=lambda: {"draws": RESAMPLES, "of": "pictures", "seed": SEED})
 
     @classmethod
@@ -138,6 +150,7 @@ class EvalReport:
             settings={one.name: one.settings for one in answers},
             not_run=dict(not_run or {}),
             paper=paper,
+            notes=_notes(rows),
             rows=tuple(rows),
             tests=tuple(tests),
             failures=tuple(failure for one in answers for failure in one.failures),
@@ -159,7 +172,7 @@ class EvalReport:
         return next((test.p for test in self.tests if (test.group, test.first, test.second) == pair), None)
 
     def how(self) -> list[str]:
-        """Explain in sentences how intervals and p values are made, and the marks in labels."""
+        """Explain in sentences how intervals and p values are made, and the marks in labels and of the paper's rows."""
         draws, of, seed = (self.bootstrap[name] for name in ("draws", "of", "seed"))
         half = "in percent but for words and length, ± half a 95 % interval"
         said = [f"{half}: {draws:,} bootstrap draws of {of} (seed {seed}), Wilson's where all agree on 0 or 100"]
@@ -169,7 +182,7 @@ class EvalReport:
         sampled = [name for name, settings in self.settings.items() if settings.get("temperature")]
         if sampled:
             said.append("T: answers are sampled at this temperature; greedy decoding with it is called sampling")
-        return said
+        return said + [f"{mark}: {text}" for mark, text in self.notes.items()]
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""
@@ -180,6 +193,12 @@ class EvalReport:
 def p_text(p: float | None) -> str:
     """Return a p value for people; nothing for None."""
     return "" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001"
+
+
+def _notes(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the notes of the marks in some rows."""
+    marks = {row.paper_mark for row in rows} | ({AUTHORS} if any(row.published for row in rows) else set())
+    return {mark: text for mark, text in notes().items() if mark in marks}
 
 
 def _common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
@@ -218,6 +237,8 @@ def _rows(
             figures=compared.figures(method),
             differences=compared.differences(method, first),
             paper=paper_row(paper, benchmark, group, method) if paper else None,
+            paper_mark=paper_mark(paper, benchmark, group, method) if paper else "",
+            published=published_row(paper, benchmark, group, method) if paper else None,
         )
         for method in compared.exact
     ]
