@@ -35,6 +35,7 @@ def list_benchmarks(wanted: bool) -> None:
     for card in CARDS.values():
         print(f"{card.name}: {card.title} ({card.source})")
         for name, value in (
+            ("command", card.command or f"sira eval {card.name}"),
             ("figures", card.figures),
             ("files", ", ".join(card.files)),
             ("size", card.size),

@@ -101,8 +101,8 @@ def _remarks(report: EvalReport) -> list[str]:
 
 def _not_in_the_paper(report: EvalReport) -> str:
     """Return a remark on methods and groups without figures in the paper."""
+    from sira_cli.eval.base import MEAN
     from sira_cli.eval.paper import paper_groups
-    from sira_cli.eval.report import MEAN
 
     groups = paper_groups(report.paper, report.benchmark)
     known = {name for names in groups.values() for name in names} | {row.method for row in report.rows if row.paper}

@@ -45,6 +45,7 @@ class Card:
         answers: fields of a row in a file of answers of other tools.
         read: makes the benchmark from the data folder; None: its command has options of its own.
         note: more lines of the help.
+        command: the command line, if it is an option of another command.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Card:
     pictures: str = ""
     read: Callable[[Path, Asking], Benchmark] | None = None
     note: str = ""
+    command: str = ""
 
     @property
     def help(self) -> str:

@@ -19,7 +19,6 @@ from sira_cli.eval.stats.compared import Compared
 from sira_cli.eval.stats.mcnemar import mcnemar
 from sira_cli.eval.stats.tally import Counts, Tally
 
-MEAN = "mean"
 LOWER_IS_BETTER = frozenset({"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog"})
 NO_DIRECTION = frozenset({"yes", "neither", "words", "length"})
 
@@ -29,7 +28,7 @@ class Row:
     """One method in one group.
 
     Attributes:
-        part, group: a split, a length, a dimension; `mean` is the mean over a part's groups.
+        part, group: a split, a length, a dimension; or a mean over groups, see `Benchmark.means`.
         answered: number of asks that count.
         failed: number of the others, whose pictures failed under this method or another: methods are compared on
             the same pictures.
@@ -129,7 +128,7 @@ class EvalReport:
             sizes = _sizes(benchmark, part)
             pictures = {ask.id: ask.picture for ask in part.asks}
             first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in given}
-            groups: list[Compared] = []
+            groups: dict[str, Compared] = {}
             for group in part.groups:
                 common = _common({name: tallies[name][group] for name in tallies}, pictures)
                 compared = Compared.of(
@@ -140,9 +139,11 @@ class EvalReport:
                     for row in _rows(benchmark.name, part.name, group, common, compared, sizes[group], first, paper)
                 ]
                 tests += _tests(group, common, compared.exact)
-                groups.append(compared)
-            if benchmark.averaged and len(groups) > 1:
-                rows += _means([row for row in rows if row.part == part.name], Compared.mean(groups), first)
+                groups[group] = compared
+            for name, over in benchmark.means(part).items():
+                if len(over) > 1:
+                    own = [row for row in rows if row.part == part.name and row.group in over]
+                    rows += _means(name, own, Compared.mean([groups[group] for group in over]), first)
         return cls(
             benchmark=benchmark.name,
             stand_ins=benchmark.stand_ins(),
@@ -244,12 +245,12 @@ def _rows(
     ]
 
 
-def _means(rows: Sequence[Row], compared: Compared, first: str) -> list[Row]:
-    """Return the rows of the means over a part's groups."""
+def _means(group: str, rows: Sequence[Row], compared: Compared, first: str) -> list[Row]:
+    """Return the rows of a mean over groups."""
     return [
         Row(
             part=rows[-1].part,
-            group=MEAN,
+            group=group,
             method=name,
             answered=sum(row.answered for row in rows if row.method == name),
             failed=sum(row.failed for row in rows if row.method == name),
