@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sira_cli.eval import dash_b, repope
+from sira_cli.eval import dash_b, mme, naturalbench, repope
 from sira_cli.eval.card import Card
 
-COCO_PICTURES = "COCO val2014 (6.3 GB)"
+COCO_PICTURES = "COCO val2014 (6 GB)"
 
 POPE = Card(
     name="pope",
@@ -40,4 +40,4 @@ AMBER = Card(
     url="https://github.com/junyangwang0410/AMBER",
     answers='{"id", "response"}',
 )
-CARDS = {card.name: card for card in (POPE, repope.CARD, CHAIR, AMBER, dash_b.CARD)}
+CARDS = {card.name: card for card in (POPE, repope.CARD, CHAIR, AMBER, dash_b.CARD, naturalbench.CARD, mme.CARD)}
