@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sira_cli.eval.evaluation import Evaluation
     from sira_cli.eval.report import EvalReport
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.runs.ledger import Ledger
 
 
 def evaluate(
@@ -123,22 +122,23 @@ def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions, lvlm
     Raises:
         typer.Exit: with 130 if interrupted.
     """
-    with resumable(options.output is not None), evaluation.opened() as ledgers:
-        for ledger in ledgers.values():
-            if options.details is not None and options.details.resolve() == ledger.path.resolve():
-                raise SettingsError(f"--details {ledger.path}: answers are kept in this file: give another")
+    with resumable(options.output is not None), evaluation.opened() as files:
+        for path in files:
+            if options.details is not None and options.details.resolve() == path.resolve():
+                raise SettingsError(f"--details {path}: answers are kept in this file: give another")
         preset, method = evaluation.first
-        lvlm = lvlm or load_model(preset, model, method, pictures=evaluation.pictures)
-        _listen(evaluation, lvlm, ledgers)
+        if lvlm is None and not evaluation.nothing_left(trust_remote_code=model.trust_remote_code):
+            lvlm = load_model(preset, model, method, pictures=evaluation.pictures)
+        _listen(evaluation, lvlm)
 
 
-def _listen(evaluation: Evaluation, lvlm: Lvlm, ledgers: dict[tuple[str, str], Ledger]) -> None:
+def _listen(evaluation: Evaluation, lvlm: Lvlm | None) -> None:
     """Show a bar per method and part, and report each failed picture once."""
     from sira_cli.eval.evaluation import PartStarted
     from sira_cli.runs.events import Failed, Halved, Skipped
 
     said: set[str] = set()
-    with ExitStack() as bars, closing(evaluation.events(lvlm, ledgers)) as events:
+    with ExitStack() as bars, closing(evaluation.events(lvlm)) as events:
         progress = Progress("", 0, silent=True)
         for event in events:
             if isinstance(event, PartStarted):

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from sira_cli import DataError, load, run_pictures
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.single import FilePicture
-from sira_cli.runs import picture_task
+from sira_cli.runs import task
 from sira_cli.runs.events import Finished
 from sira_cli.runs.questions import question_pictures
 from tests.support.shards import EXAMPLES
@@ -75,8 +75,8 @@ def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
 )
 def test_pictures_are_decoded_and_encoded_once(folder, monkeypatch, method, batch_size, passes):
     write("q.jsonl", [row | {"text": f"Describe the {row['text'][11:-1]}."} for row in QUESTIONS])
-    samples, decode = [], picture_task.decode_picture
-    monkeypatch.setattr(picture_task, "decode_picture", lambda name, data: samples.append(name) or decode(name, data))
+    samples, decode = [], task.decode_picture
+    monkeypatch.setattr(task, "decode_picture", lambda name, data: samples.append(name) or decode(name, data))
     lvlm = load("demo", method=method, max_new_tokens=6)
     encoder, pictures = lvlm.model.get_encoder(modality="image"), []
     handle = encoder.register_forward_hook(lambda module, args, output: pictures.append(len(output[0])))
