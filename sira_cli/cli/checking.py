@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.console import note, say
+from sira_cli.cli.console import note, note_halved, say
 from sira_cli.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class CheckTerminal:
         from sira_cli.runs.events import Failed, Finished, Halved, Skipped
 
         if isinstance(event, Halved):
-            note(f"out of memory with {event.before} pictures at once, now {event.batch_size}")
+            note_halved(event)
         elif isinstance(event, Skipped):
             self._add(event.picture.identity, self._targets.record_before(event.picture, event.name))
             progress.advance(error=event.failed, worked=False)

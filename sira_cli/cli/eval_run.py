@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sira_cli.cli.choosing import ALL, able, choose_each, choose_preset, load_model, method_names, note_idle
-from sira_cli.cli.console import note, resumable, say
+from sira_cli.cli.console import note, note_halved, resumable, say
 from sira_cli.cli.eval_options import EvalOptions, Format
 from sira_cli.cli.options import DecodingOptions, ModelOptions
 from sira_cli.cli.output import save_report
@@ -146,11 +146,11 @@ def _listen(evaluation: Evaluation, lvlm: Lvlm | None) -> None:
                 said.clear()
                 progress = bars.enter_context(Progress.shown(f"{event.method} {event.part}", event.total))
             elif isinstance(event, Halved):
-                note(f"out of memory with {event.before} pictures at once, now {event.batch_size}")
+                note_halved(event)
             else:
                 failed = isinstance(event, Failed)
-                if isinstance(event, Failed) and event.picture.identity not in said:
-                    said.add(event.picture.identity)
+                if isinstance(event, Failed) and event.picture.location not in said:
+                    said.add(event.picture.location)
                     say(event.record.error)
                 progress.advance(error=failed, worked=not isinstance(event, Skipped))
 

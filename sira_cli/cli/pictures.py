@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sira_cli.cli.choosing import choose_each, chosen_pictures, chosen_questions, method_names, note_idle
-from sira_cli.cli.console import note, resumable, say, set_verbosity
+from sira_cli.cli.console import note, note_halved, resumable, say, set_verbosity
 from sira_cli.cli.engines import Engines
 from sira_cli.cli.options import (
     DecodingOptions,
@@ -186,7 +186,7 @@ class _Terminal:
         from sira_cli.runs.events import Failed, Finished, Halved, Skipped
 
         if isinstance(event, Halved):
-            note(f"out of memory with {event.before} pictures at once, now {event.batch_size}")
+            note_halved(event)
         elif isinstance(event, Skipped):
             if self._output.json:
                 print(json.dumps(self._targets.record_before(event.picture, event.id), ensure_ascii=False))

@@ -137,11 +137,12 @@ class PartRun:
         return found
 
     def settings(self, lvlm: Lvlm | None) -> dict[str, Any]:
-        """Return the settings that are equal in all records of the method."""
+        """Return the settings that are equal in all records of the method; empty without a model and records."""
         if lvlm is not None:
             configuration = LocalRun(lvlm, Request("caption", "")).blank().configuration()
             return settings_in(configuration | asdict(EvalSettings.of(lvlm)))
-        return settings_in(next(self.file.ledger.records()))
+        record = next(self.file.ledger.records(), None)
+        return {} if record is None else settings_in(record)
 
 
 def part_pictures(part: Part, preset: Preset, images: Path, shard: Shard | None = None) -> list[Picture]:

@@ -226,7 +226,7 @@ class Evaluation:
             yield from run.events(lvlm, self._batch_size)
             answers.add(self._benchmark, run.part, run.texts())
         answers.settings = {
-            **runs[0].settings(lvlms[0]),
+            **next(filter(None, (run.settings(own) for run, own in zip(runs, lvlms, strict=True))), {}),
             "max_new_tokens": {run.part.name: run.job.preset.generation.max_new_tokens for run in runs},
             "prompt": {run.part.name: run.part.asks[0].prompt for run in runs},
         }
