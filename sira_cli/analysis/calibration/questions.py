@@ -9,7 +9,7 @@ from typing import Any
 
 from sira_cli.analysis.calibration.regions import Outline, Regions
 from sira_cli.errors import DataError
-from sira_cli.eval.pope import read_questions
+from sira_cli.eval.pope_questions import read_questions
 from sira_cli.models.records import hash_of
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located

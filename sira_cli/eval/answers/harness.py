@@ -26,7 +26,7 @@ def read_answer_rows(path: Path) -> Iterator[Placed]:
     """Yield where every row of a file of answers stands, and the row.
 
     Rows of the two harnesses become `text`, `categories` (which no other row has) and, as far as they are known,
-    `question`, `question_id`, `image_id` and `image`.
+    `question`, `question_id`, `image_id`, `Index` and `image`.
 
     Raises:
         DataError: the file cannot be read, or a row holds no single answer.
@@ -100,7 +100,7 @@ def _lmms_eval(where: str, row: dict[str, Any]) -> dict[str, Any]:
     for inside in itertools.chain([row.get("doc")], row.values()):
         about = {**inside, **about} if isinstance(inside, dict) else about
     found = {"text": said, "categories": _categories(about)}
-    found |= {name: about[name] for name in ("question_id", "image_id", "question") if name in about}
+    found |= {name: about[name] for name in ("question_id", "image_id", "question", "Index") if name in about}
     return found | ({"question": row["input"]} if isinstance(row.get("input"), str) else {})
 
 
@@ -108,7 +108,7 @@ def _vlmevalkit(where: str, row: dict[str, Any]) -> dict[str, Any]:
     said = str("" if row["prediction"] is None else row["prediction"])
     if FAILED in said:
         raise DataError(f"{where}: VLMEvalKit got no answer: {brief(said)}: let it run again")
-    found = {"text": said, "categories": _categories(row)}
+    found = {"text": said, "categories": _categories(row), "Index": row["index"]}
     if isinstance(row.get("question"), str):
         found["question"] = row["question"]
     if isinstance(row.get("image_path"), str):
