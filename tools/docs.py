@@ -23,6 +23,7 @@ from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_proje
 from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
 from sira_cli.errors import UnsupportedModelError
+from sira_cli.eval.catalog import CARDS
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.calibrated import Calibrated
@@ -119,6 +120,15 @@ def settings_table() -> str:
         for setting, declared in method.all_settings().items():
             default = own.get(setting, "the preset's")
             rows.append(f"| `{name}` | `{setting}` | {declared.meaning} | {declared.values} | {default} |")
+    return "\n".join(rows)
+
+
+def benchmarks_table() -> str:
+    """Return the table of benchmarks, from their cards."""
+    rows = ["| `sira eval` | benchmark | figures | to download | licence | from |", "|---|---|---|---|---|---|"]
+    for card in CARDS.values():
+        cells = (f"`{card.name}`", f"{card.title} ({card.source})", card.figures, card.size, card.licence, card.url)
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

@@ -60,7 +60,7 @@ COMMANDS = {
 }
 for name, (module, short_help) in COMMANDS.items():
     app.command(name, cls=Command, epilog=module.EXAMPLES, short_help=short_help)(getattr(module, name))
-app.add_typer(evaluation.app, name="eval", short_help="Run and score POPE, CHAIR and AMBER.")
+app.add_typer(evaluation.app, name="eval", short_help="Run and score benchmarks: POPE, CHAIR, AMBER and others.")
 app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(presets.app, name="presets")
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sira_cli.cli.console import set_verbosity
+from sira_cli.cli.eval_catalog import add_commands
 from sira_cli.cli.eval_options import EvalOptions, find_answers
 from sira_cli.cli.eval_run import evaluate
 from sira_cli.cli.help import Variadic
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import DecodingOptions, ModelOptions
 from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.catalog import CARDS
 
 if TYPE_CHECKING:
     from sira_cli.eval.answers.read import AnswerFiles
@@ -38,9 +40,7 @@ sira eval amber --data AMBER/data --answers amber/ --task discriminative
 """
 
 app = typer.Typer(
-    help="Run and score POPE, CHAIR and AMBER as their official scripts do.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    help="Run and score benchmarks as their official scripts do.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
@@ -68,7 +68,7 @@ PromptOption = Annotated[str | None, typer.Option(help="Text that asks for a cap
 NoSuffix = Annotated[bool, typer.Option("--no-suffix", help="Ask the questions unchanged.")]
 
 
-@app.command("pope", cls=Variadic, epilog=POPE_EXAMPLES, short_help="Yes/no questions about objects.")
+@app.command("pope", cls=Variadic, epilog=POPE_EXAMPLES, short_help=CARDS["pope"].help)
 @with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
 def pope(
     *,
@@ -96,9 +96,7 @@ def pope(
     evaluate(benchmark, sources, model, decoding, options)
 
 
-@app.command(
-    "chair", cls=Variadic, epilog=CHAIR_EXAMPLES, short_help="Objects in captions that are not in the pictures."
-)
+@app.command("chair", cls=Variadic, epilog=CHAIR_EXAMPLES, short_help=CARDS["chair"].help)
 @with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
 def chair(
     *,
@@ -192,9 +190,7 @@ def _answered(
     return lengths, dict(islice(found.items(), limit)) if images is None else images
 
 
-@app.command(
-    "amber", cls=Variadic, epilog=AMBER_EXAMPLES, short_help="Captions and yes/no questions about 1,004 pictures."
-)
+@app.command("amber", cls=Variadic, epilog=AMBER_EXAMPLES, short_help=CARDS["amber"].help)
 @with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
 def amber(
     *,
@@ -286,3 +282,6 @@ def _lengths(text: str) -> tuple[int, ...]:
     if not all(lengths):
         raise SettingsError(f"--lengths {text}: expected numbers of tokens, such as 64,512")
     return lengths
+
+
+add_commands(app)

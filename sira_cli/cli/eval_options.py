@@ -39,7 +39,11 @@ class EvalOptions:
     batch_size: BatchSizeOption = None
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Take only N questions per file (POPE), or N pictures."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Take only N questions per file (POPE), or N pictures (of each file or subset).",
+        ),
     ] = None
     shard: Annotated[
         str | None,

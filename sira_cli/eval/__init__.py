@@ -1,7 +1,9 @@
-"""The benchmarks of the paper, run and scored as their official scripts do: POPE, CHAIR, AMBER.
+"""Benchmarks, run and scored as their official scripts do.
 
 base                    the interface of a benchmark: parts, asks, counts, figures
-pope, chair/, amber/    the three: files, rules, ground truth
+card, catalog           all benchmarks: titles, files, sizes, licences, readers
+pope, chair/, amber/    those of the paper: files, rules, ground truth
+yes_no, dash_b          closed questions, and the benchmarks that are lists of them
 language/               words of captions, with NLTK's data or without
 stats/                  the one place where POPE's and CHAIR's figures, intervals and paired tests are made
 evaluation, asking      let a loaded model answer, resumable

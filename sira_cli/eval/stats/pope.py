@@ -44,6 +44,12 @@ def strict(answer: str, expected: bool = True) -> bool | None:
     return {"yes": True, "no": False}.get(word[0].lower()) if word else None
 
 
+def repope(answer: str, expected: bool = True) -> bool | None:
+    """Read an answer as compute_answer of RePOPE and DASH-B: yes if that is in it, else no if that is, else None."""
+    lower = answer.lower()
+    return True if "yes" in lower else False if "no" in lower else None
+
+
 RULES: dict[str, Callable[[str, bool], bool | None]] = {
     "official": official,
     "vcd": vcd,

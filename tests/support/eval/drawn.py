@@ -1,0 +1,47 @@
+"""Drawn scenes in the formats of benchmarks whose own files may not be shipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sira_cli.demo.questions import held_out
+from sira_cli.demo.scenes import TEST_SEEDS, Scene, render
+from sira_cli.demo.world import OBJECTS
+
+SCENES = [held_out(seed) for seed in TEST_SEEDS[:4]]
+
+
+def draw(scene: Scene, path: Path) -> None:
+    """Save a scene's picture; folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    render(scene)[0].save(path)
+
+
+def absent(scene: Scene, count: int = 1) -> list[str]:
+    return [name for name in OBJECTS if name not in scene.objects][:count]
+
+
+def save(path: Path, content: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def lines(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    return save(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def dash_b(folder: Path) -> Path:
+    """DASH-B's two files and folders: of each scene an object that is there, and one that is not."""
+    found: dict[str, dict[str, list[str]]] = {"pos": {}, "neg": {}}
+    for scene in SCENES:
+        for side, name in (("pos", next(iter(scene.objects))), ("neg", *absent(scene))):
+            file = f"{scene.seed}.png"
+            found[side].setdefault(name, []).append(file)
+            draw(scene, folder / side / "drawn" / name / file)
+    for side, objects in found.items():
+        save(folder / f"dash_benchmark_{side}.json", {"drawn": objects})
+    return folder
