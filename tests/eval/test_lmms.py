@@ -139,7 +139,8 @@ def test_the_model_of_lmms_eval(lvlm, images, monkeypatch):
     """With the real package: a request as its task pope makes it, and one of a choice."""
     pytest.importorskip("lmms_eval")
     registry = importlib.import_module("lmms_eval.models.registry_v2").ModelRegistryV2()
-    instance = importlib.import_module("lmms_eval.api.instance").Instance
+    instances = importlib.import_module("lmms_eval.api.instance")
+    instance, unwrapped = instances.Instance, instances.unwrap_generation_output  # what the evaluator does with outputs
     registry.register_manifest(importlib.import_module("sira_cli.eval.lmms.entry").manifest())
     monkeypatch.setattr("sira_cli.eval.lmms.model.load", lambda preset, **settings: lvlm)
     document = {"images": [images[0]]}
@@ -159,7 +160,7 @@ def test_the_model_of_lmms_eval(lvlm, images, monkeypatch):
             instance(request_type="loglikelihood", arguments=(QUESTION, f" {word}", visual, 0, "pope", "test"), **more)
             for word in ("Yes", "No")
         ]
-        (yes, _), (no, _) = model.loglikelihood(choices)
+        (yes, _), (no, _) = (unwrapped(pair)[0] for pair in model.loglikelihood(choices))
         assert (yes < no) == result.text.startswith("Yes")
     with pytest.raises(SettingsError, match="preset=NAME is needed"):
         made()

@@ -67,8 +67,11 @@ class _Model(lmms):  # type: ignore[misc]  # lmms-eval is not installed where ty
             found[number] = GenerationResult(answer.text, counts)
         return found
 
-    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        """Return the mean loss of each request's continuation, and whether it is the likeliest at every token."""
+    def loglikelihood(self, requests: list[Instance]) -> list[GenerationResult]:
+        """Return the mean loss of each request's continuation, and whether it is the likeliest at every token.
+
+        The pairs are wrapped: the evaluator of 0.7.3 makes a string of any output that is no `GenerationResult`.
+        """
         asked, texts = [], []
         for request in requests:
             if len(request.args) != 6:
@@ -77,7 +80,7 @@ class _Model(lmms):  # type: ignore[misc]  # lmms-eval is not installed where ty
             document = self.task_dict[task][split][number]
             asked.append(plain_request(f"{task} {split} {number}", context, visual(document)))
             texts.append(target if isinstance(target, str) else target(document))
-        return losses(self.lvlm, asked, texts, self.batch_size)
+        return [GenerationResult(pair) for pair in losses(self.lvlm, asked, texts, self.batch_size)]
 
     def generate_until_multi_round(self, requests: list[Instance]) -> list[str]:
         """Refuse: a task's next question depends on the last answer."""

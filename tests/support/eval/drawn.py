@@ -45,3 +45,21 @@ def dash_b(folder: Path) -> Path:
     for side, objects in found.items():
         save(folder / f"dash_benchmark_{side}.json", {"drawn": objects})
     return folder
+
+
+def hallusion(folder: Path) -> Path:
+    """HallusionBench's file and pictures: sets of two scenes, asked the same three questions."""
+    questions = []
+    for number, pair in enumerate((SCENES[:2], SCENES[2:])):
+        names = [*list(pair[0].objects)[:2], *absent(pair[0])]
+        for figure, scene in enumerate(pair):
+            picture = f"./VD/drawn/{number}_{figure}.png"
+            draw(scene, folder / "hallusion_bench" / picture)
+            for question, name in enumerate(names):
+                about = {"category": "VD", "subcategory": "drawn", "visual_input": str(1 + figure)}
+                ids = {"set_id": str(number), "figure_id": str(figure), "question_id": str(question)}
+                truth = {"question": f"Is there a {name} in the image?", "gt_answer": str(int(name in scene.objects))}
+                questions.append(about | ids | truth | {"filename": picture})
+    blind = {"category": "VS", "visual_input": "0", "filename": None, "figure_id": "0"}
+    save(folder / "HallusionBench.json", [*questions, questions[0] | blind])
+    return folder
