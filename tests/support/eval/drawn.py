@@ -63,3 +63,21 @@ def hallusion(folder: Path) -> Path:
     blind = {"category": "VS", "visual_input": "0", "filename": None, "figure_id": "0"}
     save(folder / "HallusionBench.json", [*questions, questions[0] | blind])
     return folder
+
+
+def phd(folder: Path) -> Path:
+    """PhD's file and pictures: a scene of COCO's training pictures, two of its others, one against common sense."""
+    places = ("train2014/COCO_train2014_{:012d}.jpg", "val2014/COCO_val2014_{:012d}.jpg")
+    content = []
+    for number, scene in enumerate(SCENES):
+        there, not_there = next(iter(scene.objects)), *absent(scene)
+        task = ("object recognition", "attribute recognition")[number % 2]
+        questions = {"yes_question": f"Is there a {there}?", "no_question": f"Is there a {not_there}?"}
+        more: dict[str, Any] = {"context": {"iac": "It is a nice day.", "icc": f"There is a {not_there}."}}
+        picture = places[number > 0].format(number)
+        if number == 3:
+            more, picture = {"ccs_description": "odd"}, f"CCS_images/{number}.png"
+        draw(scene, folder / "images" / picture)
+        content.append({"image_id": str(number), "task": task} | questions | more)
+    save(folder / "data.json", content)
+    return folder
