@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sira_cli.eval import dash_b, hallusion, phd
+from sira_cli.eval import dash_b, hallusion, haloquest, mmhal, phd
 from sira_cli.eval.card import Card
 
 COCO_PICTURES = "COCO val2014 (6.3 GB)"
@@ -40,4 +40,6 @@ AMBER = Card(
     url="https://github.com/junyangwang0410/AMBER",
     answers='{"id", "response"}',
 )
-CARDS = {card.name: card for card in (POPE, CHAIR, AMBER, dash_b.CARD, hallusion.CARD, phd.CARD)}
+CARDS = {
+    card.name: card for card in (POPE, CHAIR, AMBER, dash_b.CARD, hallusion.CARD, phd.CARD, mmhal.CARD, haloquest.CARD)
+}

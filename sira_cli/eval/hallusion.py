@@ -127,7 +127,7 @@ class Hallusion(YesNo):
             "aAcc": ratio(total["right"], total["answers"]),
             "inconsistent": ratio(total["figures"] - total["figures right"] - total["figures wrong"], total["figures"]),
             "wrong": ratio(total["figures wrong"], total["figures"]),
-            "score": ratio(total["figures' shares"], total["figures"]),
+            "per figure": ratio(total["figures' shares"], total["figures"]),
             "yes diff": ratio(total["yes"] - total["true yes"], total["answers"]),
             "FP ratio": ratio(total["false yes"], total["false"]),
         }
@@ -139,7 +139,7 @@ class Hallusion(YesNo):
         """Return the counts that shares divide by, where these are of questions, figures or pairs."""
         return {
             "qAcc": ("pairs",),
-            **dict.fromkeys(("fAcc", "inconsistent", "wrong", "score"), ("figures",)),
+            **dict.fromkeys(("fAcc", "inconsistent", "wrong", "per figure"), ("figures",)),
             "easy": ("easy pairs",),
             "hard": ("hard pairs",),
             "aAcc": ("answers",),

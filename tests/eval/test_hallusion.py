@@ -22,7 +22,7 @@ SAID = (
     *("It is not.", "Yes."),
 )
 FIGURES = (
-    *("qAcc", "fAcc", "easy", "hard", "aAcc", "inconsistent", "wrong", "score", "yes diff", "FP ratio"),
+    *("qAcc", "fAcc", "easy", "hard", "aAcc", "inconsistent", "wrong", "per figure", "yes diff", "FP ratio"),
     *("LH", "VI", "mixed"),
 )
 # Made with the authors' utils.py at 744007c from the answers of `text`: its GPT-4 says correct (1), incorrect (0) or

@@ -81,3 +81,31 @@ def phd(folder: Path) -> Path:
         content.append({"image_id": str(number), "task": task} | questions | more)
     save(folder / "data.json", content)
     return folder
+
+
+def mmhal(folder: Path) -> Path:
+    """MMHal-Bench's template, and pictures with a number before their names, as in the archive."""
+    content = []
+    for number, scene in enumerate(SCENES):
+        draw(scene, folder / "images" / f"{number:02d}_{scene.seed}_o.jpg")
+        about = {"question_type": ("attribute", "counting")[number % 2], "question_topic": "drawn", "image_id": "a"}
+        source = {"image_src": f"https://example.org/7/{scene.seed}_o.jpg", "image_content": list(scene.objects)}
+        truth = {"question": f"What is in picture {number}?", "gt_answer": "Objects.", "model_answer": ""}
+        content.append(about | source | truth)
+    save(folder / "response_template.json", content)
+    return folder
+
+
+def haloquest(folder: Path) -> Path:
+    """HaloQuest's table: of each scene a question about an object that is not there, and one about all."""
+    rows = ["\ufeff,image_name,url,image type,hallucination type,question,groundtruth responses,split"]
+    for scene in SCENES:
+        name, *_ = absent(scene)
+        draw(scene, folder / "images" / f"{scene.seed}.png")
+        about = f"{scene.seed}.png,https://example.org/{scene.seed}.png,generated"
+        rows.append(
+            f'{len(rows) - 1},{about},false premises,What colour is the {name}?,"No {name}; there is none, no",eval'
+        )
+        rows.append(f"{len(rows) - 1},{about},visual challenge,What is there?,Objects,eval")
+    save(folder / "haloquest-eval.csv", "\n".join(rows) + "\n")
+    return folder
