@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sira_cli.eval import dash_b, mme, naturalbench, repope
+from sira_cli.eval import dash_b, hallusion, haloquest, mme, mmhal, naturalbench, phd, repope
 from sira_cli.eval.card import Card
 
 COCO_PICTURES = "COCO val2014 (6 GB)"
@@ -40,4 +40,10 @@ AMBER = Card(
     url="https://github.com/junyangwang0410/AMBER",
     answers='{"id", "response"}',
 )
-CARDS = {card.name: card for card in (POPE, repope.CARD, CHAIR, AMBER, dash_b.CARD, naturalbench.CARD, mme.CARD)}
+CARDS = {
+    card.name: card
+    for card in (
+        *(POPE, repope.CARD, CHAIR, AMBER, dash_b.CARD, hallusion.CARD, naturalbench.CARD, phd.CARD, mme.CARD),
+        *(mmhal.CARD, haloquest.CARD),
+    )
+}
