@@ -171,6 +171,11 @@ def is_record(values: Mapping[str, Any]) -> bool:
     return str(values.get("schema", "")).startswith("sira.")
 
 
+def has_failed(values: Mapping[str, Any]) -> bool:
+    """Return whether a row is a record of a picture that failed."""
+    return is_record(values) and values.get("status", "ok") != "ok"
+
+
 def with_text(values: Mapping[str, Any], column: str, text: str) -> dict[str, Any]:
     """Return a row with another text.
 
