@@ -12,10 +12,10 @@ import typer
 from sira_cli.cli.checking import CheckTerminal
 from sira_cli.cli.choosing import choose, listed_paths
 from sira_cli.cli.console import resumable, set_verbosity
+from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.engines import Engines
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import (
-    DecodingOptions,
     EngineOptions,
     FailFast,
     ModelOptions,

@@ -14,15 +14,9 @@ import typer
 
 from sira_cli.cli.choosing import choose_each, chosen_pictures, chosen_questions, method_names, note_idle
 from sira_cli.cli.console import note, note_halved, resumable, say, set_verbosity
+from sira_cli.cli.decoding_options import DecodingOptions, TextOptions
 from sira_cli.cli.engines import Engines
-from sira_cli.cli.options import (
-    DecodingOptions,
-    EngineOptions,
-    ModelOptions,
-    OutputOptions,
-    SelectionOptions,
-    TextOptions,
-)
+from sira_cli.cli.options import EngineOptions, ModelOptions, OutputOptions, SelectionOptions
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.cli.verifying import VerifyOptions, print_marked, unsupported, verdict
 from sira_cli.errors import SettingsError

@@ -111,6 +111,8 @@ def test_llavas_answer_format(sira, folder):
     ]
     assert len({answer["answer_id"] for answer in answers}) == 4
     code, _, err = sira("caption", "photos", "-p", "demo", "--output-format", "llava", "-o", "x.jsonl")
+    assert (code, "'llava' is not one of 'jsonl', 'parquet', 'webdataset'" in err) == (2, True)
+    code, _, err = sira("ask", "photos", "A dog?", "-p", "demo", "--output-format", "llava", "-o", "x.jsonl")
     assert (code, err) == (2, "sira: --output-format llava: expected --questions, and --output that ends in .jsonl\n")
 
 

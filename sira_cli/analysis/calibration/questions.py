@@ -63,7 +63,7 @@ def from_files(
     Args:
         paths: files of JSON lines or of a JSON array, with `image`, `text` and `label` (yes or no).
         folder: where the images are.
-        limit: take only the first questions.
+        limit: take only the first questions of each file.
         annotations: COCO's instances: a file of them, or a folder that holds some.
 
     Raises:
@@ -71,10 +71,10 @@ def from_files(
     """
     labels: dict[tuple[str, str], bool] = {}
     for path in paths:
-        for row in read_questions(path):
+        for row in read_questions(path)[:limit]:
             if labels.setdefault((row.image, row.text), row.expected) != row.expected:
                 raise DataError(f"{path}: {row.text!r} about {row.image} has another label in an earlier row")
-    questions = tuple(LabelledQuestion(*asked, expected) for asked, expected in [*labels.items()][:limit])
+    questions = tuple(LabelledQuestion(*asked, expected) for asked, expected in labels.items())
     made_from: dict[str, Any] = {
         "files": [path.name for path in paths],
         "questions_sha256": hash_of(questions=[[each.picture, each.text, each.expected] for each in questions]),
