@@ -6,10 +6,13 @@ import functools
 import io
 import itertools
 import os
+import pty
 import signal
 import sys
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may look for a hub; those of the hub client start their own
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -157,6 +160,35 @@ def sira(monkeypatch, capsys, home):
                 signal.signal(number, handler)
         output = capsys.readouterr()
         return code, output.out, output.err
+
+    return run
+
+
+@pytest.fixture
+def shown_on_terminal(sira, monkeypatch):
+    """Run a command line in this process, with a terminal for both streams; return what it shows. It must end well."""
+
+    def run(*args: object, **environment: object) -> str:
+        controller, terminal = pty.openpty()
+        pieces: list[bytes] = []
+
+        def read() -> None:
+            with suppress(OSError):  # the terminal is gone
+                while piece := os.read(controller, 1024):
+                    pieces.append(piece)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        with os.fdopen(terminal, "w", encoding="utf-8") as stream, monkeypatch.context() as patch:
+            for name, value in {"TERM": "dumb", **environment}.items():
+                patch.setenv(name, str(value))
+            patch.setattr(sys, "stdout", stream)
+            patch.setattr(sys, "stderr", stream)
+            code, _, _ = sira(*args)
+        reader.join(30)
+        os.close(controller)
+        assert code == 0
+        return b"".join(pieces).decode().replace("\r\n", "\n")
 
     return run
 
