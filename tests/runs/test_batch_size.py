@@ -213,7 +213,7 @@ def test_a_sweep_takes_as_many_questions_as_fit(demo, monkeypatch, tmp_path):
     questions = QuestionSet(
         ("all",),
         tuple(Question(name, text, True, ("all",)) for name, text in texts),
-        lambda name: Image.open(Path("examples") / name).convert("RGB"),
+        lambda name: located(str(Path("examples") / name)),
     )
     sizes = []
     first = sweep_grid.first_tokens
