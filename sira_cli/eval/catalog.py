@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sira_cli.eval import dash_b, mme, naturalbench, repope
+from sira_cli.eval import dash_b, hallusion, haloquest, mme, mmhal, naturalbench, phd, repope
 from sira_cli.eval.card import Card
 
 COCO_PICTURES = "COCO val2014 (6 GB)"
@@ -35,9 +35,15 @@ AMBER = Card(
     source="Wang et al. 2023",
     figures="CHAIR, Cover, Hal, Cog; accuracy, precision, recall, F1",
     files=("annotations.json", "relation.json", "safe_words.txt", "query"),
-    size="3 MB of files; 1,004 pictures",
+    size="7 MB of files; 1,004 pictures",
     licence="Apache-2.0",
     url="https://github.com/junyangwang0410/AMBER",
     answers='{"id", "response"}',
 )
-CARDS = {card.name: card for card in (POPE, repope.CARD, CHAIR, AMBER, dash_b.CARD, naturalbench.CARD, mme.CARD)}
+CARDS = {
+    card.name: card
+    for card in (
+        *(POPE, repope.CARD, CHAIR, AMBER, dash_b.CARD, hallusion.CARD, naturalbench.CARD, phd.CARD, mme.CARD),
+        *(mmhal.CARD, haloquest.CARD),
+    )
+}

@@ -19,8 +19,11 @@ from sira_cli.eval.stats.compared import Compared
 from sira_cli.eval.stats.mcnemar import mcnemar
 from sira_cli.eval.stats.tally import Counts, Tally
 
-LOWER_IS_BETTER = frozenset({"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog"})
-NO_DIRECTION = frozenset({"yes", "neither", "words", "length"})
+MEAN = "mean"
+LOWER_IS_BETTER = frozenset(
+    {"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog", "hallucination", "wrong", "inconsistent"}
+)
+NO_DIRECTION = frozenset({"yes", "neither", "unclear", "words", "length", "yes diff", "FP ratio", "LH", "VI", "mixed"})
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Row:
         failed: number of the others, whose pictures failed under this method or another: methods are compared on
             the same pictures.
         counts: sums over pictures, of which figures are ratios; empty for a mean.
-        figures: in percent but for `words` and `length`, with 95 % bootstrap intervals over pictures.
+        figures: in percent but for `words`, `length` and `rating`, with 95 % bootstrap intervals over pictures.
         differences: of the figures to those of the first method, on the same draws of pictures; empty for the first
             method, or where it has no answers.
         paper: the figures that the paper gives, if it was asked for them and has any.
@@ -175,7 +178,7 @@ class EvalReport:
     def how(self) -> list[str]:
         """Explain in sentences how intervals and p values are made, and the marks in labels and of the paper's rows."""
         draws, of, seed = (self.bootstrap[name] for name in ("draws", "of", "seed"))
-        half = "in percent but for words and length, ± half a 95 % interval"
+        half = "in percent but for words, length and rating, ± half a 95 % interval"
         said = [f"{half}: {draws:,} bootstrap draws of {of} (seed {seed}), Wilson's where all agree on 0 or 100"]
         if len(self.settings) > 1:
             which = f"on which answers only one of {self.labels[self.first]} and the method is right"

@@ -300,7 +300,8 @@ def test_questions_of_several_files_are_asked_once(tmp_path):
         ("cup?", False),
         ("car?", False),
     ]
-    assert len(from_files([one, two], tmp_path, 2).questions) == 2
+    assert [each.text[11:] for each in from_files([two, one], tmp_path, 1).questions] == ["dog?"]
+    assert len(from_files([one, two], tmp_path, 2).questions) == 3
     assert found.hide is None
     three = pope_file(tmp_path / "c.json", ("Is there a cup?", "yes"))
     with pytest.raises(DataError, match=r"c\.json: 'Is there a cup\?' .* has another label in an earlier row"):

@@ -17,6 +17,8 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.runs.rows import brief, read_cells, read_rows
 
 FAILED = "Failed to obtain answer"  # VLMEvalKit's text in place of an answer
+ABOUT = ("question_id", "image_id", "question", "Index")
+SETS = ("category", "subcategory", "set_id", "figure_id")  # of HallusionBench
 TABLES = (".tsv", ".csv", ".xlsx")
 
 Placed = tuple[str, dict[str, Any]]  # where a row stands, and the row
@@ -100,7 +102,7 @@ def _lmms_eval(where: str, row: dict[str, Any]) -> dict[str, Any]:
     for inside in itertools.chain([row.get("doc")], row.values()):
         about = {**inside, **about} if isinstance(inside, dict) else about
     found = {"text": said, "categories": _categories(about)}
-    found |= {name: about[name] for name in ("question_id", "image_id", "question", "Index") if name in about}
+    found |= {name: about[name] for name in (*ABOUT, *SETS) if name in about}
     return found | ({"question": row["input"]} if isinstance(row.get("input"), str) else {})
 
 
@@ -108,7 +110,7 @@ def _vlmevalkit(where: str, row: dict[str, Any]) -> dict[str, Any]:
     said = str("" if row["prediction"] is None else row["prediction"])
     if FAILED in said:
         raise DataError(f"{where}: VLMEvalKit got no answer: {brief(said)}: let it run again")
-    found = {"text": said, "categories": _categories(row), "Index": row["index"]}
+    found = {"text": said, "categories": _categories(row), "index": row["index"]}
     if isinstance(row.get("question"), str):
         found["question"] = row["question"]
     if isinstance(row.get("image_path"), str):

@@ -1,0 +1,166 @@
+"""Requests of lmms-eval: their texts and losses; and the model itself where lmms-eval is installed."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from sira_cli.errors import SettingsError
+from sira_cli.eval.lmms.answers import answers, losses, prepared
+from sira_cli.eval.lmms.requests import Wanted, plain_request, request_of, wanted_of
+from sira_cli.methods.prompts import Conversation, Turn
+from sira_cli.models.choices import choose
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+QUESTION = "Is there a dog in the image? Please answer this question with one word."
+
+
+@pytest.fixture
+def images(scenes) -> list[Image.Image]:
+    return [Image.open(path).convert("RGB") for path in sorted((scenes / "images").iterdir())]
+
+
+def said(image, text: str) -> dict:
+    return {"role": "user", "content": [{"type": "image", "url": image}, {"type": "text", "text": text}]}
+
+
+def test_messages_become_turns(images):
+    system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
+    request = request_of("pope test 3", [system, said(images[0], QUESTION)], {"max_new_tokens": 8, "until": ["\n\n"]})
+    assert request.prompt == QUESTION
+    assert len(request.pictures) == 1
+    settings = (("max_new_tokens", 8), ("system", "Be brief."), ("temperature", 0.0))
+    assert request.wanted == Wanted(settings, ("\n\n",))
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "No."}]}
+    more = {"role": "user", "content": [{"type": "text", "text": "Are you"}, {"type": "text", "text": "sure?"}]}
+    turns = request_of("pope test 3", [said(images[0], QUESTION), answer, more]).prompt
+    assert turns == Conversation(
+        (Turn("user", QUESTION, picture=True), Turn("assistant", "No."), Turn("user", "Are you\nsure?"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "until"),
+    [
+        ({}, {"temperature": 0.0}, ()),
+        ({"do_sample": False, "temperature": 0.7, "top_p": 0.9}, {"temperature": 0.0}, ()),
+        ({"do_sample": True}, {"temperature": 1.0}, ()),
+        ({"temperature": 0.7, "top_p": 0.9, "top_k": None}, {"temperature": 0.7, "top_p": 0.9}, ()),
+        ({"temperature": 0, "top_p": None, "num_beams": 3, "top_k": 5}, {"num_beams": 3, "temperature": 0.0}, ()),
+        ({"until": "\n", "image_aspect_ratio": "original"}, {"temperature": 0.0}, ("\n",)),
+    ],
+)
+def test_settings_of_generation(given, settings, until):
+    wanted = wanted_of("pope test 3", given)
+    assert (dict(wanted.settings), wanted.until) == (settings, until)
+
+
+@pytest.mark.parametrize(
+    ("messages", "generation", "error"),
+    [
+        ([{"role": "user", "content": "Hello"}], {}, "t: has no picture"),
+        ([{"role": "user", "content": [{"type": "video", "url": "a.mp4"}]}], {}, "t: has video of the user"),
+        ([{"role": "assistant", "content": "Hello"}], {}, "t: has no picture"),
+        (["picture", "picture"], {}, "t: has 2 pictures in one message"),
+        (["picture"], {"temperature": 1, "top_k": 5}, "t: sira has no top_k"),
+        (["picture"], {"length_penalty": 2}, "t: sira has no length_penalty"),
+    ],
+)
+def test_requests_that_are_refused(images, messages, generation, error):
+    if messages[0] == "picture":
+        parts = [{"type": "image", "url": images[0]}] * len(messages)
+        messages = [{"role": "user", "content": [*parts, {"type": "text", "text": QUESTION}]}]
+    with pytest.raises(SettingsError, match=error):
+        request_of("t", messages, generation)
+
+
+@pytest.mark.parametrize("method", ["sira", "vcd"])
+def test_texts_are_those_of_the_model_alone(lvlm, images, method):
+    """In batches, sorted by their settings, and cut where the task says."""
+    under = lvlm.under(lvlm.preset.method(method))
+    asked = [plain_request(f"t {number}", "Describe this image.", [image]) for number, image in enumerate(images[:3])]
+    asked += [plain_request("t cut", "Describe this image.", [images[0]], {"until": [" a "], "max_new_tokens": 12})]
+    found = dict(answers(under, asked, 2, "caption"))
+    for number in range(3):
+        assert found[number].text == under.caption(images[number], "Describe this image.").text
+    assert found[3].text == found[0].text.split(" a ")[0].strip()
+
+
+def test_samples_are_those_of_the_seed(lvlm, images):
+    asked = [plain_request("t", QUESTION, [image], {"temperature": 1.0, "max_new_tokens": 16}) for image in images[:3]]
+    together = [answer.text for _, answer in answers(lvlm, asked, 3, "ask")]
+    assert together == [next(answers(lvlm, [one], 1, "ask"))[1].text for one in asked]
+
+
+@pytest.mark.parametrize("method", ["sira", "greedy"])
+def test_losses_are_those_of_choices(lvlm, images, method):
+    """The mean over a text's tokens of what `choose` sums, alone and in a batch of texts of other lengths."""
+    under = lvlm.under(lvlm.preset.method(method))
+    texts = ["Yes", "No", "There is a dog and a very small tree"]
+    asked = [plain_request("t", QUESTION, [image]) for image in images[:2] for _ in texts]
+    found = losses(under, asked, texts * 2, 6)
+    alone = losses(under, asked, texts * 2, 1)
+    for number, request in enumerate(asked[:: len(texts)]):
+        inputs, _ = prepared(under, [request])
+        (answer,) = choose(under, inputs, texts)
+        row = inputs["input_ids"][0].tolist()
+        assert answer.choices is not None
+        for place, choice in enumerate(answer.choices):
+            mean = -choice["logprob"]["contrast"] / len(under.vocabulary.encode_after(row, texts[place]))
+            assert found[3 * number + place][0] == pytest.approx(mean, abs=1e-4)
+            assert alone[3 * number + place][0] == pytest.approx(mean, abs=1e-4)
+    decoded = [answer.text.split()[0].rstrip(".,") for _, answer in answers(under, asked[::3], 2, "ask")]
+    assert [[best for _, best in found[at : at + 2]] for at in (0, 3)] == [
+        [word == "Yes", word == "No"] for word in decoded
+    ]
+
+
+def test_losses_that_are_refused(lvlm, images):
+    asked = [plain_request("t 1", QUESTION, [images[0]])]
+    with pytest.raises(SettingsError, match="likelihood of a given answer needs method"):
+        losses(lvlm.under(lvlm.preset.method("vcd")), asked, ["Yes"], 1)
+    with pytest.raises(SettingsError, match="t 1: the choice ' ' has no tokens"):
+        losses(lvlm, asked, [" "], 1)
+
+
+def test_the_entry_point_is_declared_and_cheap():
+    declared = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["entry-points"]["lmms_eval.models"]
+    module, _, name = declared["sira"].partition(":")
+    entry = importlib.import_module(module)
+    assert callable(getattr(entry, name))
+    assert {"torch", "load", "lmms_eval"}.isdisjoint(vars(entry))
+
+
+def test_the_model_of_lmms_eval(lvlm, images, monkeypatch):
+    """With the real package: a request as its task pope makes it, and one of a choice."""
+    pytest.importorskip("lmms_eval")
+    registry = importlib.import_module("lmms_eval.models.registry_v2").ModelRegistryV2()
+    instances = importlib.import_module("lmms_eval.api.instance")
+    instance, unwrapped = instances.Instance, instances.unwrap_generation_output  # what the evaluator does with outputs
+    registry.register_manifest(importlib.import_module("sira_cli.eval.lmms.entry").manifest())
+    monkeypatch.setattr("sira_cli.eval.lmms.model.load", lambda preset, **settings: lvlm)
+    document = {"images": [images[0]]}
+    for simple in (False, True):
+        made = registry.get_model_class("sira", force_simple=simple)
+        model = made.create_from_arg_string("preset=demo,method=sira,alpha=0.5", {"batch_size": 2, "device": None})
+        model.task_dict = {"pope": {"test": [document]}}
+        visual, generation = (lambda given: given["images"]), {"max_new_tokens": 8, "until": ["\n\n"]}
+        more = {"idx": 0, "metadata": {"task": "pope", "doc_id": 0, "repeats": 1}}
+        arguments = (QUESTION, lambda given: [said(given["images"][0], QUESTION)], generation, 0, "pope", "test")
+        if simple:
+            arguments = (QUESTION, generation, visual, 0, "pope", "test")
+        (result,) = model.generate_until([instance(request_type="generate_until", arguments=arguments, **more)])
+        assert result.text == lvlm.ask(images[0], QUESTION).text
+        assert result.token_counts.output_tokens > 0
+        choices = [
+            instance(request_type="loglikelihood", arguments=(QUESTION, f" {word}", visual, 0, "pope", "test"), **more)
+            for word in ("Yes", "No")
+        ]
+        (yes, _), (no, _) = (unwrapped(pair)[0] for pair in model.loglikelihood(choices))
+        assert (yes < no) == result.text.startswith("Yes")
+    with pytest.raises(SettingsError, match="preset=NAME is needed"):
+        made()
