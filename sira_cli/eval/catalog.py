@@ -5,6 +5,7 @@ from __future__ import annotations
 from sira_cli.eval import dash_b, hallusion, haloquest, mme, mmhal, naturalbench, phd, repope
 from sira_cli.eval.card import Card
 
+LENGTHS = (64, 512)  # of CHAIR's captions in tokens, as in the paper's Table 2
 COCO_PICTURES = "COCO val2014 (6 GB)"
 
 POPE = Card(
