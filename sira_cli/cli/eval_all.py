@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 sira eval all --data benchmarks/ -p llava-1.5-7b --method sira,vcd -o all/ --html all.html
-sira demo --export scenes/ && sira eval all --data scenes/ -p demo
+sira eval all --data scenes/ -p demo
 """
 
 

@@ -46,7 +46,7 @@ def find_benchmarks(folder: Path, limit: int | None = None) -> list[Found]:
         limit: maximum number of questions per file (POPE), or of pictures, per file or subset.
 
     Raises:
-        SettingsError: there are none, or a file is missing.
+        SettingsError: it holds no benchmark, or a file is missing.
         DataError: a file cannot be read.
     """
     found = []

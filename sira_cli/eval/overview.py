@@ -67,7 +67,7 @@ class Overview:
     costs: dict[str, dict[str, Cost]]
 
     def sheets(self) -> Iterator[Sheet]:
-        """Yield what is shown of each benchmark; of parts with a mean over groups only the means."""
+        """Yield each benchmark's part of the page; of parts with a mean over groups only the means."""
         for name, report in self.reports.items():
             methods = [method for method in report.settings if method not in report.not_run]
             costs = (self.costs[name].get(method) for method in methods)
