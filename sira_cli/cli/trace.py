@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.choosing import choose, chosen_pictures, load_model, note_idle
-from sira_cli.cli.console import say, set_verbosity, verbosity
+from sira_cli.cli.console import note_halved, say, set_verbosity, verbosity
 from sira_cli.cli.decoding_options import TraceDecodingOptions
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.option_values import ColorBy
@@ -200,11 +200,14 @@ class _Terminal:
     def listen(self, run: TraceRun) -> int:
         """Run to the end, and return the number of failed pictures."""
         from sira_cli.analysis.trace.run import Traced, TraceFailed
+        from sira_cli.runs.events import Halved
 
         failed = 0
         with closing(run.events()) as events:
             for event in events:
-                if isinstance(event, TraceFailed):
+                if isinstance(event, Halved):
+                    note_halved(event)
+                elif isinstance(event, TraceFailed):
                     failed += 1
                     say(event.error)
                 elif isinstance(event, Traced) and self._strip:

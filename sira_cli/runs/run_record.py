@@ -98,7 +98,7 @@ def run_record(
 
 
 def read_report(path: Path | None) -> dict[str, Any]:
-    """Return the report of an earlier run; empty if there is none that can be read."""
+    """Return the report of an earlier run; empty if it does not exist or cannot be read."""
     try:
         report = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
     except (OSError, ValueError):

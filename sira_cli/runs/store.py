@@ -38,7 +38,7 @@ class Store(ABC):
 
     @abstractmethod
     def key(self, name: str) -> str:
-        """Return the key of the work behind a picture's record; empty without one."""
+        """Return the key in a picture's record; empty without one."""
 
     @abstractmethod
     def is_error(self, name: str) -> bool:

@@ -32,7 +32,7 @@ class Targets:
     """The files that a run writes, checked and locked until `close`.
 
     Attributes:
-        store: the records; None: there are none.
+        store: the records; None: they are not kept.
         output: the file or folder that was asked for: the table, or the records.
     """
 

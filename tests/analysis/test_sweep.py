@@ -32,6 +32,8 @@ from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.models import presets
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.pictures.sources import located
+from sira_cli.runs.runner import Runner
 
 GRID = Grid((1, 4, 7), (0.5, 2.0))
 
@@ -142,7 +144,7 @@ def test_a_batch_that_fails_is_tried_in_halves(lvlm, monkeypatch):
     alone = picked(questions, [0])
     failures += failed(grid.answer_questions(lvlm, alone, Units(), Runner(grid.FirstTokens(lvlm, GRID), 1)))
     (picture,) = questions.pictures
-    assert failures == [FailedPicture(picture, f"{picture}: RuntimeError: out of memory")]
+    assert failures == [FailedPicture(picture, f"scene {picture}: RuntimeError: out of memory")]
     assert [units[grid.answer_unit(number)] for number in range(6)] == [
         expected[grid.answer_unit(number)] for number in range(6)
     ]
