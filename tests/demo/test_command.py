@@ -207,7 +207,7 @@ def test_demo_begins_with_any_scene_that_leaves_room_for_the_most(sira, tmp_path
     """No figure is measured on the last test scenes, and no other range of seeds begins before their end."""
     last = len(TEST_SEEDS) - 10_000
     assert sira("demo", "--seed", last, "--limit", 1, "--export", tmp_path)[0] == 0
-    assert [path.stem for path in tmp_path.rglob("*.png")] == [f"scene_{TEST_SEEDS[last]:012d}"]
+    assert {path.stem for path in tmp_path.rglob("*.png")} == {f"scene_{TEST_SEEDS[last]:012d}"}
     code, _, err = sira("demo", "--seed", last + 1, "--limit", 1, "--export", tmp_path / "other")
     assert code == 2
     assert f"less than or equal to {last}" in err
