@@ -130,10 +130,10 @@ def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions, lvlm
         preset, method = evaluation.first
         if lvlm is None and not evaluation.nothing_left(trust_remote_code=model.trust_remote_code):
             lvlm = load_model(preset, model, method, pictures=evaluation.pictures)
-        _listen(evaluation, lvlm)
+        listen(evaluation, lvlm)
 
 
-def _listen(evaluation: Evaluation, lvlm: Lvlm | None) -> None:
+def listen(evaluation: Evaluation, lvlm: Lvlm | None) -> None:
     """Show a bar per method and part, and report each failed picture once."""
     from sira_cli.eval.evaluation import PartStarted
     from sira_cli.runs.events import Failed, Halved, Skipped

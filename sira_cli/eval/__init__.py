@@ -9,5 +9,6 @@ language/               words of captions, with NLTK's data or without
 stats/                  the one place where POPE's and CHAIR's figures, intervals and paired tests are made
 evaluation, asking      let a loaded model answer, resumable
 answers/, rows          answers from files, of sira or from elsewhere
+found, overview         all benchmarks in a folder, on one page
 report, formats, paper  figures side by side, as JSON, CSV and LaTeX, and the paper's own
 """
