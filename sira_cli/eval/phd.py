@@ -140,5 +140,5 @@ CARD = Card(
     url="https://huggingface.co/datasets/AIMClab-RUC/PhD",
     answers='{"mode", "image_id", "question", "answer"}, without the context',
     read=_read,
-    note="Pictures lie as the authors say: train2014/, val2014/ and CCS_images/ in images/, beside data.json.",
+    note="Pictures lie as the authors say: train2014/, val2014/ and CCS_images/ in images/, next to data.json.",
 )
