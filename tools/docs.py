@@ -127,7 +127,8 @@ def benchmarks_table() -> str:
     """Return the table of benchmarks, from their cards."""
     rows = ["| `sira eval` | benchmark | figures | to download | licence | from |", "|---|---|---|---|---|---|"]
     for card in CARDS.values():
-        cells = (f"`{card.name}`", f"{card.title} ({card.source})", card.figures, card.size, card.licence, card.url)
+        name = f"`{(card.command or card.name).removeprefix('sira eval ')}`"
+        cells = (name, f"{card.title} ({card.source})", card.figures, card.size, card.licence, card.url)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 

@@ -44,8 +44,31 @@ CAPTIONS = {  # by the columns' heads
     r"Hal$\downarrow$": ("amber", "generative", "Hal"),
     r"Cog$\downarrow$": ("amber", "generative", "Cog"),
 }
+NOTES = {
+    "T = 1": "sampled at T = 1: equal in all 18 figures to the row that VCD's paper printed (Regular, or VCD)",
+    "Qwen-VL": "figures of Qwen-VL of 2023, not of this model, sampled at T = 1: equal in all 18 to VCD's row for it",
+    "F1 a slip?": "F1 is probably a slip: others print 86.62; precision, recall, FPR and yes follow from F1",
+    "by its authors": "LLaVA-1.5's F1 in Liu et al. 2023 (arXiv 2310.03744): greedy, asked with another suffix",
+}
+SPLITS = tuple(f"{dataset} {split}" for dataset in DATASETS.values() for split in ("random", "popular", "adversarial"))
+MARKS = {  # rows of POPE that do not compare with greedy decoding of the named model; each has a mark of NOTES
+    **{("llava-1.5-7b", split, method): "T = 1" for split in SPLITS for method in ("greedy", "vcd")},
+    **{("qwen2.5-vl-7b", split, "vcd"): "Qwen-VL" for split in SPLITS},
+    ("llava-1.5-7b", "coco popular", "opera"): "F1 a slip?",
+}
+# What the models' authors print, where it is decoded greedily.
+PUBLISHED = {
+    "llava-1.5-7b": {
+        "pope": {
+            "coco random": {"greedy": {"F1": 87.3}},
+            "coco popular": {"greedy": {"F1": 86.1}},
+            "coco adversarial": {"greedy": {"F1": 84.2}},
+        }
+    }
+}
 HEAD = """\
 # The paper's results in percent: POPE's main table with its decomposition, and the table of CHAIR and AMBER.
+# `is`: a row that does not compare with greedy decoding of the model, as `notes` explains. `published`: by its authors.
 # Made by `python -m tools.paper_tables tests/data/paper_tables.tex > sira_cli/eval/paper.yaml`; not to be edited.
 """
 
@@ -127,8 +150,23 @@ def _plain(cell: str) -> str:
 
 def to_yaml(paper: Paper) -> str:
     """Return the text of `paper.yaml`, with one line for the figures of each method."""
-    values: Any = paper
-    return HEAD + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=120)
+    models: Any = {
+        model: {
+            benchmark: {group: _marked(model, group, methods) for group, methods in groups.items()}
+            for benchmark, groups in benchmarks.items()
+        }
+        for model, benchmarks in paper.items()
+    }
+    figures = yaml.safe_dump(
+        {"models": models, "published": PUBLISHED}, sort_keys=False, default_flow_style=None, width=140
+    )
+    return HEAD + figures + yaml.safe_dump({"notes": NOTES}, sort_keys=False, width=140)
+
+
+def _marked(model: str, group: str, methods: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Return rows, with a mark on those that do not compare."""
+    marks = {method: MARKS[model, group, method] for method in methods if (model, group, method) in MARKS}
+    return {method: row | ({"is": marks[method]} if method in marks else {}) for method, row in methods.items()}
 
 
 if __name__ == "__main__":

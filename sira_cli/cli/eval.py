@@ -44,7 +44,7 @@ app = typer.Typer(
 )
 
 
-Rule = Literal["official", "vcd", "opera", "strict"]  # how an answer becomes yes or no
+Rule = Literal["official", "vcd", "opera", "strict", "repope"]  # how an answer becomes yes or no
 
 
 TextRule = Literal["lemma", "singular"]  # how a caption becomes words
@@ -76,6 +76,10 @@ def pope(
         list[Path], typer.Option(metavar="FILE...", help="POPE's question files, one per split.", show_default=False)
     ],
     rule: Annotated[Rule, typer.Option(help="Script whose rule decides what counts as yes or no.")] = "official",
+    repope: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE...", help="RePOPE's files: also show figures with its corrected labels."),
+    ] = None,
     suffix: SuffixOption = None,
     no_suffix: NoSuffix = False,
     options: EvalOptions,
@@ -92,7 +96,8 @@ def pope(
     sources = find_answers(options, model, decoding, questions)
     from sira_cli.eval.pope import Pope
 
-    benchmark = Pope(questions, rule=rule, suffix=_suffix(suffix, no_suffix), limit=options.limit)
+    asked = _suffix(suffix, no_suffix)
+    benchmark = Pope(questions, rule=rule, suffix=asked, limit=options.limit, repope=repope or ())
     evaluate(benchmark, sources, model, decoding, options)
 
 

@@ -35,8 +35,9 @@ def list_benchmarks(wanted: bool) -> None:
     for card in CARDS.values():
         print(f"{card.name}: {card.title} ({card.source})")
         for name, value in (
+            ("command", card.command or f"sira eval {card.name}"),
             ("figures", card.figures),
-            ("files", ", ".join(card.files)),
+            ("files", card.content),
             ("size", card.size),
             ("licence", card.licence),
             ("from", card.url),
@@ -86,6 +87,7 @@ def _command(card: Card) -> Callable[..., Any]:
         evaluate(card.read(data, Asking(wording, options.limit)), sources, model, decoding, options)
 
     command.__doc__ = HELP.format(**{name: getattr(card, name) for name in card.__dataclass_fields__}).strip()
-    files = " and ".join(card.files)
-    command.__annotations__["data"] = Annotated[Path, typer.Option(metavar="FOLDER", help=f"The folder with {files}.")]
+    command.__annotations__["data"] = Annotated[
+        Path, typer.Option(metavar="FOLDER", help=f"The folder with {card.content}.")
+    ]
     return with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)(command)

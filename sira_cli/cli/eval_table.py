@@ -70,12 +70,14 @@ def _table(report: EvalReport, rows: list[Row], names: list[str], intervals: boo
         for place, (label, figures, sign, style) in enumerate(shown):
             cells = [_cell(figures[name], f"{sign}.{decimals(report.benchmark, name)}f", intervals) for name in names]
             cells += ["" if place else p_text(report.p(row))] if compared else []
-            closes = last and not row.paper and place + 1 == len(shown)
+            closes = last and not row.printed and place + 1 == len(shown)
             table.add_row(Text(label), *cells, style=style, end_section=closes)
-        if row.paper:
-            digits = {name: decimals(report.benchmark, name) for name in row.paper}
-            cells = [f"{row.paper[name]:.{digits[name]}f}" if name in row.paper else "" for name in names]
-            table.add_row("    in the paper", *cells, style="dim", end_section=last)
+        for source, printed in row.printed.items():
+            digits = {name: decimals(report.benchmark, name) for name in printed}
+            cells = [f"{printed[name]:.{digits[name]}f}" if name in printed else "" for name in names]
+            closes = last and source == [*row.printed][-1]
+            label = "    " + source.replace("paper", "in the paper")
+            table.add_row(Text(label), *cells, style="dim", end_section=closes)
     return table
 
 
@@ -99,8 +101,8 @@ def _remarks(report: EvalReport) -> list[str]:
 
 def _not_in_the_paper(report: EvalReport) -> str:
     """Return a remark on methods and groups without figures in the paper."""
+    from sira_cli.eval.base import MEAN
     from sira_cli.eval.paper import paper_groups
-    from sira_cli.eval.report import MEAN
 
     groups = paper_groups(report.paper, report.benchmark)
     known = {name for names in groups.values() for name in names} | {row.method for row in report.rows if row.paper}

@@ -3,7 +3,8 @@
 base                    the interface of a benchmark: parts, asks, counts, figures
 card, catalog           all benchmarks: titles, files, sizes, licences, readers
 pope, chair/, amber/    those of the paper: files, rules, ground truth
-yes_no, dash_b          closed questions, and the benchmarks that are lists of them
+yes_no                  closed questions; dash_b, naturalbench and mme are lists of them
+repope                  other labels for POPE's questions
 language/               words of captions, with NLTK's data or without
 stats/                  the one place where POPE's and CHAIR's figures, intervals and paired tests are made
 evaluation, asking      let a loaded model answer, resumable

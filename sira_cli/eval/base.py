@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from sira_cli.eval.stats.tally import Denominators, Tally
 
+MEAN = "mean"  # the name of a mean over groups; others begin with it
 ONE_WORD = " Please answer this question with one word."  # as in VCD's setting of POPE
 
 Texts = Mapping[str, str]  # answers, by the id of the ask
@@ -61,12 +62,10 @@ class Benchmark(ABC):
     Attributes:
         name: `pope`, `chair` or `amber`.
         parts: the asks, by settings.
-        averaged: whether the mean over a part's groups is meaningful.
     """
 
     name: str
     parts: tuple[Part, ...]
-    averaged: ClassVar[bool] = False
 
     @abstractmethod
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
@@ -83,6 +82,10 @@ class Benchmark(ABC):
 
         A ratio with a zero denominator is 0.
         """
+
+    def means(self, part: Part) -> dict[str, tuple[str, ...]]:
+        """Return the means of groups that are meaningful: the groups of each, by its name."""
+        return {}
 
     def denominators(self, group: str) -> Denominators:
         """Return the figures of a group that are shares in percent, each with the counts that it divides by."""

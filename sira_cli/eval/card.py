@@ -38,6 +38,7 @@ class Card:
         source: authors and year.
         figures: the figures' names.
         files: in the data folder, all of them needed.
+        holds: the data folder's content in words; default: the files.
         pictures: the folder of the pictures, in the data folder; empty if the pictures are another data set's.
         size: of the download: files, and pictures.
         licence: of the files; "none stated" where the authors state none.
@@ -45,6 +46,7 @@ class Card:
         answers: fields of a row in a file of answers of other tools.
         read: makes the benchmark from the data folder; None: its command has options of its own.
         note: more lines of the help.
+        command: the command line, if it is an option of another command.
     """
 
     name: str
@@ -59,11 +61,18 @@ class Card:
     pictures: str = ""
     read: Callable[[Path, Asking], Benchmark] | None = None
     note: str = ""
+    command: str = ""
+    holds: str = ""
 
     @property
     def help(self) -> str:
         """The short help of the command."""
         return f"{self.title}."
+
+    @property
+    def content(self) -> str:
+        """The content of the data folder, in words."""
+        return self.holds or " and ".join(self.files)
 
     def find(self, folder: Path) -> list[Path]:
         """Return the benchmark's files in a data folder.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sira_cli.eval import dash_b, hallusion, haloquest, mmhal, phd
+from sira_cli.eval import dash_b, hallusion, haloquest, mme, mmhal, naturalbench, phd, repope
 from sira_cli.eval.card import Card
 
-COCO_PICTURES = "COCO val2014 (6.3 GB)"
+COCO_PICTURES = "COCO val2014 (6 GB)"
 
 POPE = Card(
     name="pope",
@@ -41,5 +41,9 @@ AMBER = Card(
     answers='{"id", "response"}',
 )
 CARDS = {
-    card.name: card for card in (POPE, CHAIR, AMBER, dash_b.CARD, hallusion.CARD, phd.CARD, mmhal.CARD, haloquest.CARD)
+    card.name: card
+    for card in (
+        *(POPE, repope.CARD, CHAIR, AMBER, dash_b.CARD, naturalbench.CARD, hallusion.CARD, phd.CARD, mme.CARD),
+        *(mmhal.CARD, haloquest.CARD),
+    )
 }

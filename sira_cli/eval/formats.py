@@ -34,9 +34,9 @@ def to_csv(report: EvalReport) -> str:
         if row.differences:
             numbers, p = _numbers(row.differences, names), report.p(row)
             writer.writerow([*start, "difference", *counts, *numbers, "" if p is None else repr(p), label])
-        if row.paper is not None:
-            paper = [cell for name in names for cell in (row.paper.get(name, ""), "", "")]
-            writer.writerow([*start, "paper", "", "", "", *paper, "", label])
+        for source, printed in row.printed.items():
+            cells = [cell for name in names for cell in (printed.get(name, ""), "", "")]
+            writer.writerow([*start, source, "", "", "", *cells, "", label])
     return file.getvalue()
 
 
@@ -84,9 +84,9 @@ def _rows(report: EvalReport, row: Row, names: list[str], block: list[Row]) -> I
         p = p_text(report.p(row)).replace("<", "$<$")
         differences = (_signed(report, name, row.differences[name]) for name in names)
         yield [rf"\quad $-$ {_tex(report.labels[report.first])}", *differences, p]
-    if row.paper is not None:
-        paper = [_fixed(report, name, row.paper[name]) if name in row.paper else "" for name in names]
-        yield [f"{_tex(row.method)} (paper)", *paper, ""]
+    for source, printed in row.printed.items():
+        cells = [_fixed(report, name, printed[name]) if name in printed else "" for name in names]
+        yield [_tex(f"{row.method} ({source})"), *cells, ""]
 
 
 def _cell(report: EvalReport, row: Row, name: str, block: list[Row]) -> str:

@@ -150,7 +150,7 @@ class Hallusion(YesNo):
         """Find a question by the five keys of the authors' file, or by VLMEvalKit's index, which holds them."""
         if all(name in row for name in KEY):
             return super().find({"id": "_".join(str(row[name]) for name in KEY)}, path)
-        parts = str(row.get("index")).split("_")  # VD_illusion_1_0_0_0: the third says what the picture is
+        parts = str(row.get("Index")).split("_")  # VD_illusion_1_0_0_0: the third says what the picture is
         return super().find({"id": "_".join(parts[:2] + parts[3:])} if len(parts) == 6 else row, path)
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:

@@ -3,12 +3,15 @@
 POPE's precision, recall, FPR and yes-rate add nothing to accuracy and F1: in every row of the paper they are those that
 these two, as printed, imply for as many yes-questions as no-questions (recall = F1 (1 - accuracy) / (1 - F1)). Rounding
 makes recall uncertain by up to 0.12 points, and few of them are shares of POPE's 1,500 questions.
+
+Some rows do not compare with greedy decoding of the model they stand for; each of these has a mark.
 """
 
 from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,7 +19,8 @@ from sira_cli.models import presets
 
 RESULTS = Path(__file__).parent / "paper.yaml"
 
-Groups = dict[str, dict[str, dict[str, float]]]  # figures in percent, by group, method and name
+MARK = "is"  # the key of a row's mark
+AUTHORS = "by its authors"
 
 
 def paper_row(preset_or_model: str, benchmark: str, group: str, method: str) -> dict[str, float] | None:
@@ -28,9 +32,35 @@ def paper_row(preset_or_model: str, benchmark: str, group: str, method: str) -> 
         group: such as `coco random` (see `pope_group`), `64 tokens` or `generative`.
         method: as in sira; the paper's methods that sira lacks are `opera`, `ict` and `maskcd`.
     """
-    model = paper_models().get(preset_or_model, preset_or_model)
-    figures = _results().get(model, {}).get(benchmark, {}).get(group, {}).get(method)
+    figures = _row(_results()["models"], preset_or_model, benchmark, group, method)
+    return None if figures is None else {name: value for name, value in figures.items() if name != MARK}
+
+
+def paper_mark(preset_or_model: str, benchmark: str, group: str, method: str) -> str:
+    """Return the mark of a row that does not compare with greedy decoding of the model; empty for rows that do.
+
+    Such rows are sampled and from another paper, or another model's, or probably a slip: see `notes`.
+    """
+    figures = _row(_results()["models"], preset_or_model, benchmark, group, method) or {}
+    return str(figures.get(MARK, ""))
+
+
+def published_row(preset_or_model: str, benchmark: str, group: str, method: str) -> dict[str, float] | None:
+    """Return the figures in percent that the model's authors print; None if none are known. Arguments as above."""
+    figures = _row(_results()["published"], preset_or_model, benchmark, group, method)
     return None if figures is None else dict(figures)
+
+
+def notes() -> dict[str, str]:
+    """Return the meaning of every mark, and the source of `published_row` under its name AUTHORS."""
+    return dict(_results()["notes"])
+
+
+def _row(results: dict[str, Any], preset_or_model: str, *keys: str) -> dict[str, Any] | None:
+    found: Any = results.get(paper_models().get(preset_or_model, preset_or_model))
+    for key in keys:
+        found = (found or {}).get(key)
+    return found or None
 
 
 def paper_groups(model: str, benchmark: str) -> dict[str, tuple[str, ...]]:
@@ -40,7 +70,7 @@ def paper_groups(model: str, benchmark: str) -> dict[str, tuple[str, ...]]:
         model: the name of its preset.
         benchmark: as for `paper_row`.
     """
-    return {group: tuple(methods) for group, methods in _results().get(model, {}).get(benchmark, {}).items()}
+    return {group: tuple(methods) for group, methods in _results()["models"].get(model, {}).get(benchmark, {}).items()}
 
 
 @functools.cache
@@ -48,7 +78,7 @@ def decimals(benchmark: str, figure: str) -> int:
     """Return the number of decimals of a figure in the paper: two for the POPE figures it reports, else one."""
     values = [
         methods[method][figure]
-        for benchmarks in _results().values()
+        for benchmarks in _results()["models"].values()
         for methods in benchmarks.get(benchmark, {}).values()
         for method in methods
         if figure in methods[method]
@@ -59,7 +89,7 @@ def decimals(benchmark: str, figure: str) -> int:
 @functools.cache
 def paper_models() -> dict[str, str]:
     """Return the paper's models: the name of each one's preset, by its Hugging Face id."""
-    return {presets.read(presets.SHIPPED / f"{name}.yaml").model: name for name in _results()}
+    return {presets.read(presets.SHIPPED / f"{name}.yaml").model: name for name in _results()["models"]}
 
 
 def pope_group(stem: str) -> str:
@@ -72,7 +102,7 @@ def pope_group(stem: str) -> str:
 
 
 @functools.cache
-def _results() -> dict[str, dict[str, Groups]]:
-    """Read the figures, by model and benchmark."""
-    results: dict[str, dict[str, Groups]] = yaml.safe_load(RESULTS.read_text(encoding="utf-8"))
+def _results() -> dict[str, dict[str, Any]]:
+    """Read the figures, by model, benchmark, group, method and name; and the notes."""
+    results: dict[str, dict[str, Any]] = yaml.safe_load(RESULTS.read_text(encoding="utf-8"))
     return results

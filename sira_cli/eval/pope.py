@@ -4,49 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.harness import holds_splits, of_split, read_answer_rows
 from sira_cli.eval.answers.names import named_after
-from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
+from sira_cli.eval.base import MEAN, ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.paper import pope_group
+from sira_cli.eval.pope_questions import Question, read_questions
+from sira_cli.eval.repope import LABEL, group_of, relabelled
 from sira_cli.eval.stats.pope import DENOMINATORS, RULES, add_answer, pope_figures
 from sira_cli.eval.stats.tally import Denominators, Tally
 from sira_cli.files import replacing
-from sira_cli.runs.rows import brief, id_of, read_rows, some, text_of
-
-
-@dataclass(frozen=True)
-class Question:
-    """A row of a question file; `expected`: whether yes is the true answer."""
-
-    number: int
-    image: str
-    text: str
-    expected: bool
-
-
-def read_questions(path: Path) -> list[Question]:
-    """Read a file of POPE: JSON lines or a JSON array of `image`, `text`, `label` and, maybe, `question_id`.
-
-    Raises:
-        DataError: the file cannot be read, has no questions, or a row is not a question.
-    """
-    questions: dict[int, Question] = {}
-    for where, row in read_rows(path):
-        label = text_of(where, row, "label").strip().lower()
-        if label not in ("yes", "no"):
-            raise DataError(f"{where}: label must be yes or no, got {brief(row['label'])}")
-        number = id_of(where, row, "question_id") if "question_id" in row else len(questions) + 1
-        if number in questions:
-            raise DataError(f"{where}: question_id {number} stands twice: every question needs its own")
-        questions[number] = Question(number, text_of(where, row, "image"), text_of(where, row, "text"), label == "yes")
-    if not questions:
-        raise DataError(f"{path}: holds no questions")
-    return list(questions.values())
+from sira_cli.runs.rows import brief, id_of, some, text_of
 
 
 def split_names(paths: Sequence[Path]) -> list[str]:
@@ -70,10 +41,15 @@ class Pope(Benchmark):
     """
 
     name = "pope"
-    averaged = True
 
     def __init__(
-        self, paths: Sequence[str | Path], *, rule: str = "official", suffix: str = ONE_WORD, limit: int | None = None
+        self,
+        paths: Sequence[str | Path],
+        *,
+        rule: str = "official",
+        suffix: str = ONE_WORD,
+        limit: int | None = None,
+        repope: Sequence[str | Path] = (),
     ) -> None:
         """Read the files.
 
@@ -82,10 +58,11 @@ class Pope(Benchmark):
             rule: how an answer becomes yes or no.
             suffix: text after each question in the prompt.
             limit: maximum number of questions per file.
+            repope: RePOPE's files: further groups, of the same answers under its labels.
 
         Raises:
-            SettingsError: no such rule, or two files have the same name.
-            DataError: a file cannot be read.
+            SettingsError: no such rule, two files have the same name, or two of RePOPE are of one split.
+            DataError: a file cannot be read, or one of RePOPE has other questions.
         """
         if rule not in RULES:
             raise SettingsError(f"`rule=` {rule!r}: expected {', '.join(RULES)}")
@@ -99,17 +76,30 @@ class Pope(Benchmark):
             for split, questions in self._questions.items()
             for question in questions
         )
-        self.parts = (Part("pope", "ask", tuple(asks), tuple(self._paths)),)
+        self._repope = [Path(path) for path in repope]
+        corrected = relabelled(self._repope, self._everything) if repope else {}
+        taken = {split: {question.number for question in questions} for split, questions in self._questions.items()}
+        # The questions of each group of figures, with its labels, and the split whose answers it takes.
+        self._groups = {split: (split, questions) for split, questions in self._questions.items()} | {
+            group_of(split): (split, [question for question in questions if question.number in taken[split]])
+            for split, questions in corrected.items()
+        }
+        self.parts = (Part("pope", "ask", tuple(asks), tuple(self._groups)),)
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
         """Count TP, FP, TN, FN, answers without yes or no (rule `strict`), and words."""
-        return {split: self._tally(split, texts) for split in part.groups}
+        return {group: self._tally(group, texts) for group in part.groups}
 
-    def _tally(self, split: str, texts: Texts) -> Tally:
+    def _tally(self, group: str, texts: Texts) -> Tally:
         tally = Tally()
-        for question, text in self._answered(split, texts):
-            add_answer(tally, question.image, _id(split, question), text, question.expected, self.rule)
+        for id_, question, text in self._answered(group, texts):
+            add_answer(tally, question.image, id_, text, question.expected, self.rule)
         return tally
+
+    def means(self, part: Part) -> dict[str, tuple[str, ...]]:
+        """Return the means over POPE's splits, and over RePOPE's."""
+        splits = tuple(self._questions)
+        return {MEAN: splits, group_of(MEAN): tuple(group for group in part.groups if group not in splits)}
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         """Return the figures of `pope_figures`."""
@@ -202,7 +192,7 @@ class Pope(Benchmark):
         for split, path in self._paths.items():
             target = folder / f"{path.stem}.jsonl"
             with replacing(target) as file:
-                for question, text in self._answered(split, texts["pope"]):
+                for _, question, text in self._answered(split, texts["pope"]):
                     row = {"question_id": question.number, "image": question.image, "question": question.text}
                     file.write(json.dumps(row | {"answer": text, "text": text}, ensure_ascii=False).encode() + b"\n")
             written.append(target)
@@ -210,13 +200,13 @@ class Pope(Benchmark):
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
         """Yield each answer with the rule's reading of it."""
-        for split in part.groups:
-            for question, text in self._answered(split, texts):
+        for group in part.groups:
+            for _, question, text in self._answered(group, texts):
                 yes = RULES[self.rule](text, question.expected)
                 said = "" if yes is None else "yes" if yes else "no"
                 truth = "yes" if question.expected else "no"
                 row = {
-                    "split": split,
+                    "split": group,
                     "question_id": question.number,
                     "image": question.image,
                     "question": question.text,
@@ -229,12 +219,15 @@ class Pope(Benchmark):
 
     def facts(self) -> dict[str, Any]:
         """Return the rule and the files."""
-        return {"rule": self.rule, "questions": {split: str(path) for split, path in self._paths.items()}}
+        facts = {"rule": self.rule, "questions": {split: str(path) for split, path in self._paths.items()}}
+        return facts | ({LABEL: [str(path) for path in self._repope]} if self._repope else {})
 
-    def _answered(self, split: str, texts: Texts) -> Iterator[tuple[Question, str]]:
-        for question in self._questions[split]:
-            if (text := texts.get(_id(split, question))) is not None:
-                yield question, text
+    def _answered(self, group: str, texts: Texts) -> Iterator[tuple[str, Question, str]]:
+        """Yield the ids, questions and answers of a group, as far as they are answered."""
+        split, questions = self._groups[group]
+        for question in questions:
+            if (text := texts.get(id_ := _id(split, question))) is not None:
+                yield id_, question, text
 
 
 def _id(split: str, question: Question) -> str:

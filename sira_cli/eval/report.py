@@ -12,14 +12,13 @@ from typing import Any
 from sira_cli._version import __version__
 from sira_cli.eval.answers.texts import Answers, FailedAnswer
 from sira_cli.eval.base import Benchmark, Part
-from sira_cli.eval.paper import paper_row
+from sira_cli.eval.paper import AUTHORS, notes, paper_mark, paper_row, published_row
 from sira_cli.eval.settings import label
 from sira_cli.eval.stats.bootstrap import RESAMPLES, SEED, Figure
 from sira_cli.eval.stats.compared import Compared
 from sira_cli.eval.stats.mcnemar import mcnemar
 from sira_cli.eval.stats.tally import Counts, Tally
 
-MEAN = "mean"
 LOWER_IS_BETTER = frozenset(
     {"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog", "hallucination", "wrong", "inconsistent"}
 )
@@ -31,7 +30,7 @@ class Row:
     """One method in one group.
 
     Attributes:
-        part, group: a split, a length, a dimension; `mean` is the mean over a part's groups.
+        part, group: a split, a length, a dimension; or a mean over groups, see `Benchmark.means`.
         answered: number of asks that count.
         failed: number of the others, whose pictures failed under this method or another: methods are compared on
             the same pictures.
@@ -40,6 +39,8 @@ class Row:
         differences: of the figures to those of the first method, on the same draws of pictures; empty for the first
             method, or where it has no answers.
         paper: the figures that the paper gives, if it was asked for them and has any.
+        paper_mark: set if these do not compare with greedy decoding of the model; a key of the report's `notes`.
+        published: the figures that the model's authors print, if the paper's were asked for.
         label: the method's name in tables; it marks sampled answers.
     """
 
@@ -53,6 +54,14 @@ class Row:
     differences: dict[str, Figure]
     paper: dict[str, float] | None = None
     label: str = ""
+    paper_mark: str = ""
+    published: dict[str, float] | None = None
+
+    @property
+    def printed(self) -> dict[str, dict[str, float]]:
+        """The figures that others print: `paper` with its mark, and those of the model's authors."""
+        found = {} if self.paper is None else {", ".join(filter(None, ["paper", self.paper_mark])): self.paper}
+        return found | ({} if self.published is None else {AUTHORS: self.published})
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,7 @@ class EvalReport:
         settings: of each method, as far as they are known; the others are compared with the first method.
         not_run: methods whose answers are taken from another one, because they cannot differ.
         paper: the model whose figures in the paper are shown for comparison, if any.
+        notes: of marks in the rows: why these figures of the paper do not compare, and sources.
         bootstrap: how intervals were made.
     """
 
@@ -93,6 +103,7 @@ class EvalReport:
     rows: tuple[Row, ...]
     tests: tuple[Comparison, ...]
     failures: tuple[FailedAnswer, ...]
+    notes: dict[str, str] = field(default_factory=dict)
     bootstrap: dict[str, Any] = field(default_factory=lambda: {"draws": RESAMPLES, "of": "pictures", "seed": SEED})
 
     @classmethod
@@ -119,7 +130,7 @@ class EvalReport:
             sizes = _sizes(benchmark, part)
             pictures = {ask.id: ask.picture for ask in part.asks}
             first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in given}
-            groups: list[Compared] = []
+            groups: dict[str, Compared] = {}
             for group in part.groups:
                 common = _common({name: tallies[name][group] for name in tallies}, pictures)
                 compared = Compared.of(
@@ -130,9 +141,11 @@ class EvalReport:
                     for row in _rows(benchmark.name, part.name, group, common, compared, sizes[group], first, paper)
                 ]
                 tests += _tests(group, common, compared.exact)
-                groups.append(compared)
-            if benchmark.averaged and len(groups) > 1:
-                rows += _means([row for row in rows if row.part == part.name], Compared.mean(groups), first)
+                groups[group] = compared
+            for name, over in benchmark.means(part).items():
+                if len(over) > 1:
+                    own = [row for row in rows if row.part == part.name and row.group in over]
+                    rows += _means(name, own, Compared.mean([groups[group] for group in over]), first)
         return cls(
             benchmark=benchmark.name,
             stand_ins=benchmark.stand_ins(),
@@ -140,6 +153,7 @@ class EvalReport:
             settings={one.name: one.settings for one in answers},
             not_run=dict(not_run or {}),
             paper=paper,
+            notes=_notes(rows),
             rows=tuple(rows),
             tests=tuple(tests),
             failures=tuple(failure for one in answers for failure in one.failures),
@@ -161,7 +175,7 @@ class EvalReport:
         return next((test.p for test in self.tests if (test.group, test.first, test.second) == pair), None)
 
     def how(self) -> list[str]:
-        """Explain in sentences how intervals and p values are made, and the marks in labels."""
+        """Explain in sentences how intervals and p values are made, and the marks in labels and of the paper's rows."""
         draws, of, seed = (self.bootstrap[name] for name in ("draws", "of", "seed"))
         half = "in percent but for words, length and rating, ± half a 95 % interval"
         said = [f"{half}: {draws:,} bootstrap draws of {of} (seed {seed}), Wilson's where all agree on 0 or 100"]
@@ -171,7 +185,7 @@ class EvalReport:
         sampled = [name for name, settings in self.settings.items() if settings.get("temperature")]
         if sampled:
             said.append("T: answers are sampled at this temperature; greedy decoding with it is called sampling")
-        return said
+        return said + [f"{mark}: {text}" for mark, text in self.notes.items()]
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""
@@ -182,6 +196,12 @@ class EvalReport:
 def p_text(p: float | None) -> str:
     """Return a p value for people; nothing for None."""
     return "" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001"
+
+
+def _notes(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the notes of the marks in some rows."""
+    marks = {row.paper_mark for row in rows} | ({AUTHORS} if any(row.published for row in rows) else set())
+    return {mark: text for mark, text in notes().items() if mark in marks}
 
 
 def _common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
@@ -220,17 +240,19 @@ def _rows(
             figures=compared.figures(method),
             differences=compared.differences(method, first),
             paper=paper_row(paper, benchmark, group, method) if paper else None,
+            paper_mark=paper_mark(paper, benchmark, group, method) if paper else "",
+            published=published_row(paper, benchmark, group, method) if paper else None,
         )
         for method in compared.exact
     ]
 
 
-def _means(rows: Sequence[Row], compared: Compared, first: str) -> list[Row]:
-    """Return the rows of the means over a part's groups."""
+def _means(group: str, rows: Sequence[Row], compared: Compared, first: str) -> list[Row]:
+    """Return the rows of a mean over groups."""
     return [
         Row(
             part=rows[-1].part,
-            group=MEAN,
+            group=group,
             method=name,
             answered=sum(row.answered for row in rows if row.method == name),
             failed=sum(row.failed for row in rows if row.method == name),

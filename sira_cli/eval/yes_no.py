@@ -103,6 +103,9 @@ class YesNo(Benchmark):
         for where, path, row in self._rows(paths):
             if (id_ := self.find(row, path)) is None:
                 raise DataError(f"{where}: answers no question of {self.name}: {brief(dict(row), 200)}")
+            said, text = row.get("question", row.get("prompt")), self._known[id_].text
+            if isinstance(said, str) and text not in said:
+                raise DataError(f"{where}: answers {brief(said)}, but {brief(id_, 120)} is {brief(text)}")
             if id_ in found:
                 raise DataError(f"{where}: {brief(id_, 120)} is answered already: {found[id_][0]}: keep one of the two")
             found[id_] = where, text_of(where, dict(row), "text", "response", "answer")

@@ -60,6 +60,22 @@ def test_the_papers_row_is_beside(sira, elsewhere):
     assert err == "sira: --paper: the paper has no figures for demo, only for qwen2.5-vl-7b, llava-1.5-7b (-p)\n"
 
 
+@pytest.mark.parametrize("form", ["table", "latex", "csv", "json"])
+def test_a_row_of_the_paper_that_does_not_compare_is_marked(sira, elsewhere, form):
+    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--paper", "--format", form)
+    _, out, _ = sira(*run, "--answers", f"greedy={elsewhere / 'base.jsonl'}", "-p", "llava-1.5-7b")
+    (row,) = [line for line in out.splitlines() if "83.29" in line]
+    assert "T = 1" in row
+    assert "87.3" in out
+    assert "by its authors" in out
+    if form != "csv":  # it has columns only
+        assert "T = 1: sampled at T = 1" in out or '"T = 1": "sampled at T = 1' in out
+        assert "arXiv 2310.03744" in out
+    _, out, _ = sira(*run, "--answers", f"vcd={elsewhere / 'base.jsonl'}", "-m", "Qwen/Qwen2.5-VL-7B-Instruct")
+    (row,) = [line for line in out.splitlines() if "88.63" in line]
+    assert "Qwen-VL" in row
+
+
 def test_the_papers_model_is_that_of_the_records(pope, tmp_path, elsewhere, sira, loaded):
     pope("-o", tmp_path, "--limit", 2, splits=("random",))
     for path in tmp_path.glob("*-pope.jsonl"):

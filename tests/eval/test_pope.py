@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.pope import Pope, read_questions
+from sira_cli.eval.pope import Pope
+from sira_cli.eval.pope_questions import read_questions
 from sira_cli.eval.stats import pope
 from sira_cli.eval.stats.pope import RULES
 
@@ -43,6 +44,9 @@ def restated(rule: str, answer: str, there: bool) -> bool | None:
         drop = "[.,]*"
         word = "|".join(drop.join(word) for word in ("No", "not", "no", "NO"))
         return re.search(rf"(?:^| ){drop}(?:{word}){drop}(?: |\Z)|n{drop}'{drop}t{drop}(?: |\Z)", answer) is None
+    if rule == "repope":
+        found = re.search("(?s)(yes)|no(?!.*yes)", answer, re.I)
+        return None if found is None else found[1] is not None
     start = re.match(r"[\W\d_]*(yes|no)(?![^\W\d_]|'[^\W\d_])", answer, re.I)
     return None if start is None else start[1].lower() == "yes"
 
@@ -131,7 +135,7 @@ def test_an_answer_may_bring_its_label_along_and_a_question_is_none(file, name):
 
 
 def test_no_such_rule(file):
-    with pytest.raises(SettingsError, match="`rule=` 'loose': expected official, vcd, opera, strict"):
+    with pytest.raises(SettingsError, match="`rule=` 'loose': expected official, vcd, opera, strict, repope"):
         Pope([file(rows("yes"))], rule="loose")
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from sira_cli.analysis.calibration.regions import Regions, black_out
 from sira_cli.errors import DataError
-from sira_cli.eval.pope import read_questions
+from sira_cli.eval.pope_questions import read_questions
 from sira_cli.models.records import hash_of
 from sira_cli.pictures.sources import open_picture
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from PIL import Image
 
-from sira_cli.eval.pope import read_questions, split_names
+from sira_cli.eval.pope import split_names
+from sira_cli.eval.pope_questions import read_questions
 from sira_cli.eval.stats.tally import Counts
 from sira_cli.models.records import hash_of
 from sira_cli.pictures.sources import open_picture

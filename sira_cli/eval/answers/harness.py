@@ -17,7 +17,7 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.runs.rows import brief, read_cells, read_rows
 
 FAILED = "Failed to obtain answer"  # VLMEvalKit's text in place of an answer
-ABOUT = ("question_id", "image_id", "question")
+ABOUT = ("question_id", "image_id", "question", "Index")
 SETS = ("category", "subcategory", "set_id", "figure_id")  # of HallusionBench
 TABLES = (".tsv", ".csv", ".xlsx")
 
@@ -28,7 +28,7 @@ def read_answer_rows(path: Path) -> Iterator[Placed]:
     """Yield where every row of a file of answers stands, and the row.
 
     Rows of the two harnesses become `text`, `categories` (which no other row has) and, as far as they are known,
-    `question`, `question_id`, `image_id` and `image`.
+    `question`, `question_id`, `image_id`, `Index` and `image`.
 
     Raises:
         DataError: the file cannot be read, or a row holds no single answer.
@@ -110,7 +110,7 @@ def _vlmevalkit(where: str, row: dict[str, Any]) -> dict[str, Any]:
     said = str("" if row["prediction"] is None else row["prediction"])
     if FAILED in said:
         raise DataError(f"{where}: VLMEvalKit got no answer: {brief(said)}: let it run again")
-    found = {"text": said, "categories": _categories(row), "index": row["index"]}
+    found = {"text": said, "categories": _categories(row), "Index": row["index"]}
     if isinstance(row.get("question"), str):
         found["question"] = row["question"]
     if isinstance(row.get("image_path"), str):

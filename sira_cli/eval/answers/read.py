@@ -175,7 +175,7 @@ def _records(folder: Path) -> list[Path]:
 
 def _method(path: Path) -> str | None:
     """Return the method of a file of sira's records; None for other files."""
-    if path.suffix.lower() in TABLES:
+    if path.suffix.lower() in (*TABLES, ".txt"):
         return None
     _, row = next(read_rows(path), ("", {}))
     own = str(row.get("schema", "")).startswith("sira.")

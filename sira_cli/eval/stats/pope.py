@@ -55,6 +55,7 @@ RULES: dict[str, Callable[[str, bool], bool | None]] = {
     "vcd": vcd,
     "opera": opera,
     "strict": strict,
+    "repope": repope,
 }
 
 
@@ -69,8 +70,10 @@ def add_answer(tally: Tally, picture: str, ask: str, text: str, expected: bool, 
         expected: whether yes is the true answer.
         rule: one of RULES.
     """
-    row = tally.counts.setdefault(picture, dict.fromkeys((*CELLS, "neither", "words"), 0))
-    cell = _cell(expected, RULES[rule](text, expected))
+    unread = ("unread",) if rule == "repope" else ()
+    row = tally.counts.setdefault(picture, dict.fromkeys((*CELLS, *unread, "neither", "words"), 0))
+    yes = RULES[rule](text, expected)
+    cell = "unread" if unread and yes is None else _cell(expected, yes)
     row[cell] += 1
     row["neither"] += strict(text) is None
     row["words"] += len(text.split())
@@ -81,9 +84,11 @@ def pope_figures(total: Mapping[str, float]) -> dict[str, float]:
     """Return accuracy, precision, recall and F1 as evaluate.py, FPR as the paper's appendix, in percent; and `words`.
 
     Unanswered questions (rule `strict`) are wrong: they count in the denominators of accuracy, recall, FPR and yes.
+    Unread answers (rule `repope`) are in none of them.
     """
     tp, fp, tn, fn, unanswered_yes, unanswered_no = (total[cell] for cell in CELLS)
     answers = tp + tn + fp + fn + unanswered_yes + unanswered_no
+    said = answers + total.get("unread", 0)
     precision = ratio(tp, tp + fp)
     recall = ratio(tp, tp + fn + unanswered_yes)
     shares = {
@@ -93,9 +98,9 @@ def pope_figures(total: Mapping[str, float]) -> dict[str, float]:
         "recall": recall,
         "FPR": ratio(fp, fp + tn + unanswered_no),
         "yes": ratio(tp + fp, answers),
-        "neither": ratio(total["neither"], answers),
+        "neither": ratio(total["neither"], said),
     }
-    return {name: 100 * share for name, share in shares.items()} | {"words": ratio(total["words"], answers)}
+    return {name: 100 * share for name, share in shares.items()} | {"words": ratio(total["words"], said)}
 
 
 def _cell(expected: bool, yes: bool | None) -> str:

@@ -109,3 +109,35 @@ def haloquest(folder: Path) -> Path:
         rows.append(f"{len(rows) - 1},{about},visual challenge,What is there?,Objects,eval")
     save(folder / "haloquest-eval.csv", "\n".join(rows) + "\n")
     return folder
+
+
+def naturalbench(folder: Path) -> Path:
+    """Groups of two scenes: about each an object that only this one has."""
+    rows = []
+    for number in range(0, len(SCENES), 2):
+        pair = SCENES[number : number + 2]
+        names = [f"{scene.seed}.png" for scene in pair]
+        for scene, name in zip(pair, names, strict=True):
+            draw(scene, folder / "images" / name)
+        own = [next(name for name in one.objects if name not in other.objects) for one, other in (pair, pair[::-1])]
+        for asked, object_ in enumerate(own):
+            for shown, name in enumerate(names):
+                answer = "Yes" if asked == shown else "No"
+                row = {"Index": len(rows), "Image": name, "Question": f"Is there a {object_} in the image?"}
+                rows.append(row | {"Answer": answer, "Question_Type": "yes_no"})
+    lines(folder / "naturalbench.jsonl", rows)
+    return folder
+
+
+def mme(folder: Path, subsets: Sequence[str] = ("existence", "count", "position", "color", "posters")) -> Path:
+    """MME's folders: of each scene an object that is there, and one that is not; `posters` with its two folders."""
+    for subset in subsets:
+        texts, pictures = (
+            (f"{subset}/questions_answers_YN", f"{subset}/images") if subset == "posters" else 2 * (subset,)
+        )
+        for scene in SCENES[:2]:
+            draw(scene, folder / pictures / f"{scene.seed}.png")
+            asked = ((next(iter(scene.objects)), "Yes"), (*absent(scene), "No"))
+            said = (f"Is there a {name} in this image? Please answer yes or no.\t{label}\n" for name, label in asked)
+            save(folder / texts / f"{scene.seed}.txt", "".join(said) + "\n")
+    return folder

@@ -18,11 +18,13 @@ class Made(Benchmark):
     """A benchmark of two groups: what is said is right if it is `1`."""
 
     name = "made"
-    averaged = True
 
     def __init__(self, pictures: int = 40) -> None:
         asks = (Ask(f"{group}/{number}", f"{number}.jpg", "?") for group in "ab" for number in range(pictures))
         self.parts = (Part("only", "ask", tuple(asks), ("a", "b")),)
+
+    def means(self, part):
+        return {"mean": part.groups}
 
     def score(self, part, texts):
         tallies = {group: Tally() for group in part.groups}

@@ -1,0 +1,72 @@
+"""RePOPE (Neuhaus and Hein 2025): POPE's COCO questions with corrected labels; ambiguous ones are left out.
+
+Its questions are POPE's, so that one run of answers gives the figures of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.card import Card
+from sira_cli.eval.pope_questions import Question, read_questions
+from sira_cli.runs.rows import brief, some
+
+LABEL = "RePOPE"
+
+
+def group_of(split: str) -> str:
+    """Return the group of a split's questions under the corrected labels."""
+    return f"{split}, {LABEL}"
+
+
+def relabelled(paths: Sequence[Path], splits: Mapping[str, Sequence[Question]]) -> dict[str, list[Question]]:
+    """Return each split's questions with the labels of RePOPE's files, in any order of the files.
+
+    Args:
+        paths: RePOPE's files, at most one per split.
+        splits: POPE's questions.
+
+    Raises:
+        SettingsError: two files are of one split.
+        DataError: a file cannot be read, or has a question that no split has.
+    """
+    found: dict[str, list[Question]] = {}
+    for path in paths:
+        questions = read_questions(path)
+        split, misfit = _split(questions, splits)
+        if misfit is not None:
+            raise DataError(
+                f"{path}: question {misfit.number}, {brief(misfit.text)} about {some([misfit.image])}, is not in "
+                "any of the files of questions: expected RePOPE's files of the same splits"
+            )
+        if split in found:
+            raise SettingsError(f"`repope=` {path}: another file is also of {split}: give one per split")
+        found[split] = questions
+    return {split: found[split] for split in splits if split in found}
+
+
+def _split(questions: Sequence[Question], splits: Mapping[str, Sequence[Question]]) -> tuple[str, Question | None]:
+    """Return the split that has most of some questions, and the first one that it lacks, if any."""
+    known = {split: {_about(question) for question in of} for split, of in splits.items()}
+    fit = {split: sum(_about(question) in of for question in questions) for split, of in known.items()}
+    split = max(fit, key=lambda name: fit[name])
+    return split, next((question for question in questions if _about(question) not in known[split]), None)
+
+
+def _about(question: Question) -> tuple[int, str, str]:
+    return question.number, question.image, question.text
+
+
+CARD = Card(
+    name="repope",
+    title="POPE with corrected labels, from the same answers",
+    source="Neuhaus and Hein 2025",
+    figures="those of POPE",
+    files=tuple(f"coco_repope_{split}.json" for split in ("random", "popular", "adversarial")),
+    size="0.3 MB per file; POPE's pictures and files",
+    licence="none stated",
+    url="https://github.com/YanNeu/RePOPE (folder annotations)",
+    command="sira eval pope --repope coco_repope_*.json --rule repope",
+)

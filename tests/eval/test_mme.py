@@ -1,0 +1,161 @@
+"""MME: the script's figures, its files of results, and a run on drawn pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.base import ONE_WORD
+from sira_cli.eval.card import Asking
+from sira_cli.eval.mme import CARD, COGNITION, PERCEPTION, Mme
+from tests.support.eval.drawn import lines, mme, save
+from tests.support.eval.helpers import rows, values
+
+SAID = (
+    "Yes",
+    "No",
+    "no.",
+    "The answer is yes",
+    "Yes, no",
+    " yes",
+    "",
+    "nay",
+    "oyes",
+    "I do not know",
+    "NO",
+    "\nNo",
+    "   no",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """All subsets, with five pictures each, which need not be there."""
+    for subset in (*PERCEPTION, *COGNITION):
+        for number in range(5):
+            questions = (
+                f"Is it {number}? Please answer yes or no.\tYes",
+                f"Is it {number + 9}? Please answer yes or no.\tNo",
+            )
+            save(tmp_path / "mme" / subset / f"{number}.txt", "\n".join(questions) + "\n")
+    return tmp_path / "mme"
+
+
+def answers(benchmark: Mme, shift: int) -> dict[str, str]:
+    return {
+        each.id: each.expected if (7 * place + shift) % 10 < 6 else SAID[(place + shift) % len(SAID)]
+        for place, each in enumerate(benchmark.questions)
+    }
+
+
+def official(file: Path) -> tuple[float, float]:
+    """acc and acc_plus of a file of results, as process_result counts: two lines per picture."""
+    right = []
+    for line in file.read_text().splitlines(keepends=True):
+        _, _, truth, said = line.split("\t")
+        said = said.lower()
+        label = said if said in ("yes", "no") else next((word for word in ("yes", "no") if word in said[:4]), "other")
+        right.append(label == truth.lower())
+    pairs = [right[at : at + 2] for at in range(0, len(right), 2)]
+    return sum(right) / len(right), sum(pair == [True, True] for pair in pairs) / len(pairs)
+
+
+@pytest.mark.parametrize("shift", range(0, 13, 3))
+def test_figures_are_the_script_s(folder, tmp_path, shift):
+    benchmark = CARD.read(folder, Asking())
+    texts = answers(benchmark, shift)
+    files = benchmark.export({"mme": texts}, tmp_path)
+    assert [file.stem for file in files] == [*PERCEPTION, *COGNITION]
+    tallies = benchmark.score(benchmark.parts[0], texts)
+    scores = {}
+    for file in files:
+        accuracy, plus = official(file)
+        found = benchmark.figures(file.stem, tallies[file.stem].total())
+        scores[file.stem] = 100 * accuracy + 100 * plus
+        expected = {"accuracy": 100 * accuracy, "accuracy+": 100 * plus, "score": scores[file.stem]}
+        assert {name: found[name] for name in expected} == pytest.approx(expected)
+    for total, subsets in (("perception", PERCEPTION), ("cognition", COGNITION), ("hallucination", PERCEPTION[:4])):
+        found = benchmark.figures(total, tallies[total].total())
+        assert found["score"] == pytest.approx(sum(scores[subset] for subset in subsets))
+        assert found["accuracy"] + found["accuracy+"] == pytest.approx(found["score"] / len(subsets))
+
+
+def test_files_of_results_are_read(folder, tmp_path):
+    benchmark = CARD.read(folder, Asking())
+    texts = {each.id: "Yes" for each in benchmark.questions}
+    assert benchmark.read(benchmark.export({"mme": texts}, tmp_path)) == {"mme": texts}
+    given = [
+        {"question_id": each.picture, "prompt": f"{each.text}\nAnswer the question using a single word.", "text": "Yes"}
+        for each in benchmark.questions
+    ]
+    assert benchmark.read([lines(tmp_path / "llava.jsonl", given)]) == {"mme": texts}
+
+
+def test_results_on_the_command_line(sira, folder, tmp_path):
+    benchmark = CARD.read(folder, Asking())
+    benchmark.export({"mme": {each.id: each.expected for each in benchmark.questions}}, tmp_path)
+    code, out, _ = sira("eval", "mme", "--data", folder, "--answers", f"right={tmp_path}/*.txt", "--json")
+    assert code == 0
+    assert {row["figures"]["score"]["value"] for row in json.loads(out)["rows"]} == {200, 800, 2000}
+
+
+def test_subsets_that_are_missing_are_left_out(tmp_path):
+    benchmark = CARD.read(mme(tmp_path), Asking())
+    assert benchmark.parts[0].groups == ("existence", "count", "position", "color", "posters", "hallucination")
+    assert benchmark.questions[-1].picture.startswith("posters/images/")
+    assert benchmark.questions[0].picture.endswith(".png")
+
+
+def test_prompts_and_limit(folder):
+    benchmark, ours = (CARD.read(folder, Asking(wording, limit=1)) for wording in ("official", "ours"))
+    assert len(benchmark.questions) == 2 * 14
+    assert benchmark.parts[0].asks[0].prompt == "Is it 0? Please answer yes or no."
+    assert ours.parts[0].asks[0].prompt == "Is it 0?" + ONE_WORD
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("Is it?\tYes\n", r"0.txt: holds 1 questions, expected two"),
+        ("Is it?\tYes\nIs it not? No\n", r"0.txt: line 2: expected a question, a tab, and Yes or No, got 'Is it not"),
+        ("Is it?\tYes\nIs it not?\tMaybe\n", r"0.txt: line 2: expected a question, a tab, and Yes or No"),
+    ],
+)
+def test_damaged_files_end_in_one_line(folder, content, message):
+    save(folder / "count" / "0.txt", content)
+    with pytest.raises(DataError, match=message):
+        CARD.read(folder, Asking())
+
+
+def test_a_folder_of_something_else(tmp_path):
+    with pytest.raises(SettingsError, match=r"has none of MME's folders \(existence, count, position, color, ...\)"):
+        CARD.read(tmp_path, Asking())
+
+
+def test_damaged_results_name_the_line(folder, tmp_path):
+    benchmark = CARD.read(folder, Asking())
+    with pytest.raises(DataError, match=r"count.txt: line 1: expected image, question, label, text with tabs"):
+        benchmark.read([save(tmp_path / "count.txt", "0.jpg\tIs it?\n")])
+    with pytest.raises(DataError, match=r"count.txt: line 1: answers no question of mme"):
+        benchmark.read([save(tmp_path / "count.txt", "7.jpg\tIs it?\tYes\tNo\n")])
+
+
+def test_a_run_on_drawn_pictures(sira, loaded, lvlm, tmp_path):
+    folder = mme(tmp_path / "drawn")
+    command = ("eval", "mme", "--data", folder, "--json", "--wording", "ours")
+    code, out, _ = sira(
+        *command, "--images", folder, "-p", "demo", "-b", 8, "-o", tmp_path / "out", "--export", "official"
+    )
+    report = json.loads(out)
+    assert code == 0
+    assert [group for group, method in rows(report) if method == "sira"][-1] == "hallucination"
+    found = values(report)
+    for subset in ("existence", "posters"):
+        accuracy, plus = official(tmp_path / "out" / "official" / "sira" / f"{subset}.txt")
+        assert found[subset, "sira", "score"] == pytest.approx(100 * (accuracy + plus))
+    asked = loaded.total()
+    code, out, _ = sira(*command, "--answers", tmp_path / "out")
+    assert (values(json.loads(out)), loaded.total()) == (found, asked)
