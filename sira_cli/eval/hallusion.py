@@ -157,6 +157,8 @@ class Hallusion(YesNo):
         """Read one file; one that answers all questions, also those without a picture, makes a second part."""
         texts = super().read(paths)
         whole = type(self)(self._everything, self._everything)
+        if len(self._asked) < sum(each.visual != "0" for each in self._everything):
+            return texts  # a limit
         try:
             texts[EVERYTHING] = YesNo.read(whole, paths)[self.name]
         except DataError:  # some are missing: the rows themselves have been read above
@@ -177,6 +179,11 @@ class Hallusion(YesNo):
         about = dict(zip(KEY, question.key, strict=True)) | {"visual_input": question.visual}
         truth = {"question": question.text, "gt_answer": str(int(question.expected == "yes"))}
         return about | truth | {"filename": f"./{question.picture}", "model_prediction": text}
+
+    def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
+        """Yield each answer of a part with what it was taken for."""
+        everything = self._everything if part.name == EVERYTHING else self._asked
+        yield from YesNo.details(type(self)(everything, everything), part, texts)
 
     def stand_ins(self) -> dict[str, str]:
         """Name the reading of answers: the authors' is done by GPT-4."""

@@ -204,6 +204,11 @@ def test_methods_with_and_without_blind_answers_stand_in_one_report(real, tmp_pa
     assert {("with pictures", "seen"), ("with pictures", "all"), (EVERYTHING, "all")} <= groups
     assert (EVERYTHING, "seen") not in groups
     assert set(report.stand_ins) == {"hallusionbench", EVERYTHING}
+    for part in benchmark.parts:
+        assert len(list(benchmark.details(part, second.texts[part.name]))) == len(part.asks)
+    limited = CARD.read(real, Asking(limit=2))
+    limited.read([answered(real, tmp_path, 3)])
+    assert [part.name for part in limited.parts] == ["hallusionbench"]
 
 
 @pytest.mark.parametrize(
