@@ -1,4 +1,4 @@
-"""Scenes as the files of POPE, COCO and AMBER, so that their benchmarks run end to end without downloads.
+"""Scenes as the files of benchmarks, so that these run end to end without downloads.
 
 | folder | content |
 |---|---|
@@ -6,6 +6,9 @@
 | `pope/` | a question file for each of POPE's splits |
 | `coco/` | `ids.txt`, and `annotations/` with objects and reference captions, from which CHAIR takes the truth |
 | `amber/` | AMBER's data folder: queries, annotations, relations, safe words |
+| `repope/` | POPE's questions without those about faint objects |
+| `dash-b/`, `mme/` | the two benchmarks' folders, with their pictures |
+| `naturalbench/` | its questions, about the pictures in `images/` |
 
 The same scenes give the same bytes.
 """
@@ -15,7 +18,7 @@ from __future__ import annotations
 import functools
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from sira_cli.demo.export_amber import amber
+from sira_cli.demo.export_closed import dash_b, mme, naturalbench, repope
 from sira_cli.demo.language import NUMBERS, article, caption, yes_no_question
 from sira_cli.demo.questions import SPLITS, Questions
 from sira_cli.demo.scenes import SIDE, Scene, render
@@ -36,16 +40,22 @@ class Exported:
     """The folders that were written.
 
     Attributes:
-        images: the pictures of all three benchmarks.
+        images: the pictures; DASH-B and MME have theirs among their files.
         pope: POPE's question files.
         coco: COCO's folder with `annotations/`, and the image ids.
         amber: AMBER's data folder.
+        repope: RePOPE's files.
+        dash_b, naturalbench, mme: the data folders.
     """
 
     images: Path
     pope: Path
     coco: Path
     amber: Path
+    repope: Path
+    dash_b: Path
+    naturalbench: Path
+    mme: Path
 
 
 def export(
@@ -67,27 +77,47 @@ def export(
         SettingsError: such files exist, and `overwrite` is off.
         SiraError: a file cannot be written.
     """
-    to = Exported(folder / "images", folder / "pope", folder / "coco", folder / "amber")
-    for place in (to.images, to.pope, to.coco / "annotations", to.amber / "query"):
+    names = ("images", "pope", "coco", "amber", "repope", "dash-b", "naturalbench", "mme")
+    to = Exported(*(folder / name for name in names))
+    for place in (to.images, to.pope, to.coco / "annotations"):
         make_folder(place)
     write = functools.partial(write_whole, overwrite=overwrite)
+
+    def write_files(files: Mapping[str, str | bytes], where: Path) -> None:
+        for name, content in files.items():
+            make_folder((where / name).parent)
+            write(where / name, content.encode() if isinstance(content, str) else content)
+
     # First, because it detects an export of other scenes before anything is written.
     write(to.coco / "ids.txt", "".join(f"{scene.seed}\n" for scene in scenes).encode())
     areas: dict[int, list[int]] = {}
+    lists, copies = dash_b(scenes, file_name)
+    pairs, shown = mme(scenes, file_name)
+    elsewhere = [(to.dash_b / path, scene) for path, scene in copies.items()]
+    elsewhere += [(to.mme / path, scene) for path, scene in shown.items()]
+    places: dict[int, list[Path]] = {}
+    for path, scene in elsewhere:
+        places.setdefault(scene.seed, []).append(path)
     for done, scene in enumerate(scenes, start=1):
         picture, seen = render(scene)
         encoded = io.BytesIO()
         picture.save(encoded, "PNG")
-        write(to.images / file_name(scene), encoded.getvalue())
+        for path in (to.images / file_name(scene), *places.get(scene.seed, ())):
+            make_folder(path.parent)
+            write(path, encoded.getvalue())
         areas[scene.seed] = np.bincount(seen.ravel(), minlength=1 + len(scene.things))[1:].tolist()
         on_progress(done)
 
-    for split, rows in _pope(scenes).items():
+    pope = _pope(scenes)
+    for split, rows in pope.items():
         write(to.pope / f"scenes_pope_{split}.json", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    write_files(repope(pope, {file_name(scene): scene for scene in scenes}), to.repope)
+    write_files(lists, to.dash_b)
+    write_files(naturalbench(scenes, file_name), to.naturalbench)
+    write_files(pairs, to.mme)
     write(to.coco / "annotations" / "instances_val2014.json", json.dumps(_instances(scenes, areas)).encode())
     write(to.coco / "annotations" / "captions_val2014.json", json.dumps(_captions(scenes)).encode())
-    for name, text in amber(scenes, file_name).items():
-        write(to.amber / name, text.encode())
+    write_files(amber(scenes, file_name), to.amber)
     return to
 
 

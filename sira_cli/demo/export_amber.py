@@ -28,7 +28,7 @@ def amber(scenes: Sequence[Scene], file_name: Callable[[Scene], str]) -> dict[st
     annotations: list[dict[str, Any]] = []
     queries: list[dict[str, Any]] = []
     for number, scene in enumerate(scenes, start=1):
-        objects = {"truth": list(scene.objects), "hallu": _expected(scene)}
+        objects = {"truth": list(scene.objects), "hallu": expected(scene)}
         annotations.append({"id": number, "type": "generative", **objects})
         queries.append({"id": number, "image": file_name(scene), "query": REQUEST})
     # In AMBER's order: attributes of all pictures, then absent objects, then relations.
@@ -53,7 +53,7 @@ def amber(scenes: Sequence[Scene], file_name: Callable[[Scene], str]) -> dict[st
     }
 
 
-def _expected(scene: Scene) -> list[str]:
+def expected(scene: Scene) -> list[str]:
     """Return typical objects of the place that are absent, the most typical first."""
     chances = PLACES[scene.place].objects
     absent = [name for name in chances if name not in scene.objects]
@@ -82,7 +82,7 @@ def _attributes(scene: Scene) -> Iterator[Row]:
 
 def _existence(scene: Scene) -> Iterator[Row]:
     """Ask about absent objects, as all of AMBER's questions of this type do."""
-    for name in _expected(scene):
+    for name in expected(scene):
         yield "discriminative-hallucination", f"Is there {article(name)} {name} in this image?", False
 
 

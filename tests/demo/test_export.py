@@ -227,6 +227,68 @@ def test_the_same_scenes_give_the_same_bytes(folder, tmp_path):
     assert written == {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def present(name: str, image: str) -> bool:
+    return name in SCENES[image].objects
+
+
+def test_repope_leaves_faint_objects_out_and_keeps_everything_else(folder):
+    left_out = []
+    for split in SPLITS:
+        pope, repope = (lines(folder / kind / f"scenes_{kind}_{split}.json") for kind in ("pope", "repope"))
+        assert all(row in pope for row in repope)
+        left_out += [row for row in pope if row not in repope]
+    assert left_out
+    for row in left_out:
+        (name,) = (name for name in SCENES[row["image"]].objects if yes_no_question(name) == row["text"])
+        assert all(thing.strength < 1 for thing in SCENES[row["image"]].objects[name])
+
+
+def test_dash_b_s_pictures_are_where_its_lists_say_and_show_the_object_or_not(folder):
+    for side in ("pos", "neg"):
+        (objects,) = read(folder / f"dash-b/dash_benchmark_{side}.json").values()
+        for name, files in objects.items():
+            for file in files:
+                assert present(name, file) == (side == "pos")
+                picture = folder / "dash-b" / side / "drawn" / name / file
+                assert picture.read_bytes() == (folder / "images" / file).read_bytes()
+
+
+def test_naturalbench_s_answers_swap_with_the_picture(folder):
+    rows = lines(folder / "naturalbench/naturalbench.jsonl")
+    assert len(rows) >= 4 * 3
+    for row in rows:
+        (name,) = (name for name in OBJECTS if yes_no_question(name) == row["Question"])
+        assert (row["Answer"] == "Yes") == present(name, row["Image"]) == (row["Index"] % 4 in (0, 3))
+
+
+def test_mme_s_questions_are_answered_by_the_scene(folder):
+    """The questions are read with expressions of their own, against the things in the scene."""
+    numbers = {"one": 1, "two": 2, "three": 3}
+    seen = Counter()
+    for path in sorted((folder / "mme").glob("*/*.txt")):
+        things = SCENES[f"{path.stem}.png"].things
+        assert path.with_suffix(".png").read_bytes() == (folder / "images" / f"{path.stem}.png").read_bytes()
+        for line in path.read_text().splitlines():
+            text, _, label = line.removesuffix("\r").partition(" Please answer yes or no.\t")
+            subset = path.parent.name
+            seen[subset, label] += 1
+            if subset == "count":
+                number, name = re.fullmatch(r"(?:Is there only|Are there) (\w+) (.*) in the image\?", text).groups()
+                one = next(each for each in OBJECTS if name in (each, OBJECTS[each].plural))
+                truth = sum(thing.name == one for thing in things) == numbers[number]
+            elif subset == "color":
+                color, name = re.fullmatch(r"Is there an? (\w+) (.*) in the image\?", text).groups()
+                truth = any((thing.name, thing.color) == (name, color) for thing in things)
+            elif subset == "position":
+                name, side = re.fullmatch(r"Is there an? (.*) (?:on|in) the (\w+) of the image\?", text).groups()
+                truth = any((thing.name, thing.where) == (name, side) for thing in things)
+            else:
+                truth = any(yes_no_question(thing.name) == text for thing in things)
+            assert label == ("Yes" if truth else "No"), (path, line)
+    assert {subset for subset, _ in seen} == {"existence", "count", "position", "color"}
+    assert len({seen[key] for key in seen if key[0] == "color"}) == 1  # as many yes as no
+
+
 def test_the_command_says_what_to_type_next_and_loads_no_model(tmp_path):
     folder = tmp_path / "a b"
     script = (
@@ -238,10 +300,14 @@ def test_the_command_says_what_to_type_next_and_loads_no_model(tmp_path):
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert run.stderr == f"sira: 2 scenes are in {folder}; evaluate on them with\nset()\n"
     coco = f"--annotations '{folder}/coco' --images '{folder}/images' --ids '{folder}/coco'/ids.txt"
+    pope = f"'{folder}/pope'/*.json --repope '{folder}/repope'/*.json"
     assert run.stdout.splitlines() == [
-        f"sira eval pope --questions '{folder}/pope'/*.json --images '{folder}/images' -p demo",
+        f"sira eval pope --questions {pope} --images '{folder}/images' -p demo",
         f"sira eval chair {coco} -p demo",
         f"sira eval amber --data '{folder}/amber' --images '{folder}/images' --similarity exact -p demo",
+        f"sira eval dash-b --data '{folder}/dash-b' --images '{folder}/dash-b' -p demo",
+        f"sira eval naturalbench --data '{folder}/naturalbench' --images '{folder}/images' -p demo",
+        f"sira eval mme --data '{folder}/mme' --images '{folder}/mme' -p demo",
     ]
     assert (folder / "coco/ids.txt").read_text() == f"{TEST_SEEDS[7]}\n{TEST_SEEDS[8]}\n"
 

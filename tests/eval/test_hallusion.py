@@ -14,8 +14,9 @@ from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.hallusion import CARD, EVERYTHING, KEY, Hallusion, extracted
 from sira_cli.eval.report import EvalReport
-from tests.support.eval.drawn import hallusion, save
+from tests.support.eval.drawn import hallusion
 from tests.support.eval.helpers import rows, values
+from tests.support.eval.writing import save
 
 SAID = (
     *("Yes, it is.", "No.", "I am not sure.", "Yes and no, it depends.", "no, the two differ (slightly)", "yes"),

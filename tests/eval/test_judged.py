@@ -12,8 +12,8 @@ from sira_cli.eval import haloquest, mmhal
 from sira_cli.eval.card import Asking
 from sira_cli.eval.judged import JUDGED
 from tests.support.eval import drawn
-from tests.support.eval.drawn import save
 from tests.support.eval.helpers import rows, values
+from tests.support.eval.writing import save
 
 MADE = {"mmhal": (mmhal.CARD, drawn.mmhal), "haloquest": (haloquest.CARD, drawn.haloquest)}
 VERDICTS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.mme import CARD, COGNITION, PERCEPTION, Mme
-from tests.support.eval.drawn import lines, mme, save
 from tests.support.eval.helpers import rows, values
+from tests.support.eval.writing import lines, save
 
 SAID = (
     "Yes",
@@ -63,6 +64,17 @@ def official(file: Path) -> tuple[float, float]:
     return sum(right) / len(right), sum(pair == [True, True] for pair in pairs) / len(pairs)
 
 
+@pytest.fixture
+def drawn(scenes: Path, tmp_path: Path) -> Path:
+    """The four subsets of drawn scenes, and `posters` with its two folders."""
+    folder = shutil.copytree(scenes / "mme", tmp_path / "drawn")
+    for inside, suffix in (("images", ".png"), ("questions_answers_YN", ".txt")):
+        (folder / "posters" / inside).mkdir(parents=True)
+        for path in (folder / "existence").glob(f"*{suffix}"):
+            shutil.copy(path, folder / "posters" / inside)
+    return folder
+
+
 @pytest.mark.parametrize("shift", range(0, 13, 3))
 def test_figures_are_the_script_s(folder, tmp_path, shift):
     benchmark = CARD.read(folder, Asking())
@@ -102,8 +114,8 @@ def test_results_on_the_command_line(sira, folder, tmp_path):
     assert {row["figures"]["score"]["value"] for row in json.loads(out)["rows"]} == {200, 800, 2000}
 
 
-def test_subsets_that_are_missing_are_left_out(tmp_path):
-    benchmark = CARD.read(mme(tmp_path), Asking())
+def test_subsets_that_are_missing_are_left_out(drawn):
+    benchmark = CARD.read(drawn, Asking())
     assert benchmark.parts[0].groups == ("existence", "count", "position", "color", "posters", "hallucination")
     assert benchmark.questions[-1].picture.startswith("posters/images/")
     assert benchmark.questions[0].picture.endswith(".png")
@@ -143,8 +155,8 @@ def test_damaged_results_name_the_line(folder, tmp_path):
         benchmark.read([save(tmp_path / "count.txt", "7.jpg\tIs it?\tYes\tNo\n")])
 
 
-def test_a_run_on_drawn_pictures(sira, loaded, lvlm, tmp_path):
-    folder = mme(tmp_path / "drawn")
+def test_a_run_on_drawn_pictures(sira, drawn, loaded, tmp_path):
+    folder = drawn
     command = ("eval", "mme", "--data", folder, "--json", "--wording", "ours")
     code, out, _ = sira(
         *command, "--images", folder, "-p", "demo", "-b", 8, "-o", tmp_path / "out", "--export", "official"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from sira_cli.errors import DataError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.naturalbench import CARD, KINDS, NaturalBench, fours
-from tests.support.eval.drawn import lines, naturalbench
 from tests.support.eval.helpers import values
+from tests.support.eval.writing import lines
 
 SAID = {
     "yes_no": ("Yes", "No", "no, yes", "YES!", "Nothing", "yesterday", "", "There is no dog", "yes or no", "Maybe"),
@@ -157,8 +158,9 @@ def test_answers_to_other_questions_are_refused(folder, tmp_path):
         benchmark.read([lines(tmp_path / "a.jsonl", answers).rename(tmp_path / "b.jsonl")])
 
 
-def test_a_run_on_drawn_pictures(sira, loaded, lvlm, tmp_path):
-    folder = naturalbench(tmp_path / "drawn")
+def test_a_run_on_drawn_pictures(sira, scenes, loaded, lvlm, tmp_path):
+    folder = shutil.copytree(scenes / "naturalbench", tmp_path / "drawn")
+    shutil.copytree(scenes / "images", folder / "images")
     command = ("eval", "naturalbench", "--data", folder, "--json")
     ask = (*command, "--images", folder / "images", "-p", "demo", "-b", 8, "-o", tmp_path / "out", "--wording", "ours")
     code, out, _ = sira(*ask, "--method", "sira,vcd")

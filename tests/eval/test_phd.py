@@ -11,8 +11,9 @@ from sira_cli.errors import DataError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.phd import CARD, INSTRUCTION, Phd
-from tests.support.eval.drawn import phd, save
+from tests.support.eval.drawn import phd
 from tests.support.eval.helpers import rows, values
+from tests.support.eval.writing import save
 
 TASKS = ("object recognition", "attribute recognition")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SPLITS = ("random", "adversarial")
-SCENES = 3
+SCENES = 4
 
 
 def rows(report: dict) -> dict[tuple[str, str], dict]:
