@@ -6,10 +6,13 @@ import functools
 import io
 import itertools
 import os
+import pty
 import signal
 import sys
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may look for a hub; those of the hub client start their own
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -27,7 +30,7 @@ from sira_cli import interrupts
 from sira_cli.cli import main
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
-from tests.support.checkpoints import write_llava, write_qwen
+from tests.support.checkpoints_all import ALL
 from tests.support.layouts import write_layout
 
 torch.set_num_threads(1)
@@ -43,8 +46,14 @@ def _family(name: str) -> tiny.Tiny:
 
 
 @pytest.fixture(params=list(tiny.FAMILIES))
-def family(request: pytest.FixtureRequest) -> tiny.Tiny:
+def every_family(request: pytest.FixtureRequest) -> tiny.Tiny:
     """Each of the families in turn."""
+    return _family(request.param)
+
+
+@pytest.fixture(params=tiny.REPRESENTATIVES)
+def family(request: pytest.FixtureRequest) -> tiny.Tiny:
+    """A family of each kind."""
     return _family(request.param)
 
 
@@ -54,15 +63,34 @@ def llava() -> tiny.Tiny:
 
 
 @pytest.fixture(scope="session")
-def llava_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A LLaVA-1.5 checkpoint on disk."""
-    return write_llava(tmp_path_factory.mktemp("checkpoints") / "llava-1.5")
+def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+    """The checkpoint of a family on disk: each is written once, and a test that changes files copies it first."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    stamps: dict[Path, int] = {}
+
+    def files(place: Path) -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()}
+
+    @functools.cache
+    def written(family: str) -> Path:
+        place = ALL[family](folder / family.lower())
+        stamps.update(files(place))
+        return place
+
+    yield written
+    assert files(folder) == stamps
 
 
 @pytest.fixture(scope="session")
-def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Qwen2.5-VL checkpoint on disk."""
-    return write_qwen(tmp_path_factory.mktemp("checkpoints") / "qwen2.5-vl")
+def llava_folder(checkpoint_of: Callable[[str], Path]) -> Path:
+    """A LLaVA-1.5 checkpoint on disk, for reading only."""
+    return checkpoint_of("LLaVA-1.5")
+
+
+@pytest.fixture(scope="session")
+def qwen_folder(checkpoint_of: Callable[[str], Path]) -> Path:
+    """A Qwen2.5-VL checkpoint on disk, for reading only."""
+    return checkpoint_of("Qwen2.5-VL")
 
 
 @pytest.fixture(scope="session")
@@ -132,6 +160,35 @@ def sira(monkeypatch, capsys, home):
                 signal.signal(number, handler)
         output = capsys.readouterr()
         return code, output.out, output.err
+
+    return run
+
+
+@pytest.fixture
+def shown_on_terminal(sira, monkeypatch):
+    """Run a command line in this process, with a terminal for both streams; return what it shows. It must end well."""
+
+    def run(*args: object, **environment: object) -> str:
+        controller, terminal = pty.openpty()
+        pieces: list[bytes] = []
+
+        def read() -> None:
+            with suppress(OSError):  # the terminal is gone
+                while piece := os.read(controller, 1024):
+                    pieces.append(piece)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        with os.fdopen(terminal, "w", encoding="utf-8") as stream, monkeypatch.context() as patch:
+            for name, value in {"TERM": "dumb", **environment}.items():
+                patch.setenv(name, str(value))
+            patch.setattr(sys, "stdout", stream)
+            patch.setattr(sys, "stderr", stream)
+            code, _, _ = sira(*args)
+        reader.join(30)
+        os.close(controller)
+        assert code == 0
+        return b"".join(pieces).decode().replace("\r\n", "\n")
 
     return run
 

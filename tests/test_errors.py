@@ -15,8 +15,9 @@ from sira_cli.analysis.trace.read import BadTraceError, read_traces
 from sira_cli.eval.pope import Pope
 from sira_cli.methods import find
 from sira_cli.models.presets import read as read_preset
+from sira_cli.models.presets import resolve
 from sira_cli.runs.ledger import Ledger
-from sira_cli.runs.run import check_request
+from sira_cli.runs.request import Request
 
 
 def test_all_errors_are_public_and_of_one_family():
@@ -87,7 +88,7 @@ def test_the_library_names_parameters_and_the_command_line_options(sira):
         if not name.startswith("cli/") and name not in OF_THE_COMMAND_LINE:
             assert [text for text in strings(path) if re.search(r"--[a-z]", text)] == [], name
     with pytest.raises(SettingsError, match="leave out `num_beams=`"):
-        check_request(find("sira"), 2, words=True)
+        Request("caption", "", words=True).check(resolve("demo").with_settings(num_beams=2), find("sira"))
     picture = Path(__file__).parents[1] / "examples/scene-2900000.png"
     code, _, err = sira("caption", picture, "-p", "demo", "--words", "--num-beams", 2)
     assert (code, err) == (2, "sira: --words follows one text: leave out --num-beams\n")

@@ -23,7 +23,7 @@ COMMANDS = {
         ("bench", "-p", "demo", "--method", "sira", "--max-new-tokens", 2, "--runs", 1, "-o", "out.json"),
         "out.json",
     ),
-    "export": (("demo", "--export", "scenes", "--count", 1), "scenes/coco/ids.txt"),
+    "export": (("demo", "--export", "scenes", "--limit", 1), "scenes/coco/ids.txt"),
     "sweep figure": (("sweep", "-p", "demo", "--limit", 1, "--k", 7, "--alpha", 1, "--plot", "out.png"), "out.png"),
 }
 
@@ -52,12 +52,12 @@ def test_a_file_of_other_content_stays(sira, tmp_path, monkeypatch, name):
 
 def test_an_export_of_other_scenes_leaves_an_earlier_one_as_it_is(sira, tmp_path):
     folder = tmp_path / "scenes"
-    assert sira("demo", "--export", folder, "--count", 1)[0] == 0
+    assert sira("demo", "--export", folder, "--limit", 1)[0] == 0
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    code, _, err = sira("demo", "--export", folder, "--count", 2)
+    code, _, err = sira("demo", "--export", folder, "--limit", 2)
     assert (code, "ids.txt: exists with other content: give another path, or --overwrite" in err) == (2, True)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    assert sira("demo", "--export", folder, "--count", 2, "--overwrite")[0] == 0
+    assert sira("demo", "--export", folder, "--limit", 2, "--overwrite")[0] == 0
     assert len(list(folder.glob("images/*"))) == 2
 
 

@@ -80,12 +80,15 @@ def _own(command: Command, name: str, sections: dict[str, Rows], shared: dict[st
 
 
 def _taken(sections: dict[str, Rows], shared: dict[str, Rows]) -> str:
-    """Return the line that names the shared options of a command: whole groups, or single options."""
+    """Return the line that names the shared options of a command: whole groups, or single options.
+
+    A group counts as a whole if the command has its own form of some options, which stands with the command.
+    """
     parts = []
     for title, rows in shared.items():
         taken = [row for row in rows if row in sections.get(title, ())]
         link = f"[{title}](#{title.lower().replace(' ', '-')})"
-        if len(taken) == len(rows):
+        if {_long(names) for names, _ in rows} <= {_long(names) for names, _ in sections.get(title, ())}:
             parts.append(link)
         elif taken:
             parts.append(f"{link}: {', '.join(f'`{_long(names)}`' for names, _ in taken)}")

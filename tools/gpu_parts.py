@@ -24,8 +24,9 @@ from sira_cli.core.forward_pass import Step
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.sources import located
-from sira_cli.runs.batch import BatchRun
 from sira_cli.runs.events import Halved
+from sira_cli.runs.local_run import LocalRun
+from sira_cli.runs.request import Request
 from tools.gpu_check import LINE, ROOT, SIRA, SKIPPED
 
 STEPS = 6
@@ -97,7 +98,7 @@ def auto(tiny: bool) -> dict[str, Any]:
     lvlm = _model(tiny)
     with tempfile.TemporaryDirectory() as folder:
         pictures = _pictures(lvlm, Path(folder), 4 if tiny else 96)
-        run = BatchRun(lvlm, "caption", "Describe this image.", batch_size="auto")
+        run = LocalRun(lvlm, Request("caption", "Describe this image."), batch_size="auto")
         sizes = [event for event in run.events(pictures) if isinstance(event, Halved)]
     facts = run.facts()
     found = {"batch_size": facts["batch_size"], "halved": len(sizes), "peak": facts["peak_memory_bytes"]}
@@ -122,7 +123,7 @@ def limit(tiny: bool) -> dict[str, Any]:
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + SPARE) / total)
     with tempfile.TemporaryDirectory() as folder:
         pictures = _pictures(lvlm, Path(folder), 64)
-        run = BatchRun(lvlm, "caption", "Describe this image.", batch_size=64)
+        run = LocalRun(lvlm, Request("caption", "Describe this image."), batch_size=64)
         events = list(run.events(pictures))
     halved = [event for event in events if isinstance(event, Halved)]
     failed = [event.record.error for event in events if not isinstance(event, Halved) and event.record.status != "ok"]  # type: ignore[union-attr]

@@ -1,7 +1,7 @@
 """Tables and sentences of docs/*.md on measurements, from the records of these commands:
 
     docs/bench/demo-support.json          `sira calibrate support -p demo --scenes -o`
-    docs/bench/cpu-demo-second-look.json  `sira bench -p demo --method sira --verify -o`
+    docs/bench/cpu-demo-second-look.json  `sira bench -p demo --method sira --second-look -o`
     docs/bench/ledger.json                `python -m tools.ledger -o`
 
 Calibrations and settings are the bundled model's.

@@ -8,16 +8,9 @@ from typing import Annotated
 
 import typer
 
+from sira_cli.cli.decoding_options import MethodsOptions, TextOptions
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import (
-    DecodingOptions,
-    EngineOptions,
-    ModelOptions,
-    OutputOptions,
-    Paths,
-    SelectionOptions,
-    TextOptions,
-)
+from sira_cli.cli.options import AnswerOutputOptions, EngineOptions, ModelOptions, Paths, SelectionOptions
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.errors import SettingsError
 
@@ -30,11 +23,11 @@ sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
 
 @with_options(
     model=ModelOptions,
-    decoding=DecodingOptions,
+    decoding=MethodsOptions,
     text=TextOptions,
     selection=SelectionOptions,
     engine=EngineOptions,
-    output=OutputOptions,
+    output=AnswerOutputOptions,
 )
 def ask(
     *,
@@ -53,11 +46,11 @@ def ask(
         str | None, typer.Option(metavar="A,B,...", help="Print the likeliest of these answers, with its probability.")
     ] = None,
     model: ModelOptions,
-    decoding: DecodingOptions,
+    decoding: MethodsOptions,
     text: TextOptions,
     selection: SelectionOptions,
     engine: EngineOptions,
-    output: OutputOptions,
+    output: AnswerOutputOptions,
 ) -> None:
     """Answer a question about pictures."""
     given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()

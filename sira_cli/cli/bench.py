@@ -80,8 +80,9 @@ def bench(
             help="Measure processor time, not wall time: use it if other programs run on the CPU.",
         ),
     ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Also measure the cost of --verify flag and rewrite, on drawn scenes.")
+    second_look: Annotated[
+        bool,
+        typer.Option("--second-look", help="Also measure the cost of the second look (--verify), on drawn scenes."),
     ] = False,
     throughput: Annotated[
         bool,
@@ -122,8 +123,8 @@ def bench(
     """
     set_verbosity(quiet, verbose)
     if throughput:
-        if verify:
-            raise SettingsError("--throughput measures captions alone: leave out --verify")
+        if second_look:
+            raise SettingsError("--throughput measures captions alone: leave out --second-look")
         if processor_time:
             raise SettingsError("--throughput measures wall time: leave out --processor-time")
         if not {"sira", "greedy"}.issuperset(method_names(method or "sira")):
@@ -153,8 +154,8 @@ def bench(
     lengths = _numbers("--max-new-tokens", max_new_tokens or "32,64,128")
     batches = _numbers("--batch-size", batch_size or "1")
     check_file("--output", output, overwrite)
-    if verify and shape is not None:
-        raise SettingsError("--verify needs a model that names objects: leave out --shape, or --verify")
+    if second_look and shape is not None:
+        raise SettingsError("--second-look needs a model that names objects: leave out --shape, or --second-look")
     lvlm = _loaded(shape, layers, model, k)
     if processor_time and lvlm.model.device.type != "cpu":
         raise SettingsError("--processor-time is for models on a CPU: add --device cpu")
@@ -168,7 +169,7 @@ def bench(
         if output is not None:
             save_report(measured, output)
 
-    scenes = _scenes() if verify else []
+    scenes = _scenes() if second_look else []
     total = requests(methods, compiled, len(batches), runs, len(scenes))
     with Progress.shown("requests", total) as progress:
         report = measure_all(

@@ -6,17 +6,9 @@ from typing import Annotated
 
 import typer
 
+from sira_cli.cli.decoding_options import MethodsOptions, TextOptions
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import (
-    ColumnsPrompt,
-    DecodingOptions,
-    EngineOptions,
-    ModelOptions,
-    OutputOptions,
-    Paths,
-    SelectionOptions,
-    TextOptions,
-)
+from sira_cli.cli.options import ColumnsPrompt, EngineOptions, ModelOptions, OutputOptions, Paths, SelectionOptions
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.cli.verifying import VerifyOptions
 
@@ -29,7 +21,7 @@ sira caption photos/ -o captions.jsonl --verify flag
 
 @with_options(
     model=ModelOptions,
-    decoding=DecodingOptions,
+    decoding=MethodsOptions,
     text=TextOptions,
     verify=VerifyOptions,
     selection=SelectionOptions,
@@ -40,7 +32,7 @@ def caption(
     *,
     paths: Paths = None,
     model: ModelOptions,
-    decoding: DecodingOptions,
+    decoding: MethodsOptions,
     text: TextOptions,
     verify: VerifyOptions,
     selection: SelectionOptions,

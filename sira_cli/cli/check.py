@@ -12,10 +12,10 @@ import typer
 from sira_cli.cli.checking import CheckTerminal
 from sira_cli.cli.choosing import choose, listed_paths
 from sira_cli.cli.console import resumable, set_verbosity
-from sira_cli.cli.engines import Engines, Job
+from sira_cli.cli.decoding_options import DecodingOptions
+from sira_cli.cli.engines import Engines
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import (
-    DecodingOptions,
     EngineOptions,
     FailFast,
     ModelOptions,
@@ -162,28 +162,25 @@ def check(
     _check_files(found, output.output, look.fixed)
     verify = look.read()
     preset, usual = choose(model, DecodingOptions())
-    from sira_cli.analysis.check.run import settings_in_force
-    from sira_cli.runs.check_run import TASK, method_of, plain, prompt_of
-    from sira_cli.runs.run import PictureRun
-    from sira_cli.runs.targets import Targets
+    from sira_cli.runs.check_task import CheckRequest
+    from sira_cli.runs.run import Job, PictureRun
 
-    preset, method = plain(preset), method_of(verify, usual)
-    settings = settings_in_force(preset, method, verify, model.quantization)
-    line = settings["verify"]["min_support"]
-    with Targets(
+    request, preset, method = CheckRequest.under(preset, usual, verify)
+    with Job.opened(
         found.pictures,
-        task=TASK,
+        request,
+        preset,
+        method,
+        quantization=model.quantization,
         output=output.output,
         overwrite=output.overwrite,
         retry_errors=output.retry_errors,
-    ) as targets:
-        targets.check(settings)
-        terminal = CheckTerminal(targets, line, below=look.below, as_json=output.json, keep=look.fix is not None)
+    ) as job:
+        terminal = CheckTerminal(job, below=look.below, as_json=output.json, keep=look.fix is not None)
         terminal.say_found(found)
-        job = Job(preset, method, prompt_of(verify, preset), settings, targets)
-        engine = Engines(TASK, model, EngineOptions(**asdict(worker)), {"verify": verify}).of(job, found.pictures, None)
-        run = PictureRun(found.pictures, engine, targets, settings, fail_fast=output.fail_fast)
-        with resumable(targets.any), closing(run.events()) as events:
+        engine = Engines(model, EngineOptions(**asdict(worker))).of(job)
+        run = PictureRun(job, engine, fail_fast=output.fail_fast)
+        with resumable(job.targets.any), closing(run.events()) as events:
             terminal.listen(events, len(found.pictures))
         terminal.sum_up(run)
     if look.fixed is not None and not run.stopped:

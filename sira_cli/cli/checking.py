@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.console import note, say
+from sira_cli.cli.console import note, note_halved, say
 from sira_cli.cli.progress import Progress
 
 if TYPE_CHECKING:
     from sira_cli.analysis.check.captions import Captions
     from sira_cli.runs.events import Event
-    from sira_cli.runs.run import PictureRun
-    from sira_cli.runs.targets import Targets
+    from sira_cli.runs.run import Job, PictureRun
 
 WORST = 20  # rows of the table, unless --below asks for all
 
@@ -26,19 +25,19 @@ class CheckTerminal:
         fixed: the new captions, by identity of the picture, if they are to be kept.
     """
 
-    def __init__(self, targets: Targets, line: float, *, below: float | None, as_json: bool, keep: bool) -> None:
+    def __init__(self, job: Job, *, below: float | None, as_json: bool, keep: bool) -> None:
         """Prepare to listen.
 
         Args:
-            targets: where records go.
-            line: objects with less support are not supported.
+            job: the run.
             below: show captions with an object below it; None: the worst below the line.
             as_json: print records instead of a table.
             keep: whether new captions are wanted.
         """
         from sira_cli.analysis.check.summary import Summary
 
-        self._targets, self._line, self._below = targets, line, below
+        self._targets, self._below = job.targets, below
+        self._line = line = float(job.settings["verify"]["min_support"])
         self._json, self._keep = as_json, keep
         self._summary = Summary(line)
         self._shown = Summary(line if below is None else below)
@@ -62,7 +61,7 @@ class CheckTerminal:
         from sira_cli.runs.events import Failed, Finished, Halved, Skipped
 
         if isinstance(event, Halved):
-            note(f"out of memory with {event.before} pictures at once, now {event.batch_size}")
+            note_halved(event)
         elif isinstance(event, Skipped):
             self._add(event.picture.identity, self._targets.record_before(event.picture, event.name))
             progress.advance(error=event.failed, worked=False)

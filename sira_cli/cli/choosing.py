@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.console import announce, note, waiting
-from sira_cli.cli.options import DecodingOptions, ModelOptions, PathOptions, SelectionOptions
+from sira_cli.cli.decoding_options import DecodingOptions
+from sira_cli.cli.options import ModelOptions, PathOptions, SelectionOptions
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.base import Method

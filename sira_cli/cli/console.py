@@ -16,6 +16,7 @@ from sira_cli.errors import UntestedModelWarning
 
 if TYPE_CHECKING:
     from sira_cli.models.hub import Download
+    from sira_cli.runs.events import Halved
 
 _verbosity = 0
 
@@ -57,6 +58,11 @@ def note(message: str) -> None:
     """Print one line to stderr, unless `-q` is given."""
     if _verbosity >= 0:
         say(message)
+
+
+def note_halved(event: Halved) -> None:
+    """Report that memory was too small."""
+    note(f"out of memory with {event.before} pictures at once, now {event.batch_size}")
 
 
 @contextmanager

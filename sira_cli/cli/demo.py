@@ -27,19 +27,20 @@ SHOWN, MEASURED, TESTED, EXPORTED = 4, 60, 1_000, 100  # scenes: shown, in the t
 
 EXAMPLES = """
 sira demo
-sira demo --export scenes --count 100
+sira demo --export scenes --limit 100
 """
 
 
 def demo(
     seed: Annotated[int, typer.Option(min=0, max=990_000, help="Number of the first scene.")] = 0,
-    count: Annotated[
+    limit: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             min=1,
             max=10_000,
             show_default=False,
-            help=f"Number of scenes (default: {SHOWN}; {TESTED} with --evaluate, {EXPORTED} with --export).",
+            help=f"Take only the first N scenes (default: {SHOWN}; --evaluate: {TESTED}; --export: {EXPORTED}).",
         ),
     ] = None,
     evaluate: Annotated[
@@ -51,7 +52,12 @@ def demo(
     ] = None,
     overwrite: Overwrite = False,
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", help="Folder for the pictures (default: a cache folder).")
+        Path | None,
+        typer.Option(
+            "--output-dir",
+            metavar="DIR",
+            help="Write one picture per scene into this folder (default: a cache folder).",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one line per scene, or the figures.")] = False,
     quiet: Quiet = False,
@@ -62,16 +68,16 @@ def demo(
     if export is not None:
         if evaluate or as_json or output_dir is not None:
             raise SettingsError("--export only writes files: leave out --evaluate, --json, --output-dir")
-        _export(export, seed, count or EXPORTED, overwrite)
+        _export(export, seed, limit or EXPORTED, overwrite)
         return
     with waiting("loading the bundled model"):
         from sira_cli.demo.measure import load_methods
 
         methods = load_methods()
     if evaluate:
-        _evaluate(methods, seed, count or TESTED, as_json)
+        _evaluate(methods, seed, limit or TESTED, as_json)
     else:
-        _show(methods, seed, count or SHOWN, output_dir, as_json)
+        _show(methods, seed, limit or SHOWN, output_dir, as_json)
 
 
 def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:

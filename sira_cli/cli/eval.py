@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sira_cli.cli.console import set_verbosity
+from sira_cli.cli.decoding_options import MethodsOptions
 from sira_cli.cli.eval_catalog import add_commands
 from sira_cli.cli.eval_options import EvalOptions, find_answers
 from sira_cli.cli.eval_run import evaluate
 from sira_cli.cli.help import Variadic
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import DecodingOptions, ModelOptions
+from sira_cli.cli.options import ModelOptions
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.catalog import CARDS
 
@@ -69,7 +70,7 @@ NoSuffix = Annotated[bool, typer.Option("--no-suffix", help="Ask the questions u
 
 
 @app.command("pope", cls=Variadic, epilog=POPE_EXAMPLES, short_help=CARDS["pope"].help)
-@with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
+@with_options(options=EvalOptions, model=ModelOptions, decoding=MethodsOptions)
 def pope(
     *,
     questions: Annotated[
@@ -84,7 +85,7 @@ def pope(
     no_suffix: NoSuffix = False,
     options: EvalOptions,
     model: ModelOptions,
-    decoding: DecodingOptions,
+    decoding: MethodsOptions,
 ) -> None:
     """Yes/no questions about objects (Li et al. 2023): accuracy, F1, precision, recall, FPR, yes-rate.
 
@@ -102,7 +103,7 @@ def pope(
 
 
 @app.command("chair", cls=Variadic, epilog=CHAIR_EXAMPLES, short_help=CARDS["chair"].help)
-@with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
+@with_options(options=EvalOptions, model=ModelOptions, decoding=MethodsOptions)
 def chair(
     *,
     annotations: Annotated[
@@ -127,7 +128,7 @@ def chair(
     prompt: PromptOption = None,
     options: EvalOptions,
     model: ModelOptions,
-    decoding: DecodingOptions,
+    decoding: MethodsOptions,
 ) -> None:
     """Objects in captions that are not in the picture (Rohrbach et al. 2018): CHAIRs, CHAIRi, recall, length.
 
@@ -196,7 +197,7 @@ def _answered(
 
 
 @app.command("amber", cls=Variadic, epilog=AMBER_EXAMPLES, short_help=CARDS["amber"].help)
-@with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)
+@with_options(options=EvalOptions, model=ModelOptions, decoding=MethodsOptions)
 def amber(
     *,
     data: Annotated[Path, typer.Option(metavar="AMBER_DIR", help="AMBER's folder `data`, or its repository.")],
@@ -222,7 +223,7 @@ def amber(
     ] = False,
     options: EvalOptions,
     model: ModelOptions,
-    decoding: DecodingOptions,
+    decoding: MethodsOptions,
 ) -> None:
     """Captions and yes/no questions (Wang et al. 2023): CHAIR, Cover, Hal, Cog; accuracy, precision, recall, F1.
 

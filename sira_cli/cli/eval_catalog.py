@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from sira_cli.cli.console import set_verbosity
+from sira_cli.cli.decoding_options import MethodsOptions
 from sira_cli.cli.eval_options import EvalOptions, find_answers
 from sira_cli.cli.eval_run import evaluate
 from sira_cli.cli.help import Variadic
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import DecodingOptions, ModelOptions
+from sira_cli.cli.options import ModelOptions
 from sira_cli.eval.card import Asking, Card, Wording
 from sira_cli.eval.catalog import CARDS
 
@@ -79,7 +80,7 @@ def _command(card: Card) -> Callable[..., Any]:
         ] = "official",
         options: EvalOptions,
         model: ModelOptions,
-        decoding: DecodingOptions,
+        decoding: MethodsOptions,
     ) -> None:
         set_verbosity(options.quiet, options.verbose)
         sources = find_answers(options, model, decoding)
@@ -90,4 +91,4 @@ def _command(card: Card) -> Callable[..., Any]:
     command.__annotations__["data"] = Annotated[
         Path, typer.Option(metavar="FOLDER", help=f"The folder with {card.content}.")
     ]
-    return with_options(options=EvalOptions, model=ModelOptions, decoding=DecodingOptions)(command)
+    return with_options(options=EvalOptions, model=ModelOptions, decoding=MethodsOptions)(command)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
-from sira_cli.cli.options import BatchSizeOption, DecodingOptions, ModelOptions, Quiet, RetryErrors, Verbose
+from sira_cli.cli.decoding_options import DecodingOptions
+from sira_cli.cli.options import BatchSizeOption, ModelOptions, Quiet, RetryErrors, Verbose
 from sira_cli.cli.output import check_file
 from sira_cli.errors import SettingsError
 
@@ -39,11 +40,7 @@ class EvalOptions:
     batch_size: BatchSizeOption = None
     limit: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Take only N questions per file (POPE), or N pictures (of each file or subset).",
-        ),
+        typer.Option(metavar="N", min=1, help="Take only the first N questions of each file (POPE), or N pictures."),
     ] = None
     shard: Annotated[
         str | None,

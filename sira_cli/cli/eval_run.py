@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from sira_cli.cli.choosing import ALL, able, choose_each, choose_preset, load_model, method_names, note_idle
-from sira_cli.cli.console import note, resumable, say
+from sira_cli.cli.console import note, note_halved, resumable, say
+from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.eval_options import EvalOptions, Format
-from sira_cli.cli.options import DecodingOptions, ModelOptions
+from sira_cli.cli.options import ModelOptions
 from sira_cli.cli.output import save_report
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from sira_cli.eval.evaluation import Evaluation
     from sira_cli.eval.report import EvalReport
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.runs.ledger import Ledger
 
 
 def evaluate(
@@ -123,22 +123,23 @@ def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions, lvlm
     Raises:
         typer.Exit: with 130 if interrupted.
     """
-    with resumable(options.output is not None), evaluation.opened() as ledgers:
-        for ledger in ledgers.values():
-            if options.details is not None and options.details.resolve() == ledger.path.resolve():
-                raise SettingsError(f"--details {ledger.path}: answers are kept in this file: give another")
+    with resumable(options.output is not None), evaluation.opened() as files:
+        for path in files:
+            if options.details is not None and options.details.resolve() == path.resolve():
+                raise SettingsError(f"--details {path}: answers are kept in this file: give another")
         preset, method = evaluation.first
-        lvlm = lvlm or load_model(preset, model, method, pictures=evaluation.pictures)
-        _listen(evaluation, lvlm, ledgers)
+        if lvlm is None and not evaluation.nothing_left(trust_remote_code=model.trust_remote_code):
+            lvlm = load_model(preset, model, method, pictures=evaluation.pictures)
+        _listen(evaluation, lvlm)
 
 
-def _listen(evaluation: Evaluation, lvlm: Lvlm, ledgers: dict[tuple[str, str], Ledger]) -> None:
+def _listen(evaluation: Evaluation, lvlm: Lvlm | None) -> None:
     """Show a bar per method and part, and report each failed picture once."""
     from sira_cli.eval.evaluation import PartStarted
     from sira_cli.runs.events import Failed, Halved, Skipped
 
     said: set[str] = set()
-    with ExitStack() as bars, closing(evaluation.events(lvlm, ledgers)) as events:
+    with ExitStack() as bars, closing(evaluation.events(lvlm)) as events:
         progress = Progress("", 0, silent=True)
         for event in events:
             if isinstance(event, PartStarted):
@@ -146,11 +147,11 @@ def _listen(evaluation: Evaluation, lvlm: Lvlm, ledgers: dict[tuple[str, str], L
                 said.clear()
                 progress = bars.enter_context(Progress.shown(f"{event.method} {event.part}", event.total))
             elif isinstance(event, Halved):
-                note(f"out of memory with {event.before} pictures at once, now {event.batch_size}")
+                note_halved(event)
             else:
                 failed = isinstance(event, Failed)
-                if isinstance(event, Failed) and event.picture.identity not in said:
-                    said.add(event.picture.identity)
+                if isinstance(event, Failed) and event.picture.location not in said:
+                    said.add(event.picture.location)
                     say(event.record.error)
                 progress.advance(error=failed, worked=not isinstance(event, Skipped))
 

@@ -22,7 +22,8 @@ OnLoop = Literal["keep", "trim", "retry"]  # for a text that repeats itself
 Quantization = Literal["4bit", "8bit"]  # bits of the weights
 
 
-OutputFormat = Literal["jsonl", "parquet", "webdataset", "llava"]  # of files of results
+FolderFormat = Literal["jsonl", "parquet", "webdataset"]  # of a folder of results
+AnswerFormat = Literal["jsonl", "parquet", "webdataset", "llava"]  # llava: of a file of answers to questions
 
 
 ColorBy = Literal["grounding", "delta"]  # the score that colours words

@@ -12,27 +12,16 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from sira_cli.cli.option_values import (
+    AnswerFormat,
     ColorBy,
     Dtype,
     Engine,
-    OnLoop,
-    OutputFormat,
+    FolderFormat,
     Quantization,
-    complete_method,
     complete_preset,
     read_batch_size,
 )
 from sira_cli.errors import SettingsError
-from sira_cli.methods import METHODS
-
-
-def _other_settings() -> str:
-    """List the settings of methods that have no option of their own, for the help of --set."""
-    named = {
-        name: [setting for setting in method.own_settings() if setting not in ("alpha", "beta")]
-        for name, method in METHODS.items()
-    }
-    return "; ".join(f"{name}: {', '.join(settings)}" for name, settings in named.items() if settings)
 
 
 def batch_size_option(description: str) -> Any:
@@ -145,76 +134,6 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
-class DecodingOptions:
-    """How the next token is picked. Options that are not given come from the preset or the method."""
-
-    title: ClassVar[str] = "Decoding"
-
-    method: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=complete_method,
-            help=f"{', '.join(METHODS)}; caption, ask, eval: several (A,B) or all.",
-        ),
-    ] = "sira"
-    k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K.")] = None
-    alpha: Annotated[
-        float | None, typer.Option(help="Contrast strength (default: for sira the preset's, else the method's).")
-    ] = None
-    max_new_tokens: Annotated[int | None, typer.Option(help="Length limit of a text, in tokens.")] = None
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0 takes the best token.")] = None
-    top_p: Annotated[float | None, typer.Option(help="Sample from this share of the probability.")] = None
-    seed: Annotated[int | None, typer.Option(help="Random seed for sampling.")] = None
-    num_beams: Annotated[int | None, typer.Option(help="Number of search beams.")] = None
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="System prompt (without one: the chat template's).")
-    ] = None
-    think: Annotated[
-        bool | None,
-        typer.Option("--think/--no-think", help="Let the model reason first, apart from the text."),
-    ] = None
-    beta: Annotated[
-        float | None, typer.Option(help="Plausibility cut-off, 0 to 1 (default: the method's; not for sira).")
-    ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help=f"Other settings of the method. {_other_settings()}."),
-    ] = None
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Penalise repeated tokens; 1: off, 1.1 is typical.")
-    ] = None
-    no_repeat_ngram_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Never repeat N tokens in a row; 0: off.")
-    ] = None
-    on_loop: Annotated[
-        OnLoop | None, typer.Option(help="End a text that repeats itself; keep, trim or retry it (default: off).")
-    ] = None
-
-
-@dataclass(frozen=True)
-class TextOptions:
-    """Changes to a decoded text. Options that are not given come from the preset's `text`."""
-
-    title: ClassVar[str] = "Text"
-
-    prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Put before each text, such as a trigger word.")
-    ] = None
-    suffix: Annotated[str | None, typer.Option(metavar="TEXT", help="Put after each text.")] = None
-    max_sentences: Annotated[int | None, typer.Option(metavar="N", help="Keep the first N sentences of each text.")] = (
-        None
-    )
-    complete_sentences: Annotated[
-        bool | None,
-        typer.Option(
-            "--complete-sentences/--no-complete-sentences",
-            help="Drop a last sentence cut off by --max-new-tokens.",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True)
 class PathOptions:
     """Further paths, and which part of the pictures to take."""
 
@@ -258,13 +177,13 @@ class OutputOptions:
 
     output: RecordsFile = None
     output_format: Annotated[
-        OutputFormat | None,
-        typer.Option(help="Format of the folder, per file of a data set; llava: answers to --questions."),
+        FolderFormat | None, typer.Option(help="Format of the folder, per file of a data set.")
     ] = None
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file next to each picture.")] = False
     caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Extension of these text files.")] = ".txt"
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", metavar="DIR", help="Folder for these text files instead.")
+        Path | None,
+        typer.Option("--output-dir", metavar="DIR", help="Write one text file per picture into this folder."),
     ] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace records and text files.")] = False
     retry_errors: RetryErrors = False
@@ -273,6 +192,16 @@ class OutputOptions:
     no_stream: Annotated[bool, typer.Option("--no-stream", help="Print each text when it is complete.")] = False
     quiet: Quiet = False
     verbose: Verbose = 0
+
+
+@dataclass(frozen=True)
+class AnswerOutputOptions(OutputOptions):
+    """Where answers go; those to a file of questions have a format of their own."""
+
+    output_format: Annotated[
+        AnswerFormat | None,
+        typer.Option(help="Format of the folder, per file of a data set; llava: answers to --questions."),
+    ] = None  # type: ignore[assignment] # wider, and read only, as the class is frozen
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from sira_cli.cli.choosing import choose_each, chosen_pictures, chosen_questions, method_names, note_idle
-from sira_cli.cli.console import note, resumable, say, set_verbosity
-from sira_cli.cli.engines import Engines, Job
-from sira_cli.cli.options import (
-    DecodingOptions,
-    EngineOptions,
-    ModelOptions,
-    OutputOptions,
-    SelectionOptions,
-    TextOptions,
-)
+from sira_cli.cli.console import note, note_halved, resumable, say, set_verbosity
+from sira_cli.cli.decoding_options import DecodingOptions, TextOptions
+from sira_cli.cli.engines import Engines
+from sira_cli.cli.options import EngineOptions, ModelOptions, OutputOptions, SelectionOptions
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.cli.verifying import VerifyOptions, print_marked, unsupported, verdict
 from sira_cli.errors import SettingsError
@@ -76,62 +70,48 @@ def run_pictures(
     if questions is not None:
         first_preset, _ = next(iter(chosen.values()))
         pictures = chosen_questions(questions, paths, selection, first_preset.prompts.asking)
-    from sira_cli.runs.prompts import needs_columns
-    from sira_cli.runs.run import PictureRun, check_request
-    from sira_cli.runs.shard_targets import is_split, targets_for
-    from sira_cli.runs.targets import settings_of
+    from sira_cli.runs.request import Request
+    from sira_cli.runs.run import Job, PictureRun
+    from sira_cli.runs.store import RecordFile
+    from sira_cli.runs.targets import is_split
 
-    look = None if verify is None else verify.read()
-    asked: dict[str, Any] = {"words": words, "choices": choices, "verify": look}
+    split = is_split(pictures, output.output, output.output_format)
+    options = {"words": words, "choices": choices, "verify": None if verify is None else verify.read()}
     jobs = []
     with ExitStack() as files:
         for name, (preset, method) in chosen.items():
-            generation = preset.generation
-            check_request(method, generation.num_beams, **asked, compiled=engine.compile, think=generation.think)
-            wording = preset.prompts
-            prompt = wording.caption if task == "caption" else wording.ask if said is None else wording.asking(said)
-            settings = settings_of(task, prompt, preset, method, model.quantization)
-            settings |= {"words": words, "choices": list(choices)}
-            if look is not None:
-                settings["verify"] = look.settings(preset)
-            fills = questions is None and needs_columns(prompt, pictures)
-            own = (
-                output
-                if len(chosen) == 1
-                else _of_method(output, task, name, is_split(pictures, output.output, output.output_format))
+            own = output if len(chosen) == 1 else _of_method(output, task, name, split)
+            job = Job.opened(
+                pictures,
+                Request.of(preset.prompts, task, said, questions=questions is not None, **options),
+                preset,
+                method,
+                quantization=model.quantization,
+                compiled=engine.compile,
+                output=own.output,
+                sidecar=own.sidecar,
+                caption_extension=own.caption_extension,
+                output_dir=own.output_dir,
+                overwrite=own.overwrite,
+                retry_errors=own.retry_errors,
+                output_format=own.output_format,
             )
-            targets = files.enter_context(
-                targets_for(
-                    pictures,
-                    task=task,
-                    output=own.output,
-                    sidecar=own.sidecar,
-                    caption_extension=own.caption_extension,
-                    output_dir=own.output_dir,
-                    overwrite=own.overwrite,
-                    retry_errors=own.retry_errors,
-                    same_prompt=not fills,
-                    output_format=own.output_format,
-                )
-            )
-            targets.check(settings)
-            jobs.append(Job(preset, method, prompt, settings, targets, fills))
+            jobs.append(files.enter_context(job))
         note_idle(decoding, jobs[0].preset)
         if engine.engine == "ray" and (not jobs[0].targets.any or "-" in paths):
             raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
         if engine.engine == "ray" and len(jobs) > 1:
             raise SettingsError("--engine ray takes one --method at a time")
-        failed, engines = 0, Engines(task, model, engine, asked)
+        failed, engines = 0, Engines(model, engine)
         for job in jobs:
             terminal = _Terminal(job.targets, output, len(pictures), job.method.name if len(jobs) > 1 else "")
-            decoder = engines.of(job, pictures, terminal.on_text)
-            run = PictureRun(pictures, decoder, job.targets, job.settings, fail_fast=output.fail_fast)
+            run = PictureRun(job, engines.of(job, terminal.on_text), fail_fast=output.fail_fast)
             terminal.listen(run)
             failed += run.counts.failed
             if run.stopped:
                 break
         else:
-            _say_compare([job.targets.ledger.path for job in jobs if job.targets.ledger is not None])
+            _say_compare([job.targets.store.path for job in jobs if isinstance(job.targets.store, RecordFile)])
     if failed:
         raise typer.Exit(3)
 
@@ -200,7 +180,7 @@ class _Terminal:
         from sira_cli.runs.events import Failed, Finished, Halved, Skipped
 
         if isinstance(event, Halved):
-            note(f"out of memory with {event.before} pictures at once, now {event.batch_size}")
+            note_halved(event)
         elif isinstance(event, Skipped):
             if self._output.json:
                 print(json.dumps(self._targets.record_before(event.picture, event.id), ensure_ascii=False))

@@ -6,14 +6,15 @@ from collections.abc import Generator
 from contextlib import ExitStack, closing
 from typing import Any
 
-from sira_cli.cli.console import say
+from sira_cli.cli.console import note_halved, say
 from sira_cli.cli.progress import Progress
 
 
 def show_stages(events: Generator[Any, None, None]) -> None:
-    """Consume events (`StageStarted`, `Advanced`, `FailedPicture`), and show them."""
+    """Consume events (`StageStarted`, `Advanced`, `FailedPicture`, `Halved`), and show them."""
     from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
     from sira_cli.analysis.sweep.run import StageStarted
+    from sira_cli.runs.events import Halved
 
     with ExitStack() as bars, closing(events):
         progress = Progress("", 0, silent=True)
@@ -24,5 +25,7 @@ def show_stages(events: Generator[Any, None, None]) -> None:
             elif isinstance(event, FailedPicture):
                 say(event.error)
                 progress.advance(0, error=True)
+            elif isinstance(event, Halved):
+                note_halved(event)
             elif isinstance(event, Advanced):
                 progress.advance(event.count, worked=event.worked)

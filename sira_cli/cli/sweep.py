@@ -79,7 +79,7 @@ def sweep(
         typer.Option(
             metavar="N",
             min=1,
-            help="Take only N questions of each file, or N scenes (default: 200).",
+            help="Take only the first N questions of each file, or the first N scenes (default: 200).",
         ),
     ] = None,
     batch_size: Annotated[

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.choosing import choose, chosen_pictures, load_model, note_idle
-from sira_cli.cli.console import say, set_verbosity, verbosity
+from sira_cli.cli.console import note_halved, say, set_verbosity, verbosity
+from sira_cli.cli.decoding_options import TraceDecodingOptions
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.option_values import ColorBy
 from sira_cli.cli.options import (
     Colors,
-    DecodingOptions,
     Images,
     ModelOptions,
     Overwrite,
@@ -51,7 +51,7 @@ sira trace photo.jpg --question "Is there a dog?" --track Yes,No
 """
 
 
-@with_options(model=ModelOptions, decoding=DecodingOptions, selection=SelectionOptions, verifying=FlagOptions)
+@with_options(model=ModelOptions, decoding=TraceDecodingOptions, selection=SelectionOptions, verifying=FlagOptions)
 def trace(
     *,
     paths: Images = None,
@@ -69,7 +69,7 @@ def trace(
         ),
     ] = None,
     model: ModelOptions,
-    decoding: DecodingOptions,
+    decoding: TraceDecodingOptions,
     selection: SelectionOptions,
     verifying: FlagOptions,
     top_k: Annotated[
@@ -148,7 +148,7 @@ def trace(
     require(method, Ability.TRACES, "sira trace")
     note_idle(decoding, preset)
     if preset.generation.num_beams > 1:
-        raise SettingsError("a trace follows one text: leave out --num-beams")
+        raise SettingsError("a trace follows one text: give --num-beams 1")
     check_file("--output", output, overwrite)
     terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty(), color_by=color_by)
     targets = TraceTargets(
@@ -200,11 +200,14 @@ class _Terminal:
     def listen(self, run: TraceRun) -> int:
         """Run to the end, and return the number of failed pictures."""
         from sira_cli.analysis.trace.run import Traced, TraceFailed
+        from sira_cli.runs.events import Halved
 
         failed = 0
         with closing(run.events()) as events:
             for event in events:
-                if isinstance(event, TraceFailed):
+                if isinstance(event, Halved):
+                    note_halved(event)
+                elif isinstance(event, TraceFailed):
                     failed += 1
                     say(event.error)
                 elif isinstance(event, Traced) and self._strip:

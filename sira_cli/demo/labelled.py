@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from itertools import islice
 
-from PIL import Image
-
 from sira_cli.analysis.calibration.questions import LabelledQuestion, LabelledQuestions
-from sira_cli.analysis.calibration.regions import black_out
+from sira_cli.analysis.calibration.regions import Outline
 from sira_cli.demo.language import yes_no_question
 from sira_cli.demo.questions import SPLITS, Questions, held_out
-from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render
+from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, scene_picture
 
 
 def labelled_questions(limit: int) -> LabelledQuestions:
@@ -28,18 +25,13 @@ def labelled_questions(limit: int) -> LabelledQuestions:
         LabelledQuestion(str(scene.seed), yes_no_question(name), expected) for scene, name, expected in asked
     )
 
-    @functools.lru_cache(maxsize=1)
-    def drawn(picture: str) -> Image.Image:
-        return render(scenes[picture])[0]
-
-    def hide(question: LabelledQuestion, image: Image.Image) -> Image.Image:
+    def outlines(question: LabelledQuestion) -> list[Outline]:
         things = scenes[question.picture].objects[names[question.picture, question.text]]
-        corners = [(x0, y0, x1, y0, x1, y1, x0, y1) for x0, y0, x1, y1 in (thing.box for thing in things)]
-        return black_out(image, corners)
+        return [(x0, y0, x1, y0, x1, y1, x0, y1) for x0, y0, x1, y1 in (thing.box for thing in things)]
 
     seeds = [scene.seed for scene, _, _ in asked]
     made_from = {"scenes": f"{seeds[0]}-{seeds[-1]}"}
-    return LabelledQuestions(questions, drawn, hide, made_from)
+    return LabelledQuestions(questions, lambda name: scene_picture(scenes[name]), outlines, made_from)
 
 
 def _asked() -> Iterator[tuple[Scene, str, bool]]:

@@ -22,7 +22,6 @@ from sira_cli.demo.scenes import (
     Scene,
     ScenePicture,
     make_scene,
-    render,
     scene_picture,
 )
 from sira_cli.demo.world import OBJECTS
@@ -122,7 +121,7 @@ def validation_questions(limit: int | None = None, suffix: str = "") -> Question
     return QuestionSet(
         SPLITS,
         tuple(questions),
-        open=lambda picture: render(scenes[picture])[0],
+        picture=lambda name: scene_picture(scenes[name]),
         count_caption=lambda picture, caption: caption_counts(scenes[picture], caption),
     )
 

@@ -6,7 +6,7 @@ mostly hidden by another one. It still counts as in the picture.
 
 from __future__ import annotations
 
-import hashlib
+import io
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 
 from sira_cli.demo.world import COLORS, FIXED, OBJECTS, PLACES, Rgb, Shape
 from sira_cli.errors import PictureError
-from sira_cli.pictures.picture import OpenedPicture, Picture
+from sira_cli.pictures.picture import Picture
 
 SIDE = 384  # pixels
 MOST_COLORS = 4_000  # of a picture that may be a scene; 300 test scenes have up to 1,135
@@ -231,15 +231,12 @@ class ScenePicture(Picture):
 
     scene: Scene | None = None
 
-    def open(self) -> OpenedPicture:
-        """Draw it."""
-        assert self.scene is not None
-        image = render(self.scene)[0]
-        return OpenedPicture(self.location, image, hashlib.sha256(image.tobytes()).hexdigest())
-
     def read(self) -> bytes:
-        """Return its samples."""
-        return self.open().image.tobytes()
+        """Draw it, as a PNG file."""
+        assert self.scene is not None
+        file = io.BytesIO()
+        render(self.scene)[0].save(file, "png", compress_level=1)
+        return file.getvalue()
 
 
 def scene_picture(scene: Scene) -> ScenePicture:

@@ -1,131 +1,165 @@
-"""Let a loaded model answer a part of a benchmark: a batch run, kept in a file of records."""
+"""Let a model answer a part of a benchmark under a method: a run about its pictures, kept in a file of records."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError
 from sira_cli.eval.answers.texts import UnitTexts
 from sira_cli.eval.base import Ask, Part
 from sira_cli.eval.settings import EvalSettings, settings_in
-from sira_cli.files import relative
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.methods.base import Method
+from sira_cli.models.preset import Preset
+from sira_cli.models.records import Result
 from sira_cli.pictures.find import Shard
-from sira_cli.pictures.names import as_text
+from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import FilePicture
-from sira_cli.runs.batch import BatchRun
 from sira_cli.runs.batch_size import BatchSize
-from sira_cli.runs.events import Halved, PictureEvent, Skipped
-from sira_cli.runs.item import Item
+from sira_cli.runs.events import Halved, PictureEvent, Started
 from sira_cli.runs.kept import Kept
 from sira_cli.runs.ledger import Ledger
-from sira_cli.runs.questions import KEPT
+from sira_cli.runs.local_run import LocalRun
+from sira_cli.runs.nothing_left import NothingLeft
+from sira_cli.runs.questions import KEPT, QuestionPicture
+from sira_cli.runs.request import Request
+from sira_cli.runs.run import Job, PictureRun
+from sira_cli.runs.store import RecordFile
+from sira_cli.runs.targets import Targets
+
+if TYPE_CHECKING:
+    from sira_cli.models.lvlm import Lvlm
 
 
-@dataclass(frozen=True)
-class _AskedPicture(FilePicture):
-    """A picture that may have several questions: its file is read once for consecutive ones."""
+class PartFile(RecordFile):
+    """The records of a part, with the part's name and the settings that no other record has."""
 
-    reads: Kept[bytes] = field(default_factory=lambda: Kept(0), compare=False, repr=False)
+    def __init__(self, ledger: Ledger, part: Part) -> None:
+        super().__init__(ledger, report=False, repeated=False)
+        self._part = part
+        self.settings: EvalSettings | None = None  # known when the model is loaded
 
-    def read(self) -> bytes:
-        """Return the file's bytes."""
-        return self.reads.get(self.location, super().read)
+    def append(self, picture: Picture, result: Result) -> None:
+        """Add a line."""
+        assert self.settings is not None
+        record = {**result.to_record(), "id": picture.id, "part": self._part.name, **asdict(self.settings)}
+        self.ledger.append(record)
+
+    def configure(self, lvlm: Lvlm, job: Job) -> None:
+        """Check that answers of a loaded model, to these prompts, belong in the file.
+
+        Args:
+            lvlm: the model, with the part's settings.
+            job: the part's.
+
+        Raises:
+            SettingsError: it holds others.
+        """
+        self.settings = EvalSettings.of(lvlm)
+        now = LocalRun(lvlm, job.request).blank().configuration() | asdict(self.settings)
+        del now["prompt"]
+        prompts = {picture.id: picture.asked("") for picture in job.pictures}
+        for record in self.ledger.records():
+            self.ledger.check(now, record)
+            prompt = prompts.get(record["id"], record["prompt"])
+            if prompt != record["prompt"]:
+                raise SettingsError(
+                    f"{self.path}: {record['id']!r} has the prompt {record['prompt']!r} in the file and {prompt!r} "
+                    "now: give another `output=`, or `overwrite=` to start again"
+                )
 
 
-def settings_of(lvlm: Lvlm) -> dict[str, Any]:
-    """Return the settings that are equal in all records of a loaded model under its method."""
-    return settings_in(BatchRun(lvlm, "caption", "").blank().configuration() | asdict(EvalSettings.of(lvlm)))
+class PartRun:
+    """A part of a benchmark under one method.
+
+    Attributes:
+        part: of the benchmark.
+        file: keeps the records.
+        job: pictures, request and targets.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        preset: Preset,
+        method: Method,
+        images: Path,
+        ledger: Ledger,
+        *,
+        shard: Shard | None = None,
+        retry_errors: bool = False,
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            part: of the benchmark.
+            preset, method: with the part's settings.
+            images: the folder of the pictures.
+            ledger: the open file of records.
+            shard: ask only about this part of the pictures.
+            retry_errors: ask again where an earlier run failed.
+        """
+        self.part, self.file = part, PartFile(ledger, part)
+        pictures = part_pictures(part, preset, images, shard)
+        targets = Targets(self.file, retry_errors=retry_errors)
+        self.job = Job(pictures, Request(part.task, ""), preset, method, targets)
+
+    def events(
+        self, lvlm: Lvlm | None, batch_size: BatchSize | None = None
+    ) -> Generator[PictureEvent | Halved, None, None]:
+        """Ask, and yield events. Asks that an earlier run has answered in the file are skipped.
+
+        Args:
+            lvlm: the model, with the part's settings; None: nothing is left to do.
+            batch_size: pictures decoded together, as for `Runner`.
+
+        Raises:
+            SiraError: about the model or the settings, or the file cannot be written.
+        """
+        engine: LocalRun | NothingLeft = NothingLeft({})
+        if lvlm is not None:
+            engine = LocalRun(lvlm, self.job.request, batch_size=batch_size, done=self.job.targets.done)
+        events = PictureRun(self.job, engine).events()
+        try:
+            for event in events:
+                if not isinstance(event, Started):
+                    yield event
+        finally:
+            events.close()
+
+    def texts(self) -> UnitTexts:
+        """Return all answers in the file."""
+        found = UnitTexts()
+        for record in self.file.ledger.records():
+            found.add(record["id"], record)
+        return found
+
+    def settings(self, lvlm: Lvlm | None) -> dict[str, Any]:
+        """Return the settings that are equal in all records of the method; empty without a model and records."""
+        if lvlm is not None:
+            configuration = LocalRun(lvlm, Request("caption", "")).blank().configuration()
+            return settings_in(configuration | asdict(EvalSettings.of(lvlm)))
+        record = next(self.file.ledger.records(), None)
+        return {} if record is None else settings_in(record)
 
 
-def units(part: Part, shard: Shard | None = None) -> list[Ask]:
+def part_pictures(part: Part, preset: Preset, images: Path, shard: Shard | None = None) -> list[Picture]:
+    """Return the pictures to ask about, one for each unit; a file is read once for questions that follow each other."""
+    folder, reads = images.resolve(), Kept[bytes](KEPT)
+    found = []
+    for ask in units(part, shard):
+        place = str(folder / ask.picture)
+        prompt = preset.prompts.asking(ask.prompt) if part.task == "ask" else ask.prompt
+        file = FilePicture(place, place)
+        found.append(QuestionPicture(place, place, file, ask.prompt, prompt, ask.unit, reads))
+    return list[Picture](found)
+
+
+def units(part: Part, shard: Shard | None = None) -> Sequence[Ask]:
     """Return the asks to decode, each once: one of each unit, about the shard's pictures."""
     asks: dict[str, Ask] = {}
     for ask in part.asks:
         asks.setdefault(ask.unit, ask)
     return [ask for ask in asks.values() if shard is None or shard.holds(ask.picture)]
-
-
-def check_ledger(lvlm: Lvlm, part: Part, asks: Sequence[Ask], ledger: Ledger) -> None:
-    """Check that answers of these settings, to these prompts, belong in a file.
-
-    Raises:
-        SettingsError: it holds others.
-    """
-    now = BatchRun(lvlm, part.task, "").blank().configuration() | asdict(EvalSettings.of(lvlm))
-    del now["prompt"]
-    prompts = {ask.unit: _prompt(lvlm, part, ask) for ask in asks}
-    for record in ledger.records():
-        ledger.check(now, record)
-        prompt = prompts.get(record["id"], record["prompt"])
-        if prompt != record["prompt"]:
-            raise SettingsError(
-                f"{ledger.path}: {record['id']!r} has the prompt {record['prompt']!r} in the file and {prompt!r} "
-                "now: give another `output=`, or `overwrite=` to start again"
-            )
-
-
-def answer_part(
-    lvlm: Lvlm,
-    part: Part,
-    asks: Sequence[Ask],
-    images: Path,
-    ledger: Ledger,
-    *,
-    batch_size: BatchSize | None = None,
-    retry_errors: bool = False,
-) -> Generator[PictureEvent | Halved, None, UnitTexts]:
-    """Answer the asks in order, and yield events. Asks that an earlier run has answered in the file are skipped.
-
-    Args:
-        lvlm: the model, with the part's settings.
-        part: of the benchmark.
-        asks: from `units`.
-        images: the folder of the pictures.
-        ledger: keeps the records; see `check_ledger`.
-        batch_size: pictures decoded together, as for `BatchRun`.
-        retry_errors: ask again where an earlier run failed.
-
-    Returns:
-        All answers in the file.
-
-    Raises:
-        SiraError: about the model or the settings, or the file cannot be written.
-    """
-
-    def done(unit: str) -> str:
-        return "" if retry_errors and ledger.is_error(unit) else ledger.key(unit)
-
-    run = BatchRun(lvlm, part.task, "", batch_size=batch_size, done=done)
-    more = {"part": part.name, **asdict(EvalSettings.of(lvlm))}
-    ledger.begin()
-    folder = images.resolve()
-    beside, reads = Path(relative(folder, ledger.path.parent)), Kept[bytes](KEPT)
-    events = run.answers(
-        Item(
-            _AskedPicture(str(folder / ask.picture), str(folder / ask.picture), reads),
-            as_text((beside / ask.picture).as_posix()),
-            _prompt(lvlm, part, ask),
-            ask.unit,
-        )
-        for ask in asks
-    )
-    try:
-        for event in events:
-            if not isinstance(event, Halved | Skipped):
-                ledger.append({**event.record.to_record(), "id": event.id, **more})
-            yield event
-    finally:
-        events.close()
-    ledger.finish(ask.unit for ask in asks)
-    texts = UnitTexts()
-    for record in ledger.records():
-        texts.add(record["id"], record)
-    return texts
-
-
-def _prompt(lvlm: Lvlm, part: Part, ask: Ask) -> str:
-    return lvlm.preset.prompts.asking(ask.prompt) if part.task == "ask" else ask.prompt

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.eval.answers.texts import Answers
-from sira_cli.eval.base import Benchmark
+from sira_cli.eval.base import Benchmark, Part
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
 from sira_cli.methods import check_beams
@@ -31,6 +31,7 @@ from sira_cli.runs.events import Halved, PictureEvent
 from sira_cli.runs.ledger import Ledger
 
 if TYPE_CHECKING:
+    from sira_cli.eval.asking import PartRun
     from sira_cli.models.lvlm import Lvlm
 
 CONTROLS = ("greedy", "greedy+apc")  # without them a shift of the yes-rate, or a cut-off, passes for a gain
@@ -94,7 +95,7 @@ class Evaluation:
                 temporary one.
             overwrite: start again.
             retry_errors: ask again where an earlier run failed.
-            batch_size: pictures decoded together, as for `BatchRun`.
+            batch_size: pictures decoded together, as for `Runner`.
             shard: ask only about this part of the pictures.
             settings: of generation, instead of a part's own.
 
@@ -116,6 +117,7 @@ class Evaluation:
         plain = generation.temperature == 0 and generation.num_beams == 1
         self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*methods} else {}
         self.answers: list[Answers] = []
+        self._runs: dict[str, list[PartRun]] = {}  # while the files are open
 
     @property
     def first(self) -> tuple[Preset, Method]:
@@ -127,54 +129,67 @@ class Evaluation:
         """The first method's preset."""
         return self.first[0]
 
-    def files(self, folder: Path) -> dict[tuple[str, str], Path]:
-        """Return the file of answers of each method and part in a folder."""
+    def _file(self, folder: Path, name: str, part: Part) -> Path:
+        """Return the file of answers of a method and a part in a folder."""
         suffix = "" if self._shard is None else f".{self._shard.index}-of-{self._shard.count}"
-        return {
-            (name, part.name): folder / f"{name}-{part.name}{suffix}.jsonl"
-            for name in self._methods
-            for part in (self._benchmark.parts if name not in self.not_run else ())
-        }
+        return folder / f"{name}-{part.name}{suffix}.jsonl"
 
     @contextmanager
-    def opened(self) -> Iterator[dict[tuple[str, str], Ledger]]:
-        """Open and lock the files of answers, and yield them by method and part.
+    def opened(self) -> Iterator[list[Path]]:
+        """Open and lock the files of answers until the end of the context, and yield their paths.
 
         Raises:
             SettingsError: a file is in use.
             DataError: a file holds no records of sira.
         """
+        from sira_cli.eval.asking import PartRun
+
         with ExitStack() as stack:
             folder = self._output or Path(stack.enter_context(TemporaryDirectory(prefix="sira-eval-")))
             make_folder(folder)
-            ledgers = {}
-            for key, path in self.files(folder).items():
-                ledgers[key] = Ledger(path, overwrite=self._overwrite, by="id")
-                stack.callback(ledgers[key].close)
-            yield ledgers
+            self._runs = {name: [] for name in self._methods if name not in self.not_run}
+            for name, runs in self._runs.items():
+                for part in self._benchmark.parts:
+                    ledger = Ledger(self._file(folder, name, part), overwrite=self._overwrite, by="id")
+                    stack.callback(ledger.close)
+                    preset, method = self._methods[name]
+                    own = preset.without_text().with_settings(**part.settings | self._settings)
+                    again = self._retry_errors
+                    runs.append(PartRun(part, own, method, self._images, ledger, shard=self._shard, retry_errors=again))
+            try:
+                yield [run.file.path for runs in self._runs.values() for run in runs]
+            finally:
+                self._runs = {}
 
-    def events(
-        self, lvlm: Lvlm, ledgers: Mapping[tuple[str, str], Ledger] | None = None
-    ) -> Generator[EvalEvent, None, None]:
+    def nothing_left(self, *, trust_remote_code: bool = False) -> bool:
+        """Return whether an earlier run has answered everything, so that no model is needed; in `opened`.
+
+        Args:
+            trust_remote_code: whether the model's Python files belong to it.
+        """
+        from sira_cli.runs.nothing_left import nothing_left
+
+        runs = (run for runs in self._runs.values() for run in runs)
+        return all(nothing_left(run.job, trust_remote_code=trust_remote_code) for run in runs)
+
+    def events(self, lvlm: Lvlm | None) -> Generator[EvalEvent, None, None]:
         """Ask, and yield events; `answers` and `report` are available afterwards.
 
         Args:
-            lvlm: the loaded model, under any method.
-            ledgers: from `opened`, if the files are open already.
+            lvlm: the loaded model, under any method; None if `nothing_left`.
 
         Raises:
             SettingsError: a file holds answers of other settings, or a prompt cannot be asked.
             SiraError: the evaluation cannot go on.
         """
-        if ledgers is None:
-            with self.opened() as opened:
-                yield from self.events(lvlm, opened)
+        if not self._runs:
+            with self.opened():
+                yield from self.events(lvlm)
             return
-        lvlms = self._under_each_method(lvlm)
-        self._check(lvlms, ledgers)
+        lvlms = {name: self._under(lvlm, runs) for name, runs in self._runs.items()}
         found: dict[str, Answers] = {}
-        for name, by_part in lvlms.items():
-            found[name] = yield from self._ask(name, by_part, ledgers)
+        for name, runs in self._runs.items():
+            found[name] = yield from self._ask(name, runs, lvlms[name])
         for name, other in self.not_run.items():
             found[name] = found[other].under(name)
         self.answers = [found[name] for name in self._methods]
@@ -187,49 +202,32 @@ class Evaluation:
         """
         return EvalReport.of(self._benchmark, self.answers, not_run=self.not_run, paper=paper)
 
-    def _under_each_method(self, lvlm: Lvlm) -> dict[str, dict[str, Lvlm]]:
-        """Return the model under every method, with the settings of each part; they share the weights."""
-        return {
-            name: {
-                part.name: lvlm.under(method, preset.without_text().with_settings(**part.settings | self._settings))
-                for part in self._benchmark.parts
-            }
-            for name, (preset, method) in self._methods.items()
-            if name not in self.not_run
-        }
+    def _under(self, lvlm: Lvlm | None, runs: Sequence[PartRun]) -> list[Lvlm | None]:
+        """Return the model under a method, with the settings of each part; everything is checked.
 
-    def _check(self, lvlms: Mapping[str, Mapping[str, Lvlm]], ledgers: Mapping[tuple[str, str], Ledger]) -> None:
-        """Check all methods and parts before anything is decoded."""
-        from sira_cli.eval.asking import check_ledger, units
-
-        for part in self._benchmark.parts:
-            next(iter(lvlms.values()))[part.name].check_prompts((ask.prompt, ask.picture) for ask in part.asks)
-            for name, by_part in lvlms.items():
-                check_ledger(by_part[part.name], part, units(part, self._shard), ledgers[name, part.name])
+        They share the weights.
+        """
+        found: list[Lvlm | None] = []
+        for run in runs:
+            own = None if lvlm is None else lvlm.under(run.job.method, run.job.preset)
+            if own is not None:
+                own.check_prompts((ask.prompt, ask.picture) for ask in run.part.asks)
+                run.file.configure(own, run.job)
+            found.append(own)
+        return found
 
     def _ask(
-        self, name: str, lvlms: Mapping[str, Lvlm], ledgers: Mapping[tuple[str, str], Ledger]
+        self, name: str, runs: Sequence[PartRun], lvlms: Sequence[Lvlm | None]
     ) -> Generator[EvalEvent, None, Answers]:
         """Ask everything under one method."""
-        from sira_cli.eval.asking import answer_part, settings_of, units
-
         answers = Answers(name)
-        for part in self._benchmark.parts:
-            asks = units(part, self._shard)
-            yield PartStarted(name, part.name, len(asks))
-            texts = yield from answer_part(
-                lvlms[part.name],
-                part,
-                asks,
-                self._images,
-                ledgers[name, part.name],
-                batch_size=self._batch_size,
-                retry_errors=self._retry_errors,
-            )
-            answers.add(self._benchmark, part, texts)
+        for run, lvlm in zip(runs, lvlms, strict=True):
+            yield PartStarted(name, run.part.name, len(run.job.pictures))
+            yield from run.events(lvlm, self._batch_size)
+            answers.add(self._benchmark, run.part, run.texts())
         answers.settings = {
-            **settings_of(lvlms[self._benchmark.parts[0].name]),
-            "max_new_tokens": {part: own.preset.generation.max_new_tokens for part, own in lvlms.items()},
-            "prompt": {part.name: part.asks[0].prompt for part in self._benchmark.parts},
+            **next(filter(None, (run.settings(own) for run, own in zip(runs, lvlms, strict=True))), {}),
+            "max_new_tokens": {run.part.name: run.job.preset.generation.max_new_tokens for run in runs},
+            "prompt": {run.part.name: run.part.asks[0].prompt for run in runs},
         }
         return answers

@@ -74,8 +74,9 @@ class NaturalBench(YesNo):
         return dict.fromkeys(("Acc", "Q_Acc", "I_Acc", "G_Acc", "yes", "neither"), ("answers",))
 
     def find(self, row: Mapping[str, Any], path: Path) -> str | None:
-        """Also find a question by `Index`, as in the script's rows."""
-        return str(row["Index"]) if str(row.get("Index")) in self._known else super().find(row, path)
+        """Also find a question by `Index`, as in the script's rows, or by VLMEvalKit's `index`."""
+        number = str(row.get("Index", row.get("index")))
+        return number if number in self._known else super().find(row, path)
 
     def official(self, question: Question, text: str) -> dict[str, Any]:
         """Return a row of the data set, with the answer."""

@@ -177,7 +177,8 @@ class EvalReport:
     def how(self) -> list[str]:
         """Explain in sentences how intervals and p values are made, and the marks in labels and of the paper's rows."""
         draws, of, seed = (self.bootstrap[name] for name in ("draws", "of", "seed"))
-        half = "in percent but for words, length and rating, ± half a 95 % interval"
+        rated = any("rating" in row.figures for row in self.rows)
+        half = f"in percent but for words{', length and rating' if rated else ' and length'}, ± half a 95 % interval"
         said = [f"{half}: {draws:,} bootstrap draws of {of} (seed {seed}), Wilson's where all agree on 0 or 100"]
         if len(self.settings) > 1:
             which = f"on which answers only one of {self.labels[self.first]} and the method is right"
@@ -190,6 +191,10 @@ class EvalReport:
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""
         record = {"schema": "sira.eval/1", "official": not self.stand_ins, **asdict(self), "sira_version": __version__}
+        for found, names in ((record, ["notes"]), *((row, ["paper_mark", "published"]) for row in record["rows"])):
+            for name in names:  # of the paper's figures
+                if not found[name]:
+                    del found[name]
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 

@@ -126,6 +126,13 @@ class Picture(ABC):
         """
         raise SettingsError(f"{self.shown}: no text file can be written next to it")
 
+    def text_next_to(self, extension: str) -> str | None:
+        """Return the text in the text file next to it; None without one."""
+        try:
+            return self.text_file(extension).read_bytes().decode("utf-8-sig", "backslashreplace").strip()
+        except (OSError, SettingsError):
+            return None
+
     def mirrored(self, extension: str) -> Path:
         """Return the relative path of its text file in a tree that mirrors the pictures' folders.
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from sira_cli.errors import PictureError
-from sira_cli.models.records import Result
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
+
+R = TypeVar("R")
 
 
 @dataclass
-class Item:
+class Item(Generic[R]):
     """A picture on its way through a run.
 
     Attributes:
@@ -26,7 +27,8 @@ class Item:
         size: width and height in pixels.
         warnings: about the picture.
         skipped: whether it was done in an earlier run.
-        result: the record, once there is one; None for a picture that was skipped.
+        result: the task's result, once there is one.
+        error: one line; why there is no result.
     """
 
     picture: Picture
@@ -39,7 +41,8 @@ class Item:
     size: tuple[int, int] = (0, 0)
     warnings: tuple[str, ...] = ()
     skipped: bool = False
-    result: Result | None = None
+    result: R | None = None
+    error: str = ""
 
     def __post_init__(self) -> None:
         self.id = self.id or self.name
@@ -60,11 +63,4 @@ class Item:
     @property
     def settled(self) -> bool:
         """Whether nothing is left to do about it."""
-        return self.skipped or self.result is not None
-
-    def event(self) -> PictureEvent:
-        """Return its event, once it is settled."""
-        if self.result is None:
-            return Skipped(self.picture, self.name, self.id)
-        kind = Finished if self.result.status == "ok" else Failed
-        return kind(self.picture, self.name, self.id, self.result)
+        return self.skipped or self.result is not None or bool(self.error)

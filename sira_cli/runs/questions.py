@@ -63,6 +63,14 @@ class QuestionPicture(Picture):
         """Return the question, as the model is asked."""
         return self.prompt
 
+    def file_size(self) -> int:
+        """Return that of the picture."""
+        return self.picture.file_size()
+
+    def make_ready(self) -> None:
+        """Get the picture ready."""
+        self.picture.make_ready()
+
     def is_missing(self) -> bool:
         """Return whether the picture is."""
         return self.picture.is_missing()

@@ -1,7 +1,7 @@
 """A run on many machines: Ray Data deals the pictures out to workers, each with the model loaded (extra `ray`).
 
     this process                 workers (an actor pool)
-    pictures, names, keys  ->    read, hash, decode the picture, decode the text (`BatchRun`)
+    pictures, names, keys  ->    read, hash, decode the picture, decode the text (`LocalRun`)
     records                <-
 
 Workers open the pictures themselves, so an unreadable one is a record and not the end of the job. Finished
@@ -26,14 +26,14 @@ from typing import Any
 
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.models.loading import load
-from sira_cli.models.look.verify import Verify
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Result
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.batch import WINDOW
 from sira_cli.runs.batch_size import AUTO, BatchSize
-from sira_cli.runs.check_run import engine_of
 from sira_cli.runs.events import Failed, Finished, Halved, PictureEvent, Skipped
+from sira_cli.runs.local_run import LocalRun
+from sira_cli.runs.request import Request
+from sira_cli.runs.runner import WINDOW
 
 LARGE = 64  # pictures, a batch size that blocks allow for where each worker finds its own
 ROWS = 32  # pictures in a block, at least; a block's texts come back together
@@ -47,24 +47,19 @@ class Work:
 
     Attributes:
         preset, loading: the arguments of `load`.
-        task, prompt, batch_size, words, choices, verify, fills: as for `BatchRun`.
+        request, batch_size: of `LocalRun`.
         folder: the current folder, which relative paths start from.
     """
 
     preset: Preset
     loading: dict[str, Any]
-    task: str
-    prompt: str
+    request: Request
     batch_size: BatchSize | None
     folder: str
-    words: bool = False
-    choices: tuple[str, ...] = ()
-    verify: Verify | None = None
-    fills: bool = False
 
 
 class RayRun:
-    """One prompt about many pictures, as with `BatchRun` or `CheckRun`, on the machines of a Ray cluster."""
+    """A request about many pictures, as with `LocalRun`, on the machines of a Ray cluster."""
 
     def __init__(
         self,
@@ -79,7 +74,7 @@ class RayRun:
         Args:
             work: the job.
             workers: number of loaded models; None: one per GPU, or one without GPUs.
-            done: as for `BatchRun`.
+            done: as for `LocalRun`.
             quiet: leave the messages of Ray and the workers in their log files.
 
         Raises:
@@ -96,7 +91,7 @@ class RayRun:
         return
 
     def facts(self) -> dict[str, Any]:
-        """Return facts as `BatchRun.facts` does: the smallest batch size and the largest peaks of all workers."""
+        """Return facts as `LocalRun.facts` does: the smallest batch size and the largest peaks of all workers."""
         return {"workers": self._needs["workers"], **self._facts}
 
     def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
@@ -217,17 +212,7 @@ class Captioner:
         self._failure = b""
         try:
             lvlm = load(work.preset, **work.loading)
-            self._run = engine_of(work.task)(
-                lvlm,
-                work.task,
-                work.prompt,
-                batch_size=work.batch_size,
-                words=work.words,
-                choices=work.choices,
-                verify=work.verify,
-                fills=work.fills,
-                done=lambda name: self._keys[name],
-            )
+            self._run = LocalRun(lvlm, work.request, batch_size=work.batch_size, done=lambda name: self._keys[name])
         except SiraError as error:  # if it were raised here, Ray would start workers again and again
             self._failure = pickle.dumps(error)
 

@@ -10,30 +10,28 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from sira_cli.errors import SettingsError, SiraError
-from sira_cli.methods import check_beams, check_compile, require
-from sira_cli.methods.base import Ability, Method
+from sira_cli.errors import SiraError
+from sira_cli.methods.base import Method
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.preset import check_text
+from sira_cli.models.preset import Preset
 from sira_cli.models.records import Result
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
-from sira_cli.runs.prompts import needs_columns
 from sira_cli.runs.questions import question_pictures
+from sira_cli.runs.request import Request
 from sira_cli.runs.run_record import Counts, run_record
-from sira_cli.runs.shard_targets import targets_for
-from sira_cli.runs.targets import Targets, settings_of
+from sira_cli.runs.targets import Targets, targets_for
 
 if TYPE_CHECKING:
     from sira_cli.models.lvlm import Lvlm
 
 
 class Engine(Protocol):
-    """A decoder of the pictures: `BatchRun` on this machine, `RayRun` on many."""
+    """A decoder of the pictures: `LocalRun` on this machine, `RayRun` on many."""
 
     def blank(self) -> Result | None:
         """Return a result without a picture; None if nothing is known before the first one."""
@@ -48,34 +46,100 @@ class Engine(Protocol):
         ...
 
 
+class Job:
+    """All pictures of a run under one method, and where the results go: everything is checked, the files are open.
+
+    A context manager: at its end the files are released.
+
+    Attributes:
+        pictures: all of the run, in order.
+        request: about each picture.
+        preset, method: with the settings in force.
+        quantization: `4bit`, `8bit` or None.
+        targets: where results go.
+        settings: everything that decides the records, for the report next to them.
+    """
+
+    def __init__(
+        self,
+        pictures: Sequence[Picture],
+        request: Request,
+        preset: Preset,
+        method: Method,
+        targets: Targets,
+        *,
+        quantization: str | None = None,
+    ) -> None:
+        """Put it together, and check that earlier results in the targets were made with the same settings.
+
+        Raises:
+            SettingsError: they were not.
+        """
+        self.pictures, self.request, self.targets = list(pictures), request, targets
+        self.preset, self.method, self.quantization = preset, method, quantization
+        self.settings = request.settings(preset, method, quantization)
+        try:
+            targets.check(self.settings)
+        except BaseException:
+            targets.close()
+            raise
+
+    @classmethod
+    def opened(
+        cls,
+        pictures: Sequence[Picture],
+        request: Request,
+        preset: Preset,
+        method: Method,
+        *,
+        quantization: str | None = None,
+        compiled: bool = False,
+        output: str | Path | None = None,
+        **targets: Any,
+    ) -> Self:
+        """Check everything that can be checked before the model is loaded, and open the files.
+
+        Args:
+            pictures, request, preset, method, quantization: the attributes.
+            compiled: whether decoding steps are compiled.
+            output: the file of records, or a folder, which gets one output per file of a data set; None: none.
+            **targets: of `targets_for`: sidecar, output_dir, overwrite, retry_errors, ...
+
+        Raises:
+            SettingsError: a setting is wrong, or the file holds records of another configuration.
+            SiraError: a file cannot be read or written.
+        """
+        request.check(preset, method, compiled=compiled)
+        request = request.about(pictures)
+        place = None if output is None else Path(output)
+        files = targets_for(pictures, task=request.task, output=place, same_prompt=not request.fills, **targets)
+        return cls(pictures, request, preset, method, files, quantization=quantization)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.targets.close()
+
+
 class PictureRun:
-    """One prompt about many pictures; results of an earlier run in the targets are kept.
+    """A request about many pictures; results of an earlier run in the job's targets are kept.
 
     Attributes:
         counts: the run's progress.
         stopped: whether `fail_fast` ended it.
     """
 
-    def __init__(
-        self,
-        pictures: Sequence[Picture],
-        engine: Engine,
-        targets: Targets,
-        settings: dict[str, Any] | None = None,
-        *,
-        fail_fast: bool = False,
-    ) -> None:
+    def __init__(self, job: Job, engine: Engine, *, fail_fast: bool = False) -> None:
         """Prepare a run.
 
         Args:
-            pictures: all of it, in order.
-            engine: decodes them.
-            targets: where results go.
-            settings: everything that decides the texts (`settings_of`), for the report next to the records.
+            job: pictures, request and targets.
+            engine: decodes the pictures.
             fail_fast: stop at the first picture that fails.
         """
-        self._pictures, self._engine, self._targets = list(pictures), engine, targets
-        self._settings, self._fail_fast = settings or {}, fail_fast
+        self._pictures, self._targets, self._settings = job.pictures, job.targets, job.settings
+        self._engine, self._fail_fast = engine, fail_fast
         self.counts = Counts(len(self._pictures))
         self.stopped = False
         self._began = time.time()
@@ -159,48 +223,6 @@ class PictureRun:
             )
 
 
-def check_request(
-    method: Method,
-    num_beams: int,
-    *,
-    words: bool = False,
-    choices: Sequence[str] = (),
-    compiled: bool = False,
-    verify: Verify | None = None,
-    think: bool = False,
-) -> None:
-    """Check that a method supports the options of a run, before the model is loaded.
-
-    Args:
-        method: the decoder.
-        num_beams: beams of the search.
-        words: score the words of each text.
-        choices: pick one of these answers.
-        compiled: whether decoding steps are compiled.
-        verify: the second look.
-        think: whether the model is asked to reason.
-
-    Raises:
-        SettingsError: it does not.
-    """
-    if words:
-        require(method, Ability.TRACES, "`words=`")
-    if choices:
-        require(method, Ability.TRACES, "`choices=`")
-        if len(choices) < 2 or not all(choices):
-            raise SettingsError(f"`choices=` {','.join(choices)!r}: expected two or more answers, such as Yes,No")
-        check_text("`choices=`", ",".join(choices))
-        if think:
-            raise SettingsError("`choices=` are scored without any reasoning before them: leave out `think=`")
-    check_beams(method, num_beams)
-    if words and num_beams > 1:
-        raise SettingsError("`words=` follows one text: leave out `num_beams=`")
-    if verify is not None:
-        verify.check(method, num_beams, words=words, choices=bool(choices), compiled=compiled)
-    if compiled:
-        check_compile(method, num_beams, "`words=`" if words else "`choices=`" if choices else "")
-
-
 def run_pictures(
     lvlm: Lvlm,
     paths: str | Path | Iterable[str | Path],
@@ -228,61 +250,38 @@ def run_pictures(
         recursive, shard, limit: as for `find_pictures`.
         task: `caption` or `ask`; an `ask` needs a `prompt`, the question.
         prompt: instead of the preset's; see `needs_columns` for its `{names}`.
-        batch_size, words, choices, verify, on_text: as for `BatchRun`.
+        batch_size, words, choices, verify, on_text: as for `Runner` and `Request`.
         questions: a file of questions, as for `question_pictures`; `paths` is the folder of its pictures.
         fail_fast: stop at the first picture that fails.
         output: the file of records, or a folder, which gets one output per file of a data set; None: events only.
-        **targets: of `Targets` and `ShardTargets`: sidecar, output_dir, overwrite, retry_errors, ...
+        **targets: of `targets_for`: sidecar, output_dir, overwrite, retry_errors, ...
 
     Raises:
         SettingsError: a setting is wrong, or the file holds records of another configuration.
         SiraError: the run cannot go on.
     """
-    prompts = lvlm.preset.prompts
-    look = Verify.of(verify)
-    if questions is not None:
-        task, text = "ask", prompts.ask
-    elif prompt is not None:
-        text = prompts.asking(prompt) if task == "ask" else prompt
-    elif task == "ask":
-        raise SettingsError("a task of kind ask needs a prompt: the question")
-    else:
-        text = prompts.caption
-    check_request(
-        lvlm.decoder,
-        lvlm.preset.generation.num_beams,
-        words=words,
-        choices=choices,
-        compiled=lvlm.compiled is not None,
-        verify=look,
-        think=lvlm.preset.generation.think,
-    )
+    prompts, method = lvlm.preset.prompts, lvlm.decoder
+    options: dict[str, Any] = {"words": words, "choices": tuple(choices), "verify": Verify.of(verify)}
+    request = Request.of(prompts, task, prompt, questions=questions is not None, **options)
+    compiled = lvlm.compiled is not None
+    request.check(lvlm.preset, method, compiled=compiled)  # before pictures are looked for
     places = [paths] if isinstance(paths, str | Path) else paths
     if questions is None:
         pictures = find_pictures([str(place) for place in places], recursive=recursive, shard=shard, limit=limit)
     else:
         (folder,) = places
         pictures = question_pictures(Path(questions), prompts.asking, images=str(folder), shard=shard, limit=limit)
-    settings = settings_of(task, text, lvlm.preset, lvlm.decoder, lvlm.quantization)
-    settings |= {"words": words, "choices": list(choices)}
-    if look is not None:
-        settings["verify"] = look.settings(lvlm.preset)
-    fills = questions is None and needs_columns(text, pictures)
-    place = None if output is None else Path(output)
-    with targets_for(pictures, task=task, output=place, same_prompt=not fills, **targets) as kept:
-        kept.check(settings)
-        from sira_cli.runs.batch import BatchRun
+    with Job.opened(
+        pictures,
+        request,
+        lvlm.preset,
+        method,
+        quantization=lvlm.quantization,
+        compiled=compiled,
+        output=output,
+        **targets,
+    ) as job:
+        from sira_cli.runs.local_run import LocalRun
 
-        engine = BatchRun(
-            lvlm,
-            task,
-            text,
-            batch_size=batch_size,
-            words=words,
-            choices=choices,
-            verify=look,
-            fills=fills,
-            done=kept.done,
-            on_text=on_text,
-        )
-        yield from PictureRun(pictures, engine, kept, settings, fail_fast=fail_fast).events()
+        engine = LocalRun(lvlm, job.request, batch_size=batch_size, done=job.targets.done, on_text=on_text)
+        yield from PictureRun(job, engine, fail_fast=fail_fast).events()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from sira_cli._version import __version__
@@ -93,3 +95,12 @@ def run_record(
         "pictures_per_second": round(counts.worked / seconds, 3),
         "tokens_per_second": round(counts.tokens / seconds, 2),
     }
+
+
+def read_report(path: Path | None) -> dict[str, Any]:
+    """Return the report of an earlier run; empty if it does not exist or cannot be read."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
+    except (OSError, ValueError):
+        report = None
+    return report if isinstance(report, dict) else {}

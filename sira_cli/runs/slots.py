@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from PIL import Image
 
@@ -13,11 +13,13 @@ from sira_cli.models.records import Answer
 from sira_cli.models.refilling import RefilledSlots
 from sira_cli.runs.item import Item
 
+R = TypeVar("R")
+
 GROUPS = 4  # groups of pictures that fill the slots; each begins as soon as it fits
 
 
 @dataclass
-class Batch:
+class Batch(Generic[R]):
     """Pictures that are prepared together.
 
     Attributes:
@@ -28,28 +30,28 @@ class Batch:
         failure: the error, if there are no inputs.
     """
 
-    items: list[Item]
+    items: list[Item[R]]
     images: list[Image.Image] = field(default_factory=list)
     inputs: Any = None
     seconds: float = 0.0
     failure: Exception | None = None
 
 
-class _UnderWay(NamedTuple):
+class _UnderWay(NamedTuple, Generic[R]):
     """A picture in a slot, with the seconds of its preparation."""
 
-    item: Item
+    item: Item[R]
     seconds: float
 
 
-class PictureSlots:
+class PictureSlots(Generic[R]):
     """The pictures whose texts are under way."""
 
     def __init__(self, lvlm: Lvlm, task: str, rows: int = 0) -> None:
         """Begin without pictures; `task` is `caption` or `ask`, `rows` as for `RefilledSlots`."""
         self._lvlm = lvlm
-        self._slots: RefilledSlots[_UnderWay] = RefilledSlots(lvlm, task, rows=rows)
-        self._pictures: list[_UnderWay] = []
+        self._slots: RefilledSlots[_UnderWay[R]] = RefilledSlots(lvlm, task, rows=rows)
+        self._pictures: list[_UnderWay[R]] = []
 
     def expect(self, rows: int) -> None:
         """Before the first picture: reserve room for `rows` texts at once."""
@@ -60,7 +62,7 @@ class PictureSlots:
         """Return the number of slots."""
         return len(self._pictures)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Batch[R]) -> None:
         """Let a batch begin next to the others."""
         each = batch.seconds / len(batch.items)
         new = [_UnderWay(item, each) for item in batch.items]
@@ -69,14 +71,14 @@ class PictureSlots:
         seeds = self._lvlm.text_seeds([item.sha256 for item in batch.items], prompts)
         self._slots.add(new, batch.inputs, seeds)
 
-    def advance(self) -> Iterator[tuple[Item, Answer, float]]:
+    def advance(self) -> Iterator[tuple[Item[R], Answer, float]]:
         """Decode until a text has ended, and yield each that has with its answer and milliseconds."""
         for ended in self._slots.advance():
             answer = self._lvlm.preset.text.finished(ended.answer)
             yield ended.item.item, answer, 1000 * (ended.item.seconds + ended.seconds)
             self._pictures = [each for each in self._pictures if each is not ended.item]
 
-    def give_up(self) -> Batch:
+    def give_up(self) -> Batch[R]:
         """After an error, remove and return all pictures without an answer."""
         items = [each.item for each in self._pictures]
         seconds = sum(each.seconds for each in self._pictures)

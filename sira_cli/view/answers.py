@@ -102,6 +102,7 @@ class Answers:
             "original": item.text,
             "error": item.error,
             "warnings": item.warnings,
+            "reasoning": item.reasoning,
             "things": [asdict(thing) for thing in item.things],
             "settings": item.settings,
         }

@@ -24,7 +24,7 @@ from sira_cli.view.export import exported, in_pieces
 from sira_cli.view.index import FILTERS, SORTS
 from sira_cli.view.live import Live
 from sira_cli.view.thumbnails import LARGE, SMALL, Thumbnails
-from sira_cli.web import base_style, element_module
+from sira_cli.web import base_style, modules
 from sira_cli.web.http import SAFE_HEADERS, bearer_key, is_key, page_policy, read_body, says_json
 
 PAGE = Path(__file__).with_name("page")
@@ -111,7 +111,7 @@ class Viewer:
         self._answers = Answers(self.live)
         self._pictures = Thumbnails(captions)
         self._files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
-        self._files |= {"base.css": base_style().encode(), "element.js": element_module().encode()}
+        self._files |= {name: text.encode() for name, text in {"base.css": base_style(), **modules()}.items()}
         quiet: dict[str, Any] = dict.fromkeys(("docs_url", "redoc_url", "openapi_url"))
         self.app = FastAPI(title="sira view", lifespan=lambda app: self._living(), **quiet)
         self.app.middleware("http")(self._guard)

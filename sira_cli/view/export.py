@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sira_cli.analysis.check.files import is_record, with_text
+from sira_cli.analysis.check.files import is_failure, with_text
 from sira_cli.errors import SettingsError
 from sira_cli.files import replacing
 from sira_cli.runs.lines import as_line
@@ -94,6 +94,6 @@ def _with(item: Item, text: str) -> dict[str, Any]:
     if text == item.text:
         return values
     values = with_text({item.text_column: item.text, **values}, item.text_column, text)
-    if is_record(values) and values.get("status", "ok") != "ok":
+    if is_failure(values):
         values |= {"status": "ok", "error": ""}
     return values

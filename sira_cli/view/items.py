@@ -71,6 +71,11 @@ class Item:
         return warnings_of(self.values)
 
     @property
+    def reasoning(self) -> str:
+        """The model's reasoning before the text; empty without any."""
+        return str(self.values.get("reasoning") or "")
+
+    @property
     def settings(self) -> dict[str, str]:
         """The record's facts about how the text was made."""
         return {name: str(self.values[name]) for name in _SETTINGS if self.values.get(name) not in (None, "")}

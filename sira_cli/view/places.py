@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sira_cli.analysis.check.captions import METADATA
-from sira_cli.analysis.check.files import ENDINGS, TEXT_COLUMNS
+from sira_cli.analysis.check.files import ENDINGS, TEXT_COLUMNS, metadata_in
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.find import find_pictures, is_container
 from sira_cli.pictures.names import as_text, one_line
@@ -78,7 +77,7 @@ def _of_folder(folder: Path, recursive: bool, extension: str, *, or_files: bool 
         raise
     if any(picture.has_columns for picture in pictures):
         return [_of_data_set(picture) for picture in pictures]
-    texts = [_text_beside(picture, extension) for picture in pictures]
+    texts = [picture.text_next_to(extension) for picture in pictures]
     if or_files and all(text is None for text in texts) and _files_in(folder):
         return None
     return [
@@ -89,17 +88,9 @@ def _of_folder(folder: Path, recursive: bool, extension: str, *, or_files: bool 
 
 def _files_in(folder: Path) -> list[Path]:
     """Return the metadata of a folder; without any, its files of records."""
-    for name in METADATA:
-        if (folder / name).is_file():
-            return [folder / name]
+    if (metadata := metadata_in(folder)) is not None:
+        return [metadata]
     return sorted(file for file in folder.glob("*.jsonl") if not file.name.endswith(_NO_RECORDS))
-
-
-def _text_beside(picture: Picture, extension: str) -> str | None:
-    try:
-        return picture.text_file(extension).read_bytes().decode("utf-8-sig", "backslashreplace").strip()
-    except (OSError, SettingsError):
-        return None
 
 
 def _of_data_set(picture: Picture) -> Item:

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sira_cli.analysis.check.files import IMAGE_COLUMNS, TEXT_COLUMNS, CaptionFile, is_record
+from sira_cli.analysis.check.files import (
+    IMAGE_COLUMNS,
+    TEXT_COLUMNS,
+    CaptionFile,
+    is_failure,
+    is_record,
+    usual_column,
+)
 from sira_cli.errors import DataError
 from sira_cli.models.records import OPTIONAL
 from sira_cli.pictures import rows
@@ -152,10 +159,9 @@ def _line(
     text = values.get(column) if column else None
     if image is None or not isinstance(text, str | None) or not _is_name(values[image]):
         return None
-    failed = is_record(values) and values.get("status", "ok") != "ok"
     if text is not None and not is_utf8(text):
         return None
-    return Line(values[image], "" if failed or text is None else text, values, raw, column or "text", image)
+    return Line(values[image], "" if is_failure(values) or text is None else text, values, raw, column or "text", image)
 
 
 def _is_name(value: Any) -> bool:
@@ -167,5 +173,4 @@ def _column(values: Mapping[str, Any], given: str | None, usual: tuple[str, ...]
         return given if given in values else None
     if usual[0] in values:
         return usual[0]
-    lower = {str(name).lower(): str(name) for name in reversed([*values])}
-    return next((lower[name] for name in usual if name in lower), None)
+    return usual_column(values, usual)

@@ -22,9 +22,9 @@ def element_script() -> str:
     return _read("element.js")
 
 
-def element_module() -> str:
-    """Return the JavaScript module that exports the function `element`."""
-    return f"{element_script()}\nexport {{ element }};\n"
+def modules() -> dict[str, str]:
+    """Return the JavaScript modules that pages of a server import, by file name."""
+    return {"element.js": f"{element_script()}\nexport {{ element }};\n", "texts.js": _read("texts.js")}
 
 
 def _read(name: str) -> str:

@@ -22,7 +22,8 @@ from sira_cli.methods.calibrated import Calibration
 from sira_cli.models import calibrations, presets
 from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.loading import load
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.sources import located
 from tests.support.helpers import installed
 
 BOX = (20, 30, 200, 180)
@@ -76,9 +77,9 @@ def test_accuracy_is_the_mean_over_both_halves():
 # --- directions by hand
 
 
-def black_box(question: LabelledQuestion, image: Image.Image) -> Image.Image | None:
+def outlines(question: LabelledQuestion) -> list[tuple[float, ...]]:
     """Places are known for all but the last picture."""
-    return None if question.picture == "rocket" else black_out(image, [(20, 30, 200, 30, 200, 180, 20, 180)])
+    return [] if question.picture == "rocket" else [(20, 30, 200, 30, 200, 180, 20, 180)]
 
 
 @pytest.fixture
@@ -92,8 +93,8 @@ def questions(photos) -> LabelledQuestions:
     ]
     return LabelledQuestions(
         tuple(LabelledQuestion(*each) for each in asked),
-        lambda name: open_picture(str(photos[name])).image,
-        black_box,
+        lambda name: located(str(photos[name])),
+        outlines,
         {"files": ["by hand"]},
     )
 
@@ -143,7 +144,7 @@ def test_directions_spreads_and_accuracies_are_those_worked_out_by_hand(checkpoi
     for level in ("image", "object"):
         clean, other = [], []
         for question in questions.questions:
-            image = questions.open(question.picture)
+            image = questions.find(question.picture).open().image
             if (pair := degraded(image, question, level)) is not None:
                 clean.append(by_hand(lvlm, image, question.text, "yes" if question.expected else "no"))
                 other.append(by_hand(lvlm, pair[0], question.text, pair[1]))
@@ -197,7 +198,7 @@ def slow_accuracy(rows: list[list[float]], labels: list[bool]) -> float:
 
 def test_equal_input_makes_equal_bytes(questions, llava_folder, tmp_path):
     lvlm = load(llava_folder, method="greedy", dtype="float32")
-    few = LabelledQuestions(questions.questions[:2], questions.open, questions.hide, {})
+    few = LabelledQuestions(questions.questions[:2], questions.find, questions.outlines, {})
     for name in ("a", "b"):
         training = IctTraining(few, lvlm, batch_size=2)
         [*training.events()]
@@ -205,12 +206,14 @@ def test_equal_input_makes_equal_bytes(questions, llava_folder, tmp_path):
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_a_picture_that_fails_is_said_once_and_left_out(questions, llava_folder):
-    def opened(name: str) -> Image.Image:
-        return Image.new("RGB", (1, 1)) if name == "coffee" else questions.open(name)
+def test_a_picture_that_fails_is_said_once_and_left_out(questions, llava_folder, tmp_path):
+    Image.new("RGB", (1, 1)).save(tmp_path / "coffee.png")
+
+    def found(name: str) -> Picture:
+        return located(str(tmp_path / "coffee.png")) if name == "coffee" else questions.find(name)
 
     lvlm = load(llava_folder, method="greedy", dtype="float32")
-    broken = LabelledQuestions(questions.questions, opened, None, {})
+    broken = LabelledQuestions(questions.questions, found, None, {})
     chat = lvlm.chat_inputs
 
     def refusing(images, prompts, **options):
@@ -221,7 +224,9 @@ def test_a_picture_that_fails_is_said_once_and_left_out(questions, llava_folder)
     lvlm.chat_inputs = refusing
     training = IctTraining(broken, lvlm, batch_size=4)
     failed = [event for event in training.events() if isinstance(event, FailedPicture)]
-    assert [(each.picture, each.error) for each in failed] == [("coffee", "coffee: ValueError: too small")]
+    assert [(each.picture, each.error) for each in failed] == [
+        ("coffee", f"{tmp_path / 'coffee.png'}: the image processor refuses it: too small")
+    ]
     assert training.calibration().origin.made_from["questions"] == {"image": 3}
     assert not any(name.startswith("object") for name in training.calibration().tensors)
 
@@ -300,8 +305,9 @@ def test_questions_of_several_files_are_asked_once(tmp_path):
         ("cup?", False),
         ("car?", False),
     ]
-    assert len(from_files([one, two], tmp_path, 2).questions) == 2
-    assert found.hide is None
+    assert [each.text[11:] for each in from_files([two, one], tmp_path, 1).questions] == ["dog?"]
+    assert len(from_files([one, two], tmp_path, 2).questions) == 3
+    assert found.outlines is None
     three = pope_file(tmp_path / "c.json", ("Is there a cup?", "yes"))
     with pytest.raises(DataError, match=r"c\.json: 'Is there a cup\?' .* has another label in an earlier row"):
         from_files([one, three], tmp_path)
@@ -397,7 +403,7 @@ def test_what_is_refused_before_a_model_is_loaded(sira, data, monkeypatch, given
 
 
 def test_too_few_questions_are_refused(questions, llava_folder):
-    one = LabelledQuestions(questions.questions[:1], questions.open, None, {})
+    one = LabelledQuestions(questions.questions[:1], questions.find, None, {})
     with pytest.raises(SettingsError, match="two questions or more"):
         IctTraining(one, load(llava_folder, method="greedy"))
 

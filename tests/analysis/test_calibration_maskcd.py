@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from sira_cli.analysis.calibration.batches import each_picture
 from sira_cli.analysis.calibration.maskcd import calibrate, measure_mass, recorded_mass
 from sira_cli.core.reference import extend
 from sira_cli.errors import AttachError, PictureError, SettingsError
@@ -132,25 +131,15 @@ def test_what_pads_a_shorter_caption_does_not_count(end):
         torch.testing.assert_close(one.mass, two.mass, atol=1e-5, rtol=0)
 
 
-def test_a_batch_that_fails_is_tried_picture_by_picture(tmp_path):
+def test_a_picture_that_fails_leaves_the_others_of_its_batch(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no picture")
-    pictures = [as_picture(path) for path in (EXAMPLES[0], tmp_path / "broken.png", EXAMPLES[1], EXAMPLES[2])]
-
-    def work(opened):
-        if any(each.name.endswith(EXAMPLES[1].name) for each in opened):
-            raise RuntimeError("too large\nfor this machine")
-        return [each.name for each in opened]
-
-    results = [result for _, result in each_picture(pictures, work, 4)]
-    assert [isinstance(result, PictureError) for result in results] == [False, True, True, False]
-    assert [results[0], results[3]] == [str(EXAMPLES[0]), str(EXAMPLES[2])]
-    assert str(results[2]) == f"{EXAMPLES[1]}: RuntimeError: too large"
-
-    def refuse(opened):
-        raise SettingsError("of the model")
-
-    with pytest.raises(SettingsError, match="of the model"):
-        list(each_picture(pictures, refuse, 2))
+    lvlm = load("demo", max_new_tokens=6)
+    pictures = [as_picture(path) for path in (EXAMPLES[0], tmp_path / "broken.png", EXAMPLES[1])]
+    one, failed, two = (result for _, result in measure_mass(lvlm, pictures, 4))
+    assert isinstance(failed, PictureError)
+    assert str(failed).startswith(f"{tmp_path / 'broken.png'}: is not a picture")
+    for result, path in ((one, EXAMPLES[0]), (two, EXAMPLES[1])):
+        torch.testing.assert_close(result.mass, by_hand(lvlm, path), atol=1e-5, rtol=0)
 
 
 def test_the_command_makes_what_the_method_finds(sira, tmp_path):

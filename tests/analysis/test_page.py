@@ -142,6 +142,17 @@ def test_what_a_second_look_does_not_support_is_marked(tmp_path):
     assert section.count("[not supported]") == 2
 
 
+def test_reasoning_is_folded_and_stays_text(tmp_path):
+    trace = make_trace(text="A dog.")
+    assert '<details class="reasoning">' not in render(read_traces(write_traces(tmp_path / "plain.jsonl", trace)))
+    trace[-1]["reasoning"] = "A <b>cat</b>?"
+    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", trace)))
+    folded = (
+        '<details class="reasoning"><summary>Reasoning</summary><p dir="auto">A &lt;b&gt;cat&lt;/b&gt;?</p></details>'
+    )
+    assert folded in html
+
+
 def test_a_second_look_that_recognised_nothing(tmp_path):
     html = render(read_traces(write_traces(tmp_path / "trace.jsonl", looked_at(make_trace(text="Eine Katze.")))))
     assert "Objects not supported: none of 0" in html

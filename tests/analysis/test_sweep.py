@@ -32,6 +32,8 @@ from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.models import presets
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.pictures.sources import located
+from sira_cli.runs.runner import Runner
 
 GRID = Grid((1, 4, 7), (0.5, 2.0))
 
@@ -66,7 +68,8 @@ def loaded(lvlm, monkeypatch):
 
 def answers(lvlm: Lvlm, questions: QuestionSet, cells: Grid, batch_size: int = 5) -> Units:
     units = Units()
-    events = grid.answer_questions(lvlm, questions, cells, units, batch_size)
+    runner = Runner(grid.FirstTokens(lvlm, cells), batch_size)
+    events = grid.answer_questions(lvlm, questions, units, runner)
     assert not [event for event in events if isinstance(event, FailedPicture)]
     return units
 
@@ -78,7 +81,7 @@ def one_token(lvlm: Lvlm, questions: QuestionSet, cells: Grid) -> list[list[str]
     """Slowly: a decoding for every question and setting."""
     deciders = [under(lvlm, cell, max_new_tokens=1) for cell in cells.cells()]
     return [
-        [decider.ask(questions.open(asked.picture), asked.text).text for decider in deciders]
+        [decider.ask(questions.picture(asked.picture).open().image, asked.text).text for decider in deciders]
         for asked in questions.questions
     ]
 
@@ -104,7 +107,7 @@ def test_of_another_family_with_prompts_of_any_length_and_a_cut_off(qwen_folder,
     questions = QuestionSet(
         ("one",),
         tuple(Question(str(path), text, True, ("one",)) for path in pictures for text in texts),
-        lambda name: Image.open(name).convert("RGB"),
+        located,
     )
     cells = Grid((1, 3, 5), (1.0, 8.0))
     units = answers(qwen, questions, cells, batch_size=4)
@@ -134,14 +137,14 @@ def test_a_batch_that_fails_is_tried_in_halves(lvlm, monkeypatch):
     monkeypatch.setattr(grid, "first_tokens", at_most_two)
     units = Units()
     questions = picked(questions, list(range(6)))
-    failures += failed(grid.answer_questions(lvlm, questions, GRID, units, 6))
+    failures += failed(grid.answer_questions(lvlm, questions, units, Runner(grid.FirstTokens(lvlm, GRID), 6)))
     assert sizes == [6, 3, 1, 2, 1, 1, 3, 1, 2]  # the fourth fails and is tried in halves
     assert failures == []
     sizes[:] = [0, 0, 0]
     alone = picked(questions, [0])
-    failures += failed(grid.answer_questions(lvlm, alone, GRID, Units(), 1))
+    failures += failed(grid.answer_questions(lvlm, alone, Units(), Runner(grid.FirstTokens(lvlm, GRID), 1)))
     (picture,) = questions.pictures
-    assert failures == [FailedPicture(picture, f"{picture}: RuntimeError: out of memory")]
+    assert failures == [FailedPicture(picture, f"scene {picture}: RuntimeError: out of memory")]
     assert [units[grid.answer_unit(number)] for number in range(6)] == [
         expected[grid.answer_unit(number)] for number in range(6)
     ]
@@ -203,7 +206,7 @@ def test_pope_files(tmp_path):
     )
     assert found.pictures == ["a.png", "b.png"]
     with pytest.raises(PictureError, match=r"a\.png: no such file"):
-        found.open("a.png")
+        found.picture("a.png").open()
 
 
 @pytest.mark.parametrize(
@@ -244,7 +247,7 @@ def test_scenes_are_the_validation_ones():
     assert [asked.expected for asked in found.questions[: len(about)]] == [asked.expected for asked in about]
     assert all(asked.text.endswith("?!") for asked in found.questions)
     assert np.array_equal(
-        np.asarray(found.open(found.pictures[1])), np.asarray(render(held_out(VALIDATION_SEEDS[1]))[0])
+        np.asarray(found.picture(found.pictures[1]).open().image), np.asarray(render(held_out(VALIDATION_SEEDS[1]))[0])
     )
 
 

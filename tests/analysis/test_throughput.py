@@ -139,7 +139,7 @@ def test_other_models_see_noise_and_decode_drawn_lengths(sira, qwen_folder, tmp_
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--verify"], "leave out --verify"),
+        (["--second-look"], "leave out --second-look"),
         (["-b", "1,8"], "--batch-size '1,8': --throughput takes one number"),
         (["--max-new-tokens", "8,16"], "--max-new-tokens '8,16': --throughput takes one number"),
     ],

@@ -10,7 +10,6 @@ import pytest
 
 from sira_cli.cli.option_values import ColorBy
 from sira_cli.cli.strip import DELTA, DOUBT, PALE, print_words, word_style
-from tests.support.helpers import on_terminal
 
 EXAMPLE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
 TEXT = "There is a laptop and a dog."
@@ -22,10 +21,15 @@ WORDS = [
 ]
 
 
-def shown_on_terminal(home: Path, *arguments: object) -> str:
-    """What a command prints on a terminal, both streams together, without the codes of colours."""
-    pieces = on_terminal(*arguments, both=True, SIRA_HOME=home, COLUMNS=160, TERM="xterm-256color")
-    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", b"".join(pieces).decode()).replace("\r\n", "\n")
+@pytest.fixture
+def shown(shown_on_terminal):
+    """What a command shows on a wide terminal, without the codes of colours."""
+
+    def run(*arguments: object) -> str:
+        text = shown_on_terminal(*arguments, COLUMNS=160, TERM="xterm-256color")
+        return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+
+    return run
 
 
 def test_an_absent_thing_of_a_large_delta_is_doubted():
@@ -50,20 +54,18 @@ def test_words_to_doubt_are_listed_below_the_text(capsys):
     ]
 
 
-def test_a_trace_on_a_terminal_holds_no_bars_of_weights(home):
+def test_a_trace_on_a_terminal_holds_no_bars_of_weights(shown):
     """With -v too, which adds the candidates of each token."""
-    shown = shown_on_terminal(home, "trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "-v")
-    assert "Loading weights" not in shown
-    text, table = shown.split(" step", 1)
+    found = shown("trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "-v")
+    assert "Loading weights" not in found
+    text, table = found.split(" step", 1)
     assert f"{EXAMPLE.name}:\n" in text
     assert "grounding, the word's probability under the contrast" in text
     assert len(re.findall(r"^ +\d+ ", table, re.MULTILINE)) == 6
 
 
-def test_words_of_captions_are_coloured_too(home):
-    shown = shown_on_terminal(home, "caption", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--words", "-q")
-    assert "grounding, the word's probability under the contrast" in shown
-    shown = shown_on_terminal(
-        home, "trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--color-by", "delta", "--quiet"
-    )
-    assert "Δ = full - CF logits" in shown
+def test_words_of_captions_are_coloured_too(shown):
+    found = shown("caption", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--words", "-q")
+    assert "grounding, the word's probability under the contrast" in found
+    found = shown("trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--color-by", "delta", "--quiet")
+    assert "Δ = full - CF logits" in found

@@ -19,7 +19,8 @@ from tests.support.helpers import generate, generate_sira, hooks, left_pad
 from tests.support.prompts import gemma_prompts, llava_prompts, qwen_prompts
 
 
-def test_alpha_zero_is_plain_generate(family: tiny.Tiny):
+def test_alpha_zero_is_plain_generate(every_family: tiny.Tiny):
+    family = every_family
     plain = family.model.generate(
         **family.inputs,
         max_new_tokens=6,

@@ -150,7 +150,7 @@ def test_k_and_alpha_are_what_the_rule_picks_on_validation_scenes(methods):
 
 
 def test_demo_shows_scenes_with_marked_hallucinations(tmp_path):
-    shown = run("demo", "--count", 3, "--seed", 5, "--output-dir", tmp_path)
+    shown = run("demo", "--limit", 3, "--seed", 5, "--output-dir", tmp_path)
     assert (shown.returncode, shown.stderr) == (0, "")
     for number, seed in enumerate(TEST_SEEDS[5:8], start=1):
         of, path = held_out(seed), tmp_path / f"scene-{seed}.png"
@@ -175,7 +175,7 @@ def test_demo_shows_scenes_with_marked_hallucinations(tmp_path):
 
 
 def test_demo_json(tmp_path):
-    shown = run("demo", "--count", 2, "--json", SIRA_HOME=str(tmp_path))
+    shown = run("demo", "--limit", 2, "--json", SIRA_HOME=str(tmp_path))
     assert (shown.returncode, shown.stderr) == (0, "")
     for line, seed in zip(shown.stdout.splitlines(), TEST_SEEDS, strict=False):
         record, of = json.loads(line), held_out(seed)
@@ -187,12 +187,12 @@ def test_demo_json(tmp_path):
 
 
 def test_demo_evaluate(methods, sira):
-    code, out, err = sira("demo", "--evaluate", "--count", 3, "--json", "-q")
+    code, out, err = sira("demo", "--evaluate", "--limit", 3, "--json", "-q")
     assert (code, err) == (0, "")
     found = SceneReport.from_json(json.loads(out))
     expected = measure(methods, [held_out(seed) for seed in TEST_SEEDS[:3]], Questions())
     assert found == expected
-    code, out, err = sira("demo", "--evaluate", "--count", 3, "-q")
+    code, out, err = sira("demo", "--evaluate", "--limit", 3, "-q")
     assert (code, err) == (0, "")
     head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines())
     names = ["CHAIRs", "CHAIRi", "coverage", "words", *(f"{split} accuracy" for split in SPLITS)]
@@ -206,9 +206,9 @@ def test_demo_evaluate(methods, sira):
 def test_demo_begins_with_any_scene_that_leaves_room_for_the_most(sira, tmp_path):
     """No figure is measured on the last test scenes, and no other range of seeds begins before their end."""
     last = len(TEST_SEEDS) - 10_000
-    assert sira("demo", "--seed", last, "--count", 1, "--export", tmp_path)[0] == 0
+    assert sira("demo", "--seed", last, "--limit", 1, "--export", tmp_path)[0] == 0
     assert [path.stem for path in tmp_path.rglob("*.png")] == [f"scene_{TEST_SEEDS[last]:012d}"]
-    code, _, err = sira("demo", "--seed", last + 1, "--count", 1, "--export", tmp_path / "other")
+    code, _, err = sira("demo", "--seed", last + 1, "--limit", 1, "--export", tmp_path / "other")
     assert code == 2
     assert f"less than or equal to {last}" in err
 

@@ -336,7 +336,7 @@ def test_the_command_says_what_to_type_next_and_loads_no_model(tmp_path):
         "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
         "print({'torch', 'transformers'} & set(sys.modules), file=sys.stderr)"
     )
-    command = [sys.executable, "-c", script, "demo", "--export", str(folder), "--count", "2", "--seed", "7"]
+    command = [sys.executable, "-c", script, "demo", "--export", str(folder), "--limit", "2", "--seed", "7"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert run.stderr == f"sira: 2 scenes are in {folder}; evaluate on them with\nset()\n"
     coco = f"--annotations '{folder}/coco' --images '{folder}/images' --ids '{folder}/coco'/ids.txt"

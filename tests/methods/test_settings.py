@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.cli.options import DecodingOptions
+from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method

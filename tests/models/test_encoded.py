@@ -57,7 +57,8 @@ def test_the_next_question_gets_the_same_numbers(family: tiny.Tiny):
     assert "get_image_features" not in vars(family.model.base_model)
 
 
-def test_a_batch_encodes_each_picture_once(family: tiny.Tiny):
+def test_a_batch_encodes_each_picture_once(every_family: tiny.Tiny):
+    family = every_family
     encoded = EncodedPictures()
     batches = [((0, 0), (0, 2), (1, 1)), ((1, 2), (2, 0), (2, 1))]  # picture and question
     for batch, new in zip(batches, (2, 1), strict=True):

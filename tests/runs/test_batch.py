@@ -18,9 +18,11 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import FilePicture
 from sira_cli.pictures.sources import located
-from sira_cli.runs.batch import BatchRun, _portions
 from sira_cli.runs.events import Halved, Skipped
 from sira_cli.runs.item import Item
+from sira_cli.runs.local_run import LocalRun
+from sira_cli.runs.request import Request
+from sira_cli.runs.runner import _portions
 from tests.support.checkpoints_other import WRITERS
 
 PROMPT = "Is there a cat on the table?"
@@ -42,7 +44,7 @@ def records(
     lvlm, folder: Path, batch_size: int, prompt: str = "Describe this image.", task: str = "caption"
 ) -> list[dict]:
     pictures = named(folder)
-    events = BatchRun(lvlm, task, prompt, batch_size=batch_size).events(pictures)
+    events = LocalRun(lvlm, Request(task, prompt), batch_size=batch_size).events(pictures)
     found = [event.record.to_record() for event in events if not isinstance(event, Halved)]
     assert [record["file_name"] for record in found] == [name for _, name in pictures]
     return found
@@ -170,11 +172,11 @@ def test_settings_of_decoding_hold_in_every_slot(scenes, settings):
     assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(records(lvlm, scenes, batch_size=1))
 
 
-@pytest.mark.parametrize("asked", [{"words": True}, {"choices": ["A cat", "A table"]}, {"verify": Verify()}], ids=str)
+@pytest.mark.parametrize("asked", [{"words": True}, {"choices": ("A cat", "A table")}, {"verify": Verify()}], ids=str)
 def test_what_looks_at_texts_is_the_same_in_a_batch(scenes, asked):
     lvlm, found = load("demo", max_new_tokens=6), []
     for batch_size in (1, 4):
-        run = BatchRun(lvlm, "caption", PROMPT, batch_size=batch_size, **asked)
+        run = LocalRun(lvlm, Request("caption", PROMPT, **asked), batch_size=batch_size)
         found.append([event.record.to_record() for event in run.events(named(scenes)[:4])])
     for one, other in zip(*map(without_time, found), strict=True):
         for name in ("text", "finish_reason", "output_tokens"):
@@ -209,7 +211,7 @@ def test_out_of_memory_halves_the_batch(demo, scenes, monkeypatch, error, refill
         assert without_time(records(demo, scenes, batch_size=8)) == without_time(expected)
         too_many = [rows for rows in tried if rows > 3]
         assert too_many == [8, 4]  # it does not run into the wall again
-        events = list(BatchRun(demo, "caption", "Describe this image.", batch_size=8).events(named(scenes)))
+        events = list(LocalRun(demo, Request("caption", "Describe this image."), batch_size=8).events(named(scenes)))
     finally:
         handle.remove()
     assert [event for event in events if isinstance(event, Halved)] == [Halved(8, 4), Halved(4, 2)]
@@ -285,7 +287,7 @@ def test_batches_of_large_pictures_are_smaller():
 
 def test_large_files_are_read_again_and_have_to_be_the_same(demo, scenes, monkeypatch):
     expected = records(demo, scenes, batch_size=3)
-    monkeypatch.setattr("sira_cli.runs.picture_task.KEPT", 100)
+    monkeypatch.setattr("sira_cli.runs.task.KEPT", 100)
     reads = []
     read = FilePicture.read
     monkeypatch.setattr(FilePicture, "read", lambda picture: reads.append(picture) or read(picture))
@@ -308,7 +310,7 @@ def test_pictures_are_read_a_little_ahead_and_no_further(demo, scenes, monkeypat
             taken.append(1)
             yield located(str(scenes / "0.jpg")), "0.jpg"
 
-    events = BatchRun(demo, "ask", PROMPT, batch_size=2).events(endless())
+    events = LocalRun(demo, Request("ask", PROMPT), batch_size=2).events(endless())
     for _ in range(4):
         next(events)
     events.close()
@@ -319,7 +321,7 @@ def test_what_is_skipped_is_neither_decoded_nor_lost(demo, scenes):
     pictures = named(scenes)
     keys = {name: demo.key("ask", name, hash_of_file(picture.location), PROMPT) for picture, name in pictures}
     keys |= {"2.jpg": "", "7.jpg": keys["6.jpg"]}
-    run = BatchRun(demo, "ask", PROMPT, batch_size=3, done=keys.__getitem__)
+    run = LocalRun(demo, Request("ask", PROMPT), batch_size=3, done=keys.__getitem__)
     events = list(run.events(pictures))
     assert [event.name for event in events] == [name for _, name in pictures]
     assert [event.name for event in events if not isinstance(event, Skipped)] == ["2.jpg", "7.jpg"]
@@ -381,7 +383,7 @@ def test_a_picture_that_is_slow_to_read_does_not_delay_others_that_are_decoded_a
     pictures = named(scenes)
     slow, name = pictures[place]
     pictures[place] = (SlowPicture(slow.location, slow.relative, others), name)
-    events = BatchRun(brief, "caption", "Describe this image.", batch_size=1).events(pictures)
+    events = LocalRun(brief, Request("caption", "Describe this image."), batch_size=1).events(pictures)
     assert without_time([event.record.to_record() for event in events]) == without_time(expected)
 
 
@@ -392,7 +394,7 @@ def test_texts_that_are_shown_as_they_are_decoded_come_in_order(brief, scenes):
     def show(picture: Picture, text: str) -> None:
         shown[picture.location] = text
 
-    run = BatchRun(brief, "caption", "Describe this image.", batch_size=1, on_text=show)
+    run = LocalRun(brief, Request("caption", "Describe this image."), batch_size=1, on_text=show)
     for number, event in enumerate(run.events(pictures), start=1):
         assert event.picture == pictures[number - 1][0]
         assert list(shown) == [picture.location for picture, _ in pictures[:number]]

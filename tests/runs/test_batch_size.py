@@ -21,12 +21,13 @@ from sira_cli.analysis.sweep.run import Sweep
 from sira_cli.models import memory
 from sira_cli.models.presets import resolve
 from sira_cli.pictures.sources import located
-from sira_cli.runs import batch, picture_task, ray_run
-from sira_cli.runs.batch import BatchRun
+from sira_cli.runs import picture_task, ray_run, runner, task
 from sira_cli.runs.batch_size import check_batch_size, largest_batch, usual_batch_size
-from sira_cli.runs.check_run import CheckRun
+from sira_cli.runs.check_task import CheckRequest
 from sira_cli.runs.events import Halved
+from sira_cli.runs.local_run import LocalRun
 from sira_cli.runs.ray_run import Captioner, RayRun, Work
+from sira_cli.runs.request import Request
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Describe this image."
@@ -62,13 +63,15 @@ def room(monkeypatch):
 @pytest.mark.parametrize(("task", "expected"), [("caption", 5), ("ask", 3)])  # with refilled slots, and without
 def test_as_many_as_fit_and_the_records_of_single_pictures(demo, pictures, room, task, expected):
     room(300)
-    run = BatchRun(demo, task, PROMPT, batch_size="auto")
+    run = LocalRun(demo, Request(task, PROMPT), batch_size="auto")
     assert run.batch_size == 1
     found = records(run, pictures)
     assert run.facts()["batch_size"] == run.batch_size == expected
-    if run._slots is not None:  # else compiled steps would have a graph for each number of texts on the way there
-        assert run._slots._slots.rows == expected
-    assert found == records(BatchRun(demo, task, PROMPT, batch_size=1), pictures)
+    if (
+        run._runner._slots is not None
+    ):  # else compiled steps would have a graph for each number of texts on the way there
+        assert run._runner._slots._slots.rows == expected
+    assert found == records(LocalRun(demo, Request(task, PROMPT), batch_size=1), pictures)
 
 
 def test_the_choice_is_that_of_the_memory_that_one_picture_takes(demo, room, monkeypatch, caplog):
@@ -87,10 +90,8 @@ def test_the_choice_is_that_of_the_memory_that_one_picture_takes(demo, room, mon
 
 def test_the_largest_of_the_first_pictures_decides(demo, pictures, monkeypatch):
     seen = []
-    monkeypatch.setattr(batch, "largest_batch", lambda lvlm, inputs, task, groups: seen.append(inputs) or 4)
-    monkeypatch.setattr(
-        picture_task, "decode_picture", lambda name, data, decode=picture_task.decode_picture: decode(name, data)
-    )
+    monkeypatch.setattr(picture_task, "largest_batch", lambda lvlm, inputs, task, groups: seen.append(inputs) or 4)
+    monkeypatch.setattr(task, "decode_picture", lambda name, data, decode=task.decode_picture: decode(name, data))
     sizes = []
     prepare = demo.prepare
     monkeypatch.setattr(
@@ -98,7 +99,7 @@ def test_the_largest_of_the_first_pictures_decides(demo, pictures, monkeypatch):
         "prepare",
         lambda images, *rest, **more: sizes.append([image.size for image in images]) or prepare(images, *rest, **more),
     )
-    run = BatchRun(demo, "ask", PROMPT, batch_size="auto")
+    run = LocalRun(demo, Request("ask", PROMPT), batch_size="auto")
     assert len(records(run, pictures)) == 9
     assert len(seen) == 1  # once in a run
     assert sizes[0] == [(384, 384)]
@@ -107,9 +108,9 @@ def test_the_largest_of_the_first_pictures_decides(demo, pictures, monkeypatch):
 
 def test_a_size_that_memory_did_not_suffice_for_stays_lowered(demo, pictures, monkeypatch):
     """Memory that ends at three pictures is made up, and a choice that is wrong."""
-    monkeypatch.setattr(batch, "largest_batch", lambda *args, **more: 8)
-    monkeypatch.setattr(batch, "FIRST", 2)
-    expected, tried = records(BatchRun(demo, "ask", PROMPT), pictures), []
+    monkeypatch.setattr(picture_task, "largest_batch", lambda *args, **more: 8)
+    monkeypatch.setattr(runner, "FIRST", 2)
+    expected, tried = records(LocalRun(demo, Request("ask", PROMPT)), pictures), []
 
     def limit(model, args, asked):
         tried.append(len(asked["input_ids"]))
@@ -118,7 +119,7 @@ def test_a_size_that_memory_did_not_suffice_for_stays_lowered(demo, pictures, mo
 
     handle = demo.model.register_forward_pre_hook(limit, with_kwargs=True)
     try:
-        run = BatchRun(demo, "ask", PROMPT, batch_size="auto")
+        run = LocalRun(demo, Request("ask", PROMPT), batch_size="auto")
         assert records(run, pictures) == expected
         assert [rows for rows in tried if rows > 3] == [6]  # what the first window left
         assert run.batch_size == 3
@@ -130,8 +131,8 @@ def test_a_size_that_memory_did_not_suffice_for_stays_lowered(demo, pictures, mo
 
 
 def test_one_picture_needs_no_choice_and_pictures_that_are_none_make_none(demo, pictures, monkeypatch):
-    monkeypatch.setattr(batch, "largest_batch", lambda *args, **more: pytest.fail("nothing to choose"))
-    run = BatchRun(demo, "caption", PROMPT, batch_size="auto")
+    monkeypatch.setattr(picture_task, "largest_batch", lambda *args, **more: pytest.fail("nothing to choose"))
+    run = LocalRun(demo, Request("caption", PROMPT), batch_size="auto")
     assert [one["status"] for one in records(run, pictures[:2])] == ["error", "ok"]
     monkeypatch.undo()
     assert run.batch_size == 1
@@ -140,20 +141,21 @@ def test_one_picture_needs_no_choice_and_pictures_that_are_none_make_none(demo, 
 def test_what_is_usual_on_a_device(demo, monkeypatch):
     """No GPU here: the rule is asked about a device by its name, and a run by a stand-in for the rule."""
     assert [usual_batch_size(torch.device(name)) for name in ("cuda", "cuda:1", "cpu", "mps")] == ["auto", "auto", 1, 1]
-    assert not BatchRun(demo, "caption", PROMPT)._undecided
-    monkeypatch.setattr(batch, "usual_batch_size", lambda device: "auto")
-    assert BatchRun(demo, "caption", PROMPT)._undecided
-    assert not BatchRun(demo, "caption", PROMPT, batch_size=3)._undecided
-    shown = BatchRun(demo, "caption", PROMPT, on_text=print)  # texts on a terminal come while they are decoded
-    assert (shown._undecided, shown._on_text) == (False, print)
-    assert BatchRun(demo, "caption", PROMPT, batch_size="auto", on_text=print)._on_text is None
+    assert not LocalRun(demo, Request("caption", PROMPT))._runner._undecided
+    monkeypatch.setattr(runner, "usual_batch_size", lambda device: "auto")
+    assert LocalRun(demo, Request("caption", PROMPT))._runner._undecided
+    assert not LocalRun(demo, Request("caption", PROMPT), batch_size=3)._runner._undecided
+    shown = LocalRun(demo, Request("caption", PROMPT), on_text=print)  # texts on a terminal come while they are decoded
+    assert (shown._runner._undecided, shown._runner._on_text) == (False, print)
+    assert LocalRun(demo, Request("caption", PROMPT), batch_size="auto", on_text=print)._runner._on_text is None
     beams = demo.under(demo.decoder, demo.preset.with_settings(num_beams=2, temperature=1.0))
-    assert not BatchRun(beams, "caption", PROMPT, batch_size="auto")._undecided
+    assert not LocalRun(beams, Request("caption", PROMPT), batch_size="auto")._runner._undecided
 
 
 def test_a_check_looks_at_one_picture_at_a_time_whatever_the_memory(demo):
-    run = CheckRun(demo, "check", "", batch_size="auto")
-    assert run._largest_batch(None) == 8
+    request, preset, method = CheckRequest.under(demo.preset, demo.decoder, None)
+    run = LocalRun(demo.under(method, preset), request, batch_size="auto")
+    assert run._task.largest_batch(None, 0) == 8
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "8", "Auto", 2.0, True])
@@ -161,7 +163,7 @@ def test_other_batch_sizes_are_refused(demo, wrong):
     with pytest.raises(SettingsError, match=r"`batch_size=` .*: expected a whole number from 1 on, or auto"):
         check_batch_size(wrong)
     with pytest.raises(SettingsError, match="`batch_size=`"):
-        BatchRun(demo, "caption", PROMPT, batch_size=wrong)
+        LocalRun(demo, Request("caption", PROMPT), batch_size=wrong)
 
 
 def test_the_command_takes_it_and_says_the_choice(sira, tmp_path):
@@ -179,10 +181,10 @@ def test_the_command_takes_it_and_says_the_choice(sira, tmp_path):
 
 
 def test_each_worker_of_ray_finds_its_own(monkeypatch):
-    monkeypatch.setattr(batch, "largest_batch", lambda *args, **more: 5)
+    monkeypatch.setattr(picture_task, "largest_batch", lambda *args, **more: 5)
     loading = {"method": "sira", "device": "cpu", "quantization": None, "offline": True, "trust_remote_code": False}
     preset = resolve("demo").with_settings(max_new_tokens=4)
-    worker = Captioner(Work(preset, loading, "caption", PROMPT, "auto", os.getcwd()))  # noqa: PTH109
+    worker = Captioner(Work(preset, loading, Request("caption", PROMPT), "auto", os.getcwd()))  # noqa: PTH109
     assert worker._run.batch_size == 1
     named = {"id": ["a", "b"], "name": ["a", "b"], "done": ["", ""], "error": ["", ""], "number": [0, 1]}
     found = worker(named | {"picture": [pickle.dumps(located(str(path))) for path in EXAMPLES[:2]]})
@@ -196,7 +198,7 @@ def test_workers_that_share_memory_cannot_find_it(monkeypatch, gpus):
     cluster = SimpleNamespace(nodes=lambda: nodes, shutdown=lambda: None)
     monkeypatch.setattr(ray_run, "_connect", lambda workers, quiet: cluster)
     loading = {"device": "auto"}
-    work = [Work(resolve("demo"), loading, "caption", PROMPT, size, "") for size in ("auto", None, 3)]
+    work = [Work(resolve("demo"), loading, Request("caption", PROMPT), size, "") for size in ("auto", None, 3)]
     if gpus:
         assert [RayRun(one, workers=2)._most_together for one in work] == [64, 64, 3]
         return
@@ -211,7 +213,7 @@ def test_a_sweep_takes_as_many_questions_as_fit(demo, monkeypatch, tmp_path):
     questions = QuestionSet(
         ("all",),
         tuple(Question(name, text, True, ("all",)) for name, text in texts),
-        lambda name: Image.open(Path("examples") / name).convert("RGB"),
+        lambda name: located(str(Path("examples") / name)),
     )
     sizes = []
     first = sweep_grid.first_tokens

@@ -20,7 +20,7 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import Verify
-from sira_cli.runs.check_run import EMPTY, NOT_RECOGNISED, NOTHING_LEFT, TASK, TOO_LONG, plain, prompt_of
+from sira_cli.runs.check_task import EMPTY, NOT_RECOGNISED, NOTHING_LEFT, TOO_LONG, CheckRequest
 from sira_cli.runs.events import Failed, Finished, Skipped
 from sira_cli.runs.ray_run import Captioner, Work
 
@@ -226,9 +226,9 @@ def test_what_decides_is_in_the_key(demo, scenes):
 
 
 def test_a_worker_of_a_cluster_gives_the_same_records(demo, scenes):
-    preset = plain(demo.preset)
+    request, preset, _ = CheckRequest.under(demo.preset, demo.decoder, None)
     loading = {"method": "greedy", "device": "auto", "quantization": None, "offline": False, "trust_remote_code": False}
-    work = Work(preset, loading, TASK, prompt_of(Verify(), preset), 2, os.getcwd(), verify=Verify())  # noqa: PTH109
+    work = Work(preset, loading, request, 2, os.getcwd())  # noqa: PTH109
     captions = find_captions(scenes).pictures
     rows = {
         "number": range(len(captions)),

@@ -17,6 +17,7 @@ from sira_cli.models import presets
 from sira_cli.models.loading import load
 from sira_cli.pictures.find import find_pictures
 from sira_cli.runs.ray_run import Captioner, Work
+from sira_cli.runs.request import Request
 from tests.support.helpers import SIRA
 from tests.support.shards import EXAMPLES, drawn, write_tar
 
@@ -96,7 +97,7 @@ def test_a_worker_of_ray_reads_the_shard_itself(shards):
     """What is sent to it are places in shards, no bytes of pictures."""
     preset = presets.resolve("demo").with_settings(max_new_tokens=4)
     loading = {"method": "sira", "device": "cpu"}
-    work = Work(preset, loading, "caption", "Number {number}", 2, os.getcwd(), fills=True)  # noqa: PTH109
+    work = Work(preset, loading, Request("caption", "Number {number}", fills=True), 2, os.getcwd())  # noqa: PTH109
     found = find_pictures(["shards"])
     rows = [
         {"number": n, "picture": pickle.dumps(each), "name": each.name_in(None), "id": each.name_in(None)}

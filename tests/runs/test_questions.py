@@ -15,7 +15,7 @@ from pyarrow import parquet
 from sira_cli import DataError, load, run_pictures
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.single import FilePicture
-from sira_cli.runs import picture_task
+from sira_cli.runs import task
 from sira_cli.runs.events import Finished
 from sira_cli.runs.questions import question_pictures
 from tests.support.shards import EXAMPLES
@@ -75,8 +75,8 @@ def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
 )
 def test_pictures_are_decoded_and_encoded_once(folder, monkeypatch, method, batch_size, passes):
     write("q.jsonl", [row | {"text": f"Describe the {row['text'][11:-1]}."} for row in QUESTIONS])
-    samples, decode = [], picture_task.decode_picture
-    monkeypatch.setattr(picture_task, "decode_picture", lambda name, data: samples.append(name) or decode(name, data))
+    samples, decode = [], task.decode_picture
+    monkeypatch.setattr(task, "decode_picture", lambda name, data: samples.append(name) or decode(name, data))
     lvlm = load("demo", method=method, max_new_tokens=6)
     encoder, pictures = lvlm.model.get_encoder(modality="image"), []
     handle = encoder.register_forward_hook(lambda module, args, output: pictures.append(len(output[0])))
@@ -111,6 +111,8 @@ def test_llavas_answer_format(sira, folder):
     ]
     assert len({answer["answer_id"] for answer in answers}) == 4
     code, _, err = sira("caption", "photos", "-p", "demo", "--output-format", "llava", "-o", "x.jsonl")
+    assert (code, "'llava' is not one of 'jsonl', 'parquet', 'webdataset'" in err) == (2, True)
+    code, _, err = sira("ask", "photos", "A dog?", "-p", "demo", "--output-format", "llava", "-o", "x.jsonl")
     assert (code, err) == (2, "sira: --output-format llava: expected --questions, and --output that ends in .jsonl\n")
 
 

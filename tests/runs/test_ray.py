@@ -18,6 +18,7 @@ from sira_cli.models import presets
 from sira_cli.pictures.sources import located
 from sira_cli.runs import ray_run
 from sira_cli.runs.ray_run import Captioner, RayRun, Work
+from sira_cli.runs.request import Request
 from tests.support.helpers import SIRA
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
@@ -98,7 +99,7 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(t
 
 def results(preset: str, pictures: list[tuple[str, str]], workers: int = 2, **settings: object) -> dict:
     preset = presets.resolve(preset).with_settings(max_new_tokens=4, **settings)
-    work = Work(preset, LOADING, "caption", "Describe it.", 1, os.getcwd())  # noqa: PTH109
+    work = Work(preset, LOADING, Request("caption", "Describe it."), 1, os.getcwd())  # noqa: PTH109
     named = [(located(path), name) for path, name in pictures]
     return {event.name: event.record for event in RayRun(work, workers=workers).events(named)}
 

@@ -15,7 +15,6 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import find
 from sira_cli.models.look.second_look import Verify
 from sira_cli.runs.run import run_pictures
-from tests.support.helpers import on_terminal
 
 FIRST = VALIDATION_SEEDS[500_000]  # greedy names a cup there that is not in the scene
 
@@ -96,14 +95,14 @@ def test_a_file_holds_texts_looked_at_in_one_way(sira, scenes, tmp_path, more):
     assert "holds records of another configuration: verify." in err
 
 
-def test_what_is_not_supported_is_said_and_marked(sira, scenes):
+def test_what_is_not_supported_is_said_and_marked(sira, shown_on_terminal, scenes):
     command = ["caption", scenes / f"{FIRST}.png", "-p", "demo", "--method", "greedy", "--verify", "flag"]
     command += ["--min-support", "0.5"]
     code, out, err = sira(*command)
     assert code == 0
     assert "[" not in out
     assert re.search(r"not supported: cup \(0\.\d\d\)$", err.strip())
-    shown = b"".join(on_terminal(*command, NO_COLOR="1", COLUMNS=300)).decode()
+    shown = shown_on_terminal(*command, NO_COLOR="1", COLUMNS=300)
     assert re.search(r"a \[cup\] on the left", shown)
     assert shown.count("[cup]") == shown.count("[") - shown.count("\x1b[")
 

@@ -50,9 +50,10 @@ def test_every_file_of_the_page_is_served_and_kept_by_no_cache(address):
         assert answer.headers["content-type"].partition(";")[0] == kinds[path.suffix]
         assert answer.text.endswith(path.read_text(encoding="utf-8"))
         assert apart(answer)
-    shared = httpx.get(f"{address}/page/element.js")
-    assert (shared.status_code, shared.headers["content-type"].partition(";")[0]) == (200, "text/javascript")
-    assert apart(shared)
+    for name in ("element.js", "texts.js"):
+        shared = httpx.get(f"{address}/page/{name}")
+        assert (shared.status_code, shared.headers["content-type"].partition(";")[0]) == (200, "text/javascript")
+        assert apart(shared)
 
 
 def test_the_policy_allows_the_page_itself_and_reports_and_nothing_else(address):

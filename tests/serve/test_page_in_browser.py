@@ -304,6 +304,19 @@ def test_hostile_text_stays_text(browser, address, tmp_path):
     assert "TrustedHTML" in browser.log("browser")[0]["message"]
 
 
+def test_reasoning_is_folded_under_the_text_and_stays_text(page):
+    thoughts = [{"choices": [{"delta": {"reasoning_content": part}}]} for part in ("Let me look. ", HOSTILE)]
+    answering(page, 200, [*thoughts, *stream("A cat.")], stream("A dog."))
+    assert run(page) == ["A cat.", "A dog."]
+    shown = (
+        "return [...document.querySelectorAll('.reasoning')].map(one => [one.open, one.lastElementChild.textContent])"
+    )
+    assert page.run(shown) == [[False, f"Let me look. {HOSTILE}"]]
+    answering(page, 200, stream("A cat."))
+    run(page)
+    assert page.run(shown) == []
+
+
 def test_letters_of_two_units_are_marked_where_they_are(page):
     text = "A 🐈 café, naïve."
     scores = [

@@ -28,15 +28,13 @@ def installed(*args: object, **options) -> subprocess.CompletedProcess:
     return subprocess.run([SIRA, *map(str, args)], capture_output=True, timeout=120, check=False, **options)
 
 
-def on_terminal(*args: object, both: bool = False, **environment: object) -> list[bytes]:
-    """What a command writes to a terminal on stdout, or on both streams, piece by piece. It must end well."""
+def on_terminal(*args: object, **environment: object) -> list[bytes]:
+    """What a command writes to a terminal on stdout, piece by piece. It must end well."""
     controller, terminal = pty.openpty()
     variables = {**os.environ, "TERM": "dumb", **{name: str(value) for name, value in environment.items()}}
     command = [SIRA, *map(str, args)]
     pieces = []
-    with subprocess.Popen(
-        command, stdout=terminal, stderr=terminal if both else subprocess.PIPE, env=variables
-    ) as process:
+    with subprocess.Popen(command, stdout=terminal, stderr=subprocess.PIPE, env=variables) as process:
         os.close(terminal)
         with suppress(OSError):  # the terminal is gone
             while piece := os.read(controller, 1024):

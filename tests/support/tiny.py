@@ -250,6 +250,10 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
     "PaliGemma 2": lambda: paligemma(2),
 }
 
+# Where a test is not about a family: a plain stack, positions in three axes, features behind the first layers, states
+# and convolutions in place of columns, windows, keys that layers share, a prompt that sees all of itself.
+REPRESENTATIVES = ["LLaVA-1.5", "Qwen2.5-VL", "Qwen3-VL", "Qwen3.5", "LFM2-VL", "Gemma 3", "Gemma 4 E", "PaliGemma"]
+
 # Families with layers that leave no columns of their own, and the reason by which what needs columns refuses them.
 NO_COLUMNS = dict.fromkeys(("Qwen3.5", "Qwen3.5 MoE", "LFM2-VL"), "recurrent state") | {"Gemma 4 E": "share the keys"}
 WITH_HEADS = [name for name in FAMILIES if NO_COLUMNS.get(name) != "recurrent state"]  # attention in every layer

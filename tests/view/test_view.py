@@ -141,7 +141,7 @@ def test_hostile_captions_are_data(serve, folder, client):
 
 def test_what_the_page_is_told(serve, folder, client):
     rows = [looked_at(0, cat=0.0, dog=0.9), record(1, status="error", text="", error="no memory"), record(2)]
-    rows.append(record(3, text="Gone."))
+    rows.append(record(3, text="Gone.", reasoning="Let me look."))
     other = [row | {"text": "A cat."} for row in rows[2:3]]
     a, b = write(folder / "a.jsonl", rows), write(folder / "b.jsonl", other)
     a.write_bytes(a.read_bytes() + b"{torn")
@@ -159,6 +159,7 @@ def test_what_the_page_is_told(serve, folder, client):
         ("cat", 0.0, True),
         ("dog", 0.9, False),
     ]
+    assert (whole["reasoning"], own.get("/api/items/3").json()["reasoning"]) == ("", "Let me look.")
     differences = own.post("/api/differences", json={"numbers": [2, 3]}).json()
     assert differences[1] == []
     assert "".join(stretch[-1] for stretch in differences[0]) == rows[2]["text"]

@@ -242,7 +242,8 @@ def test_two_runs_are_compared_word_by_word(browser, serve, folder):
 
 def test_hostile_captions_and_names_stay_text(browser, serve, folder):
     rows = [
-        looked_at(0, cat=0.1, dog=0.1) | {"warnings": [HOSTILE], "method": HOSTILE, "prompt": HOSTILE},
+        looked_at(0, cat=0.1, dog=0.1)
+        | {"warnings": [HOSTILE], "method": HOSTILE, "prompt": HOSTILE, "reasoning": f"Let me look. {HOSTILE}"},
         record(1, file_name=HOSTILE, text=HOSTILE),
         record(2, status="error", error=HOSTILE, text=""),
     ]
@@ -256,7 +257,9 @@ def test_hostile_captions_and_names_stay_text(browser, serve, folder):
         browser.run("location.hash = arguments[0]", f"#{number + 1}")
         opened(browser, rows[number]["file_name"])
         browser.run("document.querySelectorAll('details').forEach((details) => (details.open = true))")
-        assert HOSTILE in browser.run("return document.querySelector('#picture').innerText")
+        shown = browser.run("return document.querySelector('#picture').innerText")
+        assert HOSTILE in shown
+        assert (f"Let me look. {HOSTILE}" in shown) == (number == 0)
         assert browser.run("return document.querySelectorAll('#picture img').length") == (number != 1)
     assert not browser.alert()
     assert browser.run("return document.querySelectorAll('script').length") == 1

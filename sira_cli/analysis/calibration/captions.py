@@ -8,19 +8,12 @@ from typing import Any
 from sira_cli import methods
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import hash_of
-from sira_cli.pictures.picture import OpenedPicture
 
 
 def plain(lvlm: Lvlm) -> Lvlm:
     """Return the same model under greedy decoding, at temperature 0 and without beams."""
     preset = lvlm.preset.with_values(temperature=0.0, num_beams=1, on_loop=None)
     return lvlm.under(methods.find("greedy"), preset)
-
-
-def prepared(lvlm: Lvlm, opened: Sequence[OpenedPicture]) -> Any:
-    """Return the inputs of B pictures with the preset's caption prompt, on the model's device."""
-    prompts = [lvlm.preset.prompts.caption] * len(opened)
-    return lvlm.to_device(lvlm.prepare([picture.image for picture in opened], prompts))
 
 
 def caption_tokens(lvlm: Lvlm, inputs: Any) -> list[list[int]]:

@@ -16,8 +16,9 @@ Each question is followed by an answer, whose last token is used:
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Generator, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,19 +28,27 @@ from torch import Tensor
 
 from sira_cli._version import __version__
 from sira_cli.analysis.calibration.probe import two_fold_accuracy
-from sira_cli.analysis.calibration.questions import LabelledQuestion, LabelledQuestions
-from sira_cli.analysis.sweep.grid import Advanced, FailedPicture, batches
+from sira_cli.analysis.calibration.questions import LabelledQuestions
+from sira_cli.analysis.calibration.regions import black_out
+from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
 from sira_cli.analysis.sweep.run import StageStarted
 from sira_cli.core.families import find_backbone, output_projections
 from sira_cli.core.forcing import followed
 from sira_cli.core.hooks import attached_hooks
-from sira_cli.errors import PictureError, SettingsError, SiraError
+from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.pictures.names import one_line
+from sira_cli.runs.events import Halved
+from sira_cli.runs.item import Item
+from sira_cli.runs.kept import Kept
+from sira_cli.runs.questions import QuestionPicture
+from sira_cli.runs.runner import Runner
+from sira_cli.runs.slots import Batch
+from sira_cli.runs.task import Task
 
 BLUR = 5.0  # radius of the Gaussian, in pixels of the picture as it is opened
+DECODED = 2  # pictures whose bytes and samples wait for the next question about them
 QUESTIONS = 1_500  # as the authors have
 KINDS = ("clean", *LEVELS)
 LABELS = {True: "yes", False: "no"}  # as POPE's files spell them, and the published code takes them
@@ -52,15 +61,47 @@ class Prompt:
     Attributes:
         row: number of the question.
         kind: `clean`, `image` or `object`.
-        image: clean or degraded.
         text, label: question and answer.
+        degrade: returns the picture as it is shown.
     """
 
     row: int
     kind: str
-    image: Image.Image
     text: str
     label: str
+    degrade: Callable[[Image.Image], Image.Image] = lambda image: image
+
+    @property
+    def id(self) -> str:
+        """Unique in a run."""
+        return f"{self.row} {self.kind}"
+
+
+class LastOutputs(Task[Tensor, Tensor]):
+    """The outputs of all `o_proj` at the last token of an answer, `[L, d]`, on the CPU.
+
+    All prompts of a run have the same answer, so that the last column holds its last token in each row.
+    """
+
+    at_once = True
+
+    def __init__(self, lvlm: Lvlm, projections: Sequence[Any], prompts: Sequence[Prompt]) -> None:
+        super().__init__(lvlm, decoded=DECODED)
+        self._projections, self._prompts = projections, {prompt.id: prompt for prompt in prompts}
+
+    def image(self, item: Item[Tensor]) -> Image.Image:
+        """Return the samples, degraded."""
+        return self._prompts[item.id].degrade(super().image(item))
+
+    def inputs(self, items: Sequence[Item[Tensor]], images: Sequence[Image.Image]) -> Any:
+        """Return the model's inputs without those of a method."""
+        with self.lvlm.vocabulary.lock:
+            return self.lvlm.chat_inputs(images, [item.prompt for item in items], at_once=True)
+
+    def answers(self, batch: Batch[Tensor], on_text: Any = None) -> list[Tensor]:
+        """Return the outputs for each prompt."""
+        labels = [self._prompts[item.id].label for item in batch.items]
+        return [*last_outputs(self.lvlm, self._projections, batch.inputs, labels)]
 
 
 class IctTraining:
@@ -78,7 +119,7 @@ class IctTraining:
         Args:
             questions: at least two, with their labels.
             lvlm: the loaded model under any method; its weights decide.
-            batch_size: prompts in a prefill.
+            batch_size: prompts in a prefill; fewer when memory is too small.
             seed: of the shuffling before the probe's two folds.
 
         Raises:
@@ -99,7 +140,7 @@ class IctTraining:
         self.accuracy: dict[str, Tensor] = {}
         self.counts: dict[str, int] = {}
 
-    def events(self) -> Generator[StageStarted | Advanced | FailedPicture, None, None]:
+    def events(self) -> Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]:
         """Ask everything, then find directions layer by layer; yield events.
 
         Raises:
@@ -127,65 +168,56 @@ class IctTraining:
         lvlm = self._lvlm
         return Calibration(Origin("ict", lvlm.preset.model, lvlm.revision, made_from, __version__), self._tensors)
 
-    def _ask(self) -> Iterator[Advanced | FailedPicture]:
-        opened = functools.lru_cache(maxsize=1)(self._questions.open)  # questions about one picture are side by side
-        blurred = functools.lru_cache(maxsize=1)(lambda name: opened(name).filter(ImageFilter.GaussianBlur(BLUR)))
-        for numbers in batches(range(len(self._questions.questions)), self._batch_size):
-            prompts: list[Prompt] = []
-            for number in numbers:
-                question = self._questions.questions[number]
-                try:
-                    image, blur = opened(question.picture), blurred(question.picture)
-                except PictureError as error:
-                    yield from self._failed(question, str(error))
-                    continue
-                prompts += self._prompts(number, question, image, blur)
-            # Texts of one length, so that the last column holds every answer's last token without padding of its own.
-            for label in LABELS.values():
-                for batch in batches([prompt for prompt in prompts if prompt.label == label], self._batch_size):
-                    yield from self._keep(batch)
-            yield Advanced(len(numbers))
+    def _ask(self) -> Iterator[Advanced | FailedPicture | Halved]:
+        """Ask all questions with the same answer before those with the other one."""
+        prompts = [prompt for row in range(len(self._questions.questions)) for prompt in self._prompts(row)]
+        left = Counter(prompt.row for prompt in prompts)
+        for label in LABELS.values():
+            chosen = [prompt for prompt in prompts if prompt.label == label]
+            runner = Runner(LastOutputs(self._lvlm, self._projections, chosen), self._batch_size)
+            by_id, reads = {prompt.id: prompt for prompt in chosen}, Kept[bytes](DECODED)
+            with closing(runner.run(self._item(prompt, reads) for prompt in chosen)) as items:
+                for item in items:
+                    if isinstance(item, Halved):
+                        yield item
+                        continue
+                    prompt = by_id[item.id]
+                    yield from self._keep(prompt, item)
+                    left[prompt.row] -= 1
+                    if not left[prompt.row]:
+                        yield Advanced(1)
 
-    def _prompts(
-        self, row: int, question: LabelledQuestion, image: Image.Image, blurred: Image.Image
-    ) -> Iterator[Prompt]:
+    def _prompts(self, row: int) -> Iterator[Prompt]:
+        question = self._questions.questions[row]
         text, label = question.text, LABELS[question.expected]
-        yield Prompt(row, "clean", image, text, label)
-        yield Prompt(row, "image", blurred if question.expected else image, text, LABELS[True])
-        if self._questions.hide is not None:
-            hidden = self._questions.hide(question, image) if question.expected else blurred
-            if hidden is not None:
-                yield Prompt(row, "object", hidden, text, label)
-
-    def _keep(self, batch: Sequence[Prompt]) -> Iterator[FailedPicture]:
-        """Keep o_proj's outputs for some prompts. A failed batch is tried again in halves, down to single prompts."""
-        try:
-            last = last_outputs(self._lvlm, self._projections, batch)  # [B, L, d]
-        except SiraError:
-            raise
-        except Exception as error:
-            failure = error.with_traceback(None)  # the traceback holds on to the memory of the failed try
-        else:
-            if self._seen is None:
-                self._seen = torch.empty(*self._done.shape, *last.shape[1:], dtype=last.dtype)
-            for prompt, outputs in zip(batch, last, strict=True):
-                kind = KINDS.index(prompt.kind)
-                self._seen[kind, prompt.row] = outputs
-                self._done[kind, prompt.row] = True
+        blurred = {"degrade": lambda image: image.filter(ImageFilter.GaussianBlur(BLUR))}
+        yield Prompt(row, "clean", text, label)
+        yield Prompt(row, "image", text, LABELS[True], **(blurred if question.expected else {}))
+        if self._questions.outlines is None:
             return
-        if len(batch) > 1:
-            middle = len(batch) // 2
-            yield from self._keep(batch[:middle])
-            yield from self._keep(batch[middle:])
-            return
-        question = self._questions.questions[batch[0].row]
-        reason = (str(failure).strip().splitlines() or [""])[0]
-        yield from self._failed(question, f"{one_line(question.picture)}: {type(failure).__name__}: {reason}")
+        if not question.expected:
+            yield Prompt(row, "object", text, label, **blurred)
+        elif outlines := self._questions.outlines(question):
+            yield Prompt(row, "object", text, label, lambda image: black_out(image, outlines))
 
-    def _failed(self, question: LabelledQuestion, error: str) -> Iterator[FailedPicture]:
-        if question.picture not in {failure.picture for failure in self.failures}:
-            self.failures.append(FailedPicture(question.picture, error))
-            yield self.failures[-1]
+    def _item(self, prompt: Prompt, reads: Kept[bytes]) -> Item[Tensor]:
+        question, asking = self._questions.questions[prompt.row], self._lvlm.preset.prompts.asking
+        picture, asked = self._questions.find(question.picture), asking(question.text)
+        whole = QuestionPicture(picture.location, picture.relative, picture, question.text, asked, prompt.id, reads)
+        return Item(whole, question.picture, asked, prompt.id)
+
+    def _keep(self, prompt: Prompt, item: Item[Tensor]) -> Iterator[FailedPicture]:
+        """Keep o_proj's outputs for a prompt, or report its picture, once."""
+        if item.result is None:
+            if item.name not in {failure.picture for failure in self.failures}:
+                self.failures.append(FailedPicture(item.name, item.error))
+                yield self.failures[-1]
+            return
+        if self._seen is None:
+            self._seen = torch.empty(*self._done.shape, *item.result.shape, dtype=item.result.dtype)
+        kind = KINDS.index(prompt.kind)
+        self._seen[kind, prompt.row] = item.result
+        self._done[kind, prompt.row] = True
 
     def _find(self, level: str) -> Iterator[Advanced]:
         """Find direction, spread and accuracy of every slice."""
@@ -211,15 +243,19 @@ class IctTraining:
 
 
 @torch.no_grad()
-def last_outputs(lvlm: Lvlm, projections: Sequence[Any], batch: Sequence[Prompt]) -> Tensor:
-    """Return each projection's output at the last token of the answers, on the CPU, `[B, L, d]`."""
-    asked = [lvlm.preset.prompts.asking(prompt.text) for prompt in batch]
-    with lvlm.vocabulary.lock:
-        given: Any = lvlm.chat_inputs([prompt.image for prompt in batch], asked, at_once=True)
-    inputs = lvlm.to_device(given)
+def last_outputs(lvlm: Lvlm, projections: Sequence[Any], inputs: Any, labels: Sequence[str]) -> Tensor:
+    """Return each projection's output at the last token of the answers, on the CPU, `[B, L, d]`.
+
+    Args:
+        lvlm: the model.
+        projections: L modules.
+        inputs: of B prompts.
+        labels: their answers, of the same number of tokens.
+    """
+    inputs = lvlm.to_device(inputs)
     answers = [
-        lvlm.vocabulary.encode_after(ids, prompt.label)
-        for ids, prompt in zip(inputs["input_ids"].tolist(), batch, strict=True)
+        lvlm.vocabulary.encode_after(ids, label)
+        for ids, label in zip(inputs["input_ids"].tolist(), labels, strict=True)
     ]
     kept: list[Tensor] = []
     with attached_hooks(find_backbone(lvlm.model).norm) as handles:

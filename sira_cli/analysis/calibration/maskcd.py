@@ -11,7 +11,7 @@ The rows are those of decoding: of all tokens but the last, from which nothing i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sira_cli._version import __version__
-from sira_cli.analysis.calibration.batches import each_picture
-from sira_cli.analysis.calibration.captions import caption_tokens, hash_of_pictures, plain, prepared
+from sira_cli.analysis.calibration.captions import caption_tokens, hash_of_pictures, plain
 from sira_cli.core.families import find_backbone, output_projections, text_stack
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.upstream import attention_of, set_attention
@@ -29,8 +28,12 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.maskcd import MASS
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.pictures.names import one_line
-from sira_cli.pictures.picture import OpenedPicture, Picture
+from sira_cli.pictures.picture import Picture
+from sira_cli.runs.events import Halved
+from sira_cli.runs.item import Item
+from sira_cli.runs.runner import Runner
+from sira_cli.runs.slots import Batch
+from sira_cli.runs.task import Task
 
 
 @dataclass(frozen=True)
@@ -48,30 +51,41 @@ class ImageMass:
     image_sha256: str
 
 
+class MeasuredMass(Task[ImageMass, ImageMass]):
+    """The heads' mass on the image while the model writes a caption."""
+
+    def answers(self, batch: Batch[ImageMass], on_text: Any = None) -> list[ImageMass]:
+        """Return the masses of each picture."""
+        lvlm, inputs = self.lvlm, self.lvlm.to_device(batch.inputs)
+        with recorded_mass(lvlm.model, lvlm.find_image) as steps:
+            texts = caption_tokens(lvlm, inputs)
+        rows = enumerate(zip(texts, batch.items, strict=True))
+        return [_mean(steps, row, len(text), item) for row, (text, item) in rows]
+
+
 def measure_mass(
     lvlm: Lvlm, pictures: Iterable[Picture], batch_size: int = 1
-) -> Iterator[tuple[Picture, ImageMass | PictureError]]:
+) -> Iterator[tuple[Picture, ImageMass | PictureError] | Halved]:
     """Yield every picture with its image mass by head, or with its error; the others go on.
 
     Args:
         lvlm: the loaded model, under any method.
         pictures: a few dozen.
-        batch_size: captions decoded together.
+        batch_size: captions decoded together; fewer when memory is too small.
 
     Raises:
         SiraError: about the model or the settings.
     """
     speaker = plain(lvlm)
-
-    def work(opened: Sequence[OpenedPicture]) -> list[ImageMass]:
-        inputs = prepared(speaker, opened)
-        with recorded_mass(speaker.model, speaker.find_image) as steps:
-            texts = caption_tokens(speaker, inputs)
-        return [
-            _mean(steps, row, len(text), picture) for row, (text, picture) in enumerate(zip(texts, opened, strict=True))
-        ]
-
-    yield from each_picture(pictures, work, batch_size)
+    items: Iterator[Item[ImageMass]] = (
+        Item(picture, picture.shown, speaker.preset.prompts.caption) for picture in pictures
+    )
+    with closing(Runner(MeasuredMass(speaker), batch_size).run(items)) as done:
+        for item in done:
+            if isinstance(item, Halved):
+                yield item
+            else:
+                yield item.picture, PictureError(item.error) if item.result is None else item.result
 
 
 def calibrate(lvlm: Lvlm, measured: Sequence[ImageMass]) -> Calibration:
@@ -95,18 +109,18 @@ def calibrate(lvlm: Lvlm, measured: Sequence[ImageMass]) -> Calibration:
     return Calibration(Origin("maskcd", lvlm.preset.model, lvlm.revision, made_from, __version__), {MASS: mass.float()})
 
 
-def _mean(steps: Sequence[Tensor], row: int, tokens: int, picture: OpenedPicture) -> ImageMass:
+def _mean(steps: Sequence[Tensor], row: int, tokens: int, item: Item[ImageMass]) -> ImageMass:
     """Return the mean over the rows of one caption of a batch; the rest of a shorter one is padding.
 
     Raises:
         PictureError: the caption has no row, or the masses are not numbers.
     """
     if tokens < 2:
-        raise PictureError(f"{one_line(picture.name)}: its caption is empty")
+        raise PictureError(f"{item.picture.shown}: its caption is empty")
     mass = torch.stack([step[row] for step in steps[: tokens - 1]]).double().mean(dim=0)  # [L, H]
     if not bool(mass.isfinite().all()):
-        raise PictureError(f"{one_line(picture.name)}: the model computes numbers out of range: try another dtype")
-    return ImageMass(mass, tokens - 1, picture.sha256)
+        raise PictureError(f"{item.picture.shown}: the model computes numbers out of range: try another dtype")
+    return ImageMass(mass, tokens - 1, item.sha256)
 
 
 @contextmanager

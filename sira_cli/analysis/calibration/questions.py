@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from sira_cli.analysis.calibration.regions import Regions, black_out
+from sira_cli.analysis.calibration.regions import Outline, Regions
 from sira_cli.errors import DataError
 from sira_cli.eval.pope_questions import read_questions
 from sira_cli.models.records import hash_of
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.sources import located
 
 
 @dataclass(frozen=True)
@@ -37,16 +36,16 @@ class LabelledQuestions:
 
     Attributes:
         questions: each once.
-        open: opens a picture by its name; raises PictureError.
-        hide: returns a picture without the object of a question, which is blacked out; None if the place of
-            the object is unknown. Without a function, no places are known.
+        find: finds a picture by its name.
+        outlines: returns the outlines of the object of a question; empty if its place is unknown. Without a function,
+            no places are known.
         made_from: their sources, as JSON holds them.
         folder: where the pictures are, if they are files.
     """
 
     questions: tuple[LabelledQuestion, ...]
-    open: Callable[[str], Image.Image]
-    hide: Callable[[LabelledQuestion, Image.Image], Image.Image | None] | None
+    find: Callable[[str], Picture]
+    outlines: Callable[[LabelledQuestion], Sequence[Outline]] | None
     made_from: Mapping[str, Any]
     folder: str = ""
 
@@ -64,7 +63,7 @@ def from_files(
     Args:
         paths: files of JSON lines or of a JSON array, with `image`, `text` and `label` (yes or no).
         folder: where the images are.
-        limit: take only the first questions.
+        limit: take only the first questions of each file.
         annotations: COCO's instances: a file of them, or a folder that holds some.
 
     Raises:
@@ -72,23 +71,23 @@ def from_files(
     """
     labels: dict[tuple[str, str], bool] = {}
     for path in paths:
-        for row in read_questions(path):
+        for row in read_questions(path)[:limit]:
             if labels.setdefault((row.image, row.text), row.expected) != row.expected:
                 raise DataError(f"{path}: {row.text!r} about {row.image} has another label in an earlier row")
-    questions = tuple(LabelledQuestion(*asked, expected) for asked, expected in [*labels.items()][:limit])
+    questions = tuple(LabelledQuestion(*asked, expected) for asked, expected in labels.items())
     made_from: dict[str, Any] = {
         "files": [path.name for path in paths],
         "questions_sha256": hash_of(questions=[[each.picture, each.text, each.expected] for each in questions]),
     }
-    pictures, hide = folder.resolve(), None
+    outlines: Callable[[LabelledQuestion], Sequence[Outline]] | None = None
     if annotations is not None:
         regions = Regions.read(annotations, {question.picture for question in questions})
         made_from |= {"annotations": regions.files}
 
-        def hide(question: LabelledQuestion, image: Image.Image) -> Image.Image | None:
-            places = regions.about(question.picture, question.text)
-            return black_out(image, places) if places else None
+        def outlines(question: LabelledQuestion) -> Sequence[Outline]:
+            return regions.about(question.picture, question.text)
 
+    pictures = folder.resolve()
     return LabelledQuestions(
-        questions, lambda name: open_picture(pictures / name).image, hide, made_from, folder=str(pictures)
+        questions, lambda name: located(str(pictures / name)), outlines, made_from, folder=str(pictures)
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sira_cli.analysis.check.files import ENDINGS, CaptionFile, Row
+from sira_cli.analysis.check.files import ENDINGS, CaptionFile, Row, metadata_in
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.captioned import CaptionedPicture
@@ -25,8 +25,6 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import STDIN
 from sira_cli.pictures.sources import recorded
 from sira_cli.runs.sidecars import Sidecars
-
-METADATA = ("metadata.jsonl", "metadata.csv")  # of an `ImageFolder` of Hugging Face's `datasets`
 
 
 @dataclass
@@ -140,9 +138,9 @@ def find_captions(
     if rest:
         pictures = find_pictures(rest, recursive=recursive, shard=shard, allow_private=allow_private)
         _check_no_data_set(pictures)
-        texts = {picture.identity: _text_beside(picture, found._extension) for picture in pictures}
+        texts = {picture.identity: picture.text_next_to(found._extension) for picture in pictures}
         if pictures and all(text is None for text in texts.values()):
-            metadata = _metadata(rest)
+            metadata = metadata_in(Path(rest[0])) if len(rest) == 1 else None
             if metadata is None:
                 raise DataError(
                     f"{one_line(rest[0])}: none of {len(pictures)} pictures has a {found._extension} file next to it: "
@@ -225,21 +223,6 @@ def _check_no_data_set(pictures: Sequence[Picture]) -> None:
             f"{one_line(inside.container)}: is a data set, whose captions are not read: unpack it into "
             "pictures with text files"
         )
-
-
-def _text_beside(picture: Picture, extension: str) -> str | None:
-    if stores.is_uri(picture.location):
-        return None
-    try:
-        return picture.text_file(extension).read_bytes().decode("utf-8-sig", "backslashreplace").strip()
-    except OSError:
-        return None
-
-
-def _metadata(places: Sequence[str]) -> Path | None:
-    """Return the metadata of the one folder that is given."""
-    files = [Path(places[0], name) for name in METADATA] if len(places) == 1 else []
-    return next((file for file in files if file.is_file()), None)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -148,7 +148,7 @@ def _scan(path: Path, by: str | None) -> _Scan:
     for where, values in rows:
         names.update(dict.fromkeys(values))
         if own is None:
-            own, by = is_record(values), by or _usual(tuple(names), IMAGE_COLUMNS)
+            own, by = is_record(values), by or usual_column(names, IMAGE_COLUMNS)
         if own:
             same = _same(values, by)
             if same in seen:
@@ -171,6 +171,16 @@ def is_record(values: Mapping[str, Any]) -> bool:
     return str(values.get("schema", "")).startswith("sira.")
 
 
+def has_failed(values: Mapping[str, Any]) -> bool:
+    """Return whether a row is a record of a picture that failed."""
+    return is_record(values) and values.get("status", "ok") != "ok"
+
+
+def is_failure(values: Mapping[str, Any]) -> bool:
+    """Return whether a row is a record of a picture that failed."""
+    return is_record(values) and values.get("status", "ok") != "ok"
+
+
 def with_text(values: Mapping[str, Any], column: str, text: str) -> dict[str, Any]:
     """Return a row with another text.
 
@@ -187,7 +197,7 @@ def _column(path: Path, names: Sequence[str], option: str, given: str | None, us
         if given in names:
             return given
         raise DataError(f"{path}: no column {given!r} (`{option}=`), but {some(names) or 'none at all'}")
-    found = _usual(names, usual)
+    found = usual_column(names, usual)
     if found is not None:
         return found
     raise DataError(
@@ -196,7 +206,13 @@ def _column(path: Path, names: Sequence[str], option: str, given: str | None, us
     )
 
 
-def _usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
-    """Return the first usual name in the file, ignoring case."""
-    lower = {name.lower(): name for name in reversed(names)}
+def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
+    """Return the first usual name among a row's or a file's, ignoring case."""
+    lower = {str(name).lower(): str(name) for name in reversed([*names])}
     return next((lower[name] for name in usual if name in lower), None)
+
+
+def metadata_in(folder: Path) -> Path | None:
+    """Return a folder's metadata, as an `ImageFolder` of Hugging Face's `datasets` has it."""
+    files = (folder / name for name in ("metadata.jsonl", "metadata.csv"))
+    return next((file for file in files if file.is_file()), None)

@@ -12,21 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.check.captions import Captions
-from sira_cli.methods.base import Method
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.preset import Preset
 from sira_cli.runs.batch_size import BatchSize
-from sira_cli.runs.check_run import TASK, CheckRun, method_of, plain, prompt_of
+from sira_cli.runs.check_task import CheckRequest
 from sira_cli.runs.events import Event
-from sira_cli.runs.run import PictureRun
-from sira_cli.runs.targets import Targets, settings_of
-
-
-def settings_in_force(preset: Preset, method: Method, verify: Verify, quantization: str | None) -> dict[str, Any]:
-    """Return all settings that decide the records of a run, as in its report; `preset` is from `plain`."""
-    how = verify.settings(preset)
-    return settings_of(TASK, how["question"], preset, method, quantization) | {"verify": how}
+from sira_cli.runs.local_run import LocalRun
+from sira_cli.runs.run import Job, PictureRun
 
 
 def check_captions(
@@ -45,7 +37,7 @@ def check_captions(
         lvlm: the loaded model; its decoder is used for rewriting only.
         captions: from `find_captions`.
         verify: how to look; None: as in the preset. With `mode="rewrite"`, `fixed` of a record is decoded again.
-        batch_size: pictures prepared together, as for `BatchRun`.
+        batch_size: pictures prepared together, as for `Runner`.
         fail_fast: stop at the first picture that fails.
         output: the file of records; None: events only.
         **targets: of `Targets`: overwrite, retry_errors.
@@ -54,10 +46,9 @@ def check_captions(
         SettingsError: a setting is wrong, or the file holds records of another configuration.
         SiraError: the run cannot go on.
     """
-    look, preset = verify or Verify(), plain(lvlm.preset)
-    method = method_of(look, lvlm.decoder)
-    settings = settings_in_force(preset, method, look, lvlm.quantization)
-    with Targets(captions.pictures, task=TASK, output=None if output is None else Path(output), **targets) as kept:
-        kept.check(settings)
-        engine = CheckRun(lvlm, TASK, prompt_of(look, preset), batch_size=batch_size, verify=look, done=kept.done)
-        yield from PictureRun(captions.pictures, engine, kept, settings, fail_fast=fail_fast).events()
+    request, preset, method = CheckRequest.under(lvlm.preset, lvlm.decoder, verify)
+    with Job.opened(
+        captions.pictures, request, preset, method, quantization=lvlm.quantization, output=output, **targets
+    ) as job:
+        engine = LocalRun(lvlm.under(method, preset), request, batch_size=batch_size, done=job.targets.done)
+        yield from PictureRun(job, engine, fail_fast=fail_fast).events()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,17 +13,25 @@ import torch
 
 from sira_cli import methods
 from sira_cli.analysis.sweep.cells import GREEDY, Cell, Grid
-from sira_cli.analysis.sweep.questions import Question, QuestionSet
+from sira_cli.analysis.sweep.questions import QuestionSet
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.core.many_k import next_token
 from sira_cli.core.rules import contrast, plausible
-from sira_cli.errors import PictureError, SiraError, UnfinishedReasoningError
+from sira_cli.errors import PictureError, UnfinishedReasoningError
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.memory import PictureMemory
 from sira_cli.models.peak import peak_memory
 from sira_cli.models.placement import devices_of
-from sira_cli.pictures.names import one_line
-from sira_cli.runs.batch_size import FIRST, most_that_fit
+from sira_cli.runs.batch_size import most_that_fit
+from sira_cli.runs.events import Halved
+from sira_cli.runs.item import Item
+from sira_cli.runs.kept import Kept
+from sira_cli.runs.questions import QuestionPicture
+from sira_cli.runs.runner import Runner
+from sira_cli.runs.slots import Batch
+from sira_cli.runs.task import Task
+
+DECODED = 2  # pictures whose bytes and samples wait for the next question about them
 
 T = TypeVar("T")
 
@@ -44,63 +52,70 @@ class Advanced:
     worked: bool = True
 
 
-GridEvent = Advanced | FailedPicture
+GridEvent = Advanced | FailedPicture | Halved
+
+
+class FirstTokens(Task[list[str], list[str]]):
+    """The first token of the answer to each question, in every cell of a grid: one prefill for all cells."""
+
+    at_once = True
+
+    def __init__(self, lvlm: Lvlm, grid: Grid) -> None:
+        super().__init__(lvlm, decoded=DECODED)
+        self._grid = grid
+
+    def answers(self, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
+        """Return the texts of `grid.cells()` for each question."""
+        text = functools.cache(lambda token: self.lvlm.vocabulary.text([token]).strip())
+        return [[text(token) for token in row] for row in first_tokens(self.lvlm, self._grid, batch.inputs).tolist()]
+
+    def largest_batch(self, inputs: Any, groups: int) -> int:
+        """Run the prompt of one question, and return the number of questions that fit."""
+
+        def measure() -> PictureMemory:
+            with peak_memory(*devices_of(self.lvlm.model)) as peak:
+                first_tokens(self.lvlm, self._grid, inputs)
+            return PictureMemory(peak.bytes, 0)  # no text follows the first token
+
+        return most_that_fit(self.lvlm.model, measure, "a question takes {prompt:.3f} GB")
 
 
 def answer_questions(
-    lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units, batch_size: int
-) -> Iterator[GridEvent]:
+    lvlm: Lvlm, questions: QuestionSet, units: Units, runner: Runner[list[str]]
+) -> Generator[GridEvent, None, None]:
     """Find the first token of every answer in every cell, with one prefill per question, and yield events.
 
     Args:
         lvlm: the model.
         questions: to ask; a picture that fails is an event, and the others go on.
-        grid: the settings.
-        units: gets the texts of `answer_unit(n)`, one for each of `grid.cells()`; finished units are skipped.
-        batch_size: questions in a prefill.
+        units: gets the texts of `answer_unit(n)`, one for each cell; finished units are skipped.
+        runner: of `FirstTokens`.
 
     Raises:
         SiraError: about the model or the settings.
     """
-    opened = functools.lru_cache(maxsize=1)(questions.open)  # questions about one picture are side by side
-    todo = [number for number in range(len(questions.questions)) if answer_unit(number) not in units]
-    yield Advanced(len(questions.questions) - len(todo), worked=False)
-    for numbers in batches(todo, batch_size):
-        batch: list[tuple[int, Question, Any]] = []
-        for number in numbers:
-            question = questions.questions[number]
-            try:
-                batch.append((number, question, opened(question.picture)))
-            except PictureError as error:
-                yield FailedPicture(question.picture, str(error))
-        texts, failures = _first_words(lvlm, grid, batch)
-        yield from failures
-        if texts:
-            units.add({answer_unit(number): row for number, row in texts.items()})
-        yield Advanced(len(numbers))
+    asked, reads = questions.questions, Kept[bytes](DECODED)  # questions about one picture follow each other
+    todo = [number for number in range(len(asked)) if answer_unit(number) not in units]
+    yield Advanced(len(asked) - len(todo), worked=False)
 
+    def item(number: int) -> Item[list[str]]:
+        question = asked[number]
+        picture, prompt = questions.picture(question.picture), lvlm.preset.prompts.asking(question.text)
+        whole = QuestionPicture(
+            picture.location, picture.relative, picture, question.text, prompt, answer_unit(number), reads
+        )
+        return Item(whole, question.picture, prompt, whole.id)
 
-def largest_question_batch(lvlm: Lvlm, questions: QuestionSet, grid: Grid) -> int:
-    """Run the prompt of one question, about the largest of the first few pictures; return the number that fits.
-
-    Args:
-        lvlm, questions, grid: as for `answer_questions`.
-    """
-    opened = []
-    for picture in questions.pictures[:FIRST]:
-        with suppress(PictureError):
-            opened.append(questions.open(picture))
-    if not opened:
-        return 1
-    largest = max(opened, key=lambda image: image.width * image.height)
-    inputs = lvlm.prepare([largest], [lvlm.preset.prompts.asking(questions.questions[0].text)], at_once=True)
-
-    def measure() -> PictureMemory:
-        with peak_memory(*devices_of(lvlm.model)) as peak:
-            first_tokens(lvlm, grid, inputs)
-        return PictureMemory(peak.bytes, 0)  # no text follows the first token
-
-    return most_that_fit(lvlm.model, measure, "a question takes {prompt:.3f} GB")
+    with closing(runner.run(map(item, todo))) as items:
+        for each in items:
+            if isinstance(each, Halved):
+                yield each
+                continue
+            if each.result is None:
+                yield FailedPicture(each.name, each.error)
+            else:
+                units.add({each.id: each.result})
+            yield Advanced(1)
 
 
 def answer_unit(number: int) -> str:
@@ -126,32 +141,25 @@ def first_tokens(lvlm: Lvlm, grid: Grid, inputs: Any) -> torch.Tensor:
     return torch.stack(picked, dim=1)
 
 
-def _first_words(
-    lvlm: Lvlm, grid: Grid, batch: list[tuple[int, Question, Any]]
-) -> tuple[dict[int, list[str]], list[FailedPicture]]:
-    """Answer a batch, by the questions' numbers. A failed batch is tried again in halves, down to single questions."""
-    if not batch:
-        return {}, []
-    prompts = [lvlm.preset.prompts.asking(question.text) for _, question, _ in batch]
-    try:
-        inputs = lvlm.prepare([image for _, _, image in batch], prompts, at_once=True)
-        tokens = first_tokens(lvlm, grid, inputs).tolist()
-    except SiraError:
-        raise
-    except Exception as error:
-        failure = error.with_traceback(None)  # the traceback holds on to the memory of the failed try
-    else:
-        text = functools.cache(lambda token: lvlm.vocabulary.text([token]).strip())
-        return {number: [text(token) for token in row] for (number, _, _), row in zip(batch, tokens, strict=True)}, []
-    if len(batch) == 1:
-        picture, reason = batch[0][1].picture, (str(failure).strip().splitlines() or [""])[0]
-        return {}, [FailedPicture(picture, f"{one_line(picture)}: {type(failure).__name__}: {reason}")]
-    middle = len(batch) // 2
-    first, second = (_first_words(lvlm, grid, half) for half in (batch[:middle], batch[middle:]))
-    return first[0] | second[0], first[1] + second[1]
+class CaptionsOfCells(Task[list[str], list[str]]):
+    """A picture's captions in several cells with the same K."""
+
+    def __init__(self, lvlm: Lvlm, cells: Sequence[Cell]) -> None:
+        super().__init__(lvlm)
+        self._lvlms = [_with_cell(lvlm, cell) for cell in cells]
+
+    def answers(self, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
+        """Return the captions of the cells for each picture."""
+        answers = [lvlm.answer(batch.inputs) for lvlm in self._lvlms]
+        for answer in itertools.chain(*answers):
+            if answer.error:
+                raise UnfinishedReasoningError(f"a caption {answer.error}")
+        return [[answer.text for answer in row] for row in zip(*answers, strict=True)]
 
 
-def write_captions(lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units, batch_size: int) -> Iterator[Advanced]:
+def write_captions(
+    lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units, batch_size: int
+) -> Generator[GridEvent, None, None]:
     """Caption every picture in every cell, and yield events.
 
     Args:
@@ -160,23 +168,26 @@ def write_captions(lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units,
         grid: the settings.
         units: gets the texts of `caption_unit(picture, k)`, one per alpha; finished units are skipped.
         batch_size: pictures decoded together.
+
+    Raises:
+        PictureError: a picture cannot be captioned.
+        SiraError: about the model or the settings.
     """
-    pictures = questions.pictures
+    pictures, prompt = questions.pictures, lvlm.preset.prompts.caption
     for k, alphas in ((GREEDY.k, (GREEDY.alpha,)), *((k, grid.alphas) for k in grid.ks)):
-        deciders = [_with_cell(lvlm, Cell(k, alpha)) for alpha in alphas]
         todo = [picture for picture in pictures if caption_unit(picture, k) not in units]
         yield Advanced((len(pictures) - len(todo)) * len(alphas), worked=False)
-        for batch in batches(todo, batch_size):
-            images = [questions.open(picture) for picture in batch]
-            inputs = lvlm.prepare(images, [lvlm.preset.prompts.caption] * len(batch))
-            answers = [decider.answer(inputs) for decider in deciders]
-            for answer in itertools.chain(*answers):
-                if answer.error:
-                    raise UnfinishedReasoningError(f"a caption {answer.error}")
-            texts = [[answer.text for answer in each] for each in answers]
-            rows = zip(batch, zip(*texts, strict=True), strict=True)
-            units.add({caption_unit(picture, k): row for picture, row in rows})
-            yield Advanced(len(batch) * len(alphas))
+        task = CaptionsOfCells(lvlm, [Cell(k, alpha) for alpha in alphas])
+        every: Iterator[Item[list[str]]] = (Item(questions.picture(name), name, prompt) for name in todo)
+        with closing(Runner(task, batch_size).run(every)) as items:
+            for each in items:
+                if isinstance(each, Halved):
+                    yield each
+                    continue
+                if each.result is None:
+                    raise PictureError(each.error)
+                units.add({caption_unit(each.name, k): each.result})
+                yield Advanced(len(alphas))
 
 
 def caption_unit(picture: str, k: int) -> str:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from sira_cli.eval.pope import split_names
 from sira_cli.eval.pope_questions import read_questions
 from sira_cli.eval.stats.tally import Counts
 from sira_cli.models.records import hash_of
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.sources import located
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class QuestionSet:
     Attributes:
         splits: their names.
         questions: each once, whatever number of splits it belongs to.
-        open: opens a picture by its name; raises PictureError.
+        picture: finds a picture by its name.
         count_caption: counts a caption against the objects in its picture (`stats.chair.mention_counts`, and `words`);
             None: that is not known.
         folder: where the pictures are, if they are files.
@@ -48,7 +47,7 @@ class QuestionSet:
 
     splits: tuple[str, ...]
     questions: tuple[Question, ...]
-    open: Callable[[str], Image.Image]
+    picture: Callable[[str], Picture]
     count_caption: Callable[[str, str], Counts] | None = None
     folder: str = ""
 
@@ -98,4 +97,4 @@ def from_files(
         for (text, expected), belongs_to in about.items()
     )
     pictures = folder.resolve()
-    return QuestionSet(splits, tuple(questions), lambda name: open_picture(pictures / name).image, folder=str(pictures))
+    return QuestionSet(splits, tuple(questions), lambda name: located(str(pictures / name)), folder=str(pictures))

@@ -13,19 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sira_cli.analysis.sweep.cells import ALPHAS, Grid, spread
-from sira_cli.analysis.sweep.grid import (
-    FailedPicture,
-    GridEvent,
-    answer_questions,
-    largest_question_batch,
-    write_captions,
-)
+from sira_cli.analysis.sweep.grid import FailedPicture, FirstTokens, GridEvent, answer_questions, write_captions
 from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.analysis.sweep.questions import QuestionSet
 from sira_cli.analysis.sweep.units import Units, decisive
 from sira_cli.core.families import find_backbone
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.runs.batch_size import AUTO, BatchSize, check_batch_size, usual_batch_size
+from sira_cli.runs.batch_size import BatchSize, check_batch_size
+from sira_cli.runs.runner import Runner
 
 MOST_CAPTIONS = 32  # at once: of drawn scenes, by a small model
 
@@ -96,12 +91,10 @@ class Sweep:
         settings = decisive(lvlm.preset, questions, self.grid.alphas, self._captions)
         settings |= {"quantization": lvlm.quantization, "k": list(self.grid.ks)}
         units.begin(settings | {"checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)})
-        size = self._batch_size or usual_batch_size(lvlm.model.device)
-        if size == AUTO:
-            size = largest_question_batch(lvlm, questions, self.grid)
+        runner = Runner(FirstTokens(lvlm, self.grid), self._batch_size)
         failed: dict[str, FailedPicture] = {}
         yield StageStarted("questions", len(questions.questions))
-        for event in answer_questions(lvlm, questions, self.grid, units, size):
+        for event in answer_questions(lvlm, questions, units, runner):
             if isinstance(event, FailedPicture):
                 if event.picture in failed:
                     continue
@@ -109,6 +102,7 @@ class Sweep:
                 self.failures.append(event)
             yield event
         if self._captions:
+            size = runner.batch_size
             together = size if isinstance(self._batch_size, int) else min(size, MOST_CAPTIONS)
             yield StageStarted("captions", len(questions.pictures) * len(self.grid.cells()))
             yield from write_captions(lvlm, questions, self.grid, units, together)

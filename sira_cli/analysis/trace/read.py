@@ -176,6 +176,7 @@ class End:
     tracked: tuple[Use, ...]
     objects: tuple[Claim, ...] | None = None
     verify: Look | None = None
+    reasoning: str = ""
 
 
 @plain_dataclass(frozen=True)

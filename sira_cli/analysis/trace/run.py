@@ -9,16 +9,24 @@ for event in TraceRun(lvlm, [TraceRequest(picture) for picture in pictures], tar
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
 
 from sira_cli.analysis.trace.record import failed, trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, TraceRequest
 from sira_cli.analysis.trace.targets import Line, TraceTargets
-from sira_cli.errors import PictureError, SiraError
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.processors import refused
-from sira_cli.pictures.picture import Picture
+from sira_cli.models.processors import check_pictures
+from sira_cli.pictures.picture import OpenedPicture, Picture
+from sira_cli.runs.events import Halved
+from sira_cli.runs.item import Item
+from sira_cli.runs.runner import Runner
+from sira_cli.runs.slots import Batch
+from sira_cli.runs.task import Task
 
 
 @dataclass(frozen=True)
@@ -43,11 +51,54 @@ class TraceSkipped:
     picture: Picture
 
 
-TraceEvent = Traced | TraceFailed | TraceSkipped
+TraceEvent = Traced | TraceFailed | TraceSkipped | Halved
+
+
+class TraceTask(Task[list[Line], list[Line]]):
+    """The lines of each trace. Those of a generated text are written as soon as each token is known."""
+
+    streams = True  # so that generated texts keep the order of their pictures in one file
+
+    def __init__(
+        self, lvlm: Lvlm, task: str, texts: dict[str, str | None], targets: TraceTargets, options: TraceOptions
+    ) -> None:
+        """Prepare the task.
+
+        Args:
+            lvlm: the model.
+            task: `caption` or `ask`.
+            texts: by item, to be forced; None: to be generated.
+            targets: where the lines of generated texts go.
+            options: of the lines.
+        """
+        super().__init__(lvlm, images_kept=True)
+        self._task, self._texts, self._targets, self._options = task, texts, targets, options
+
+    def inputs(self, items: Sequence[Item[list[Line]]], images: Sequence[Image.Image]) -> Any:
+        """Return that there is something to trace: a trace makes its own inputs."""
+        check_pictures(self.lvlm.processor, images)
+        return True
+
+    def answers(
+        self, batch: Batch[list[Line]], on_text: Callable[[Picture, str], None] | None = None
+    ) -> list[list[Line]]:
+        """Return the lines of each trace; of a generated text, only the last one is left to be returned."""
+        requests = [self._opened(item, image) for item, image in zip(batch.items, batch.images, strict=True)]
+        if requests[0].text is None:
+            with self._targets.opened(batch.items[0].picture) as write:
+                return [[trace_generated(self.lvlm, requests[0], self._options, write)]]
+        lines: list[list[Line]] = [[] for _ in requests]
+        trace_forced(self.lvlm, requests, self._options, [each.append for each in lines])
+        return lines
+
+    def _opened(self, item: Item[list[Line]], image: Image.Image) -> OpenedRequest:
+        picture = OpenedPicture(item.picture.location, image, item.sha256, item.warnings)
+        address, text = item.picture.address, self._texts[item.id]
+        return OpenedRequest(self._task, picture, item.name, item.prompt, text, address)
 
 
 class TraceRun:
-    """Pictures one after the other; texts that are to be forced go in batches."""
+    """Generated texts one after the other; texts that are to be forced in batches."""
 
     def __init__(
         self,
@@ -64,16 +115,19 @@ class TraceRun:
 
         Args:
             lvlm: the model.
-            requests: pictures and prompts to trace.
+            requests: pictures and prompts to trace; either all with texts to force, or none.
             targets: where the lines go.
             options: of the lines.
-            batch_size: texts that are forced together.
+            batch_size: texts that are forced together; fewer when memory is too small.
             prompt: instead of the requests' own; without either, the preset's caption prompt.
             question: whether the prompt is a question, so that the task is `ask`.
         """
-        self._lvlm, self._requests, self._targets = lvlm, list(requests), targets
-        self._options, self._batch_size = options or TraceOptions(), batch_size
-        self._prompt, self._task = prompt, "ask" if question else "caption"
+        self._requests, self._targets = list(requests), targets
+        texts = {str(number): request.text for number, request in enumerate(self._requests)}
+        task = TraceTask(lvlm, "ask" if question else "caption", texts, targets, options or TraceOptions())
+        self._forced = None not in texts.values()
+        self._runner = Runner(task, batch_size if self._forced else 1, lambda picture, text: None)
+        self._prompt, self._usual = prompt, lvlm.preset.prompts.caption
 
     def events(self) -> Generator[TraceEvent, None, None]:
         """Trace everything, and yield events. A picture that fails is an event; the others go on.
@@ -81,64 +135,26 @@ class TraceRun:
         Raises:
             SiraError: about the model, the settings or the files.
         """
-        batch: list[tuple[Picture, OpenedRequest]] = []
-        for request in self._requests:
+        items = []
+        for number, request in enumerate(self._requests):
             if self._targets.has(request.picture):
                 yield TraceSkipped(request.picture)
                 continue
-            try:
-                opened = self._opened(request)
-            except PictureError as error:
-                yield self._fail(request.picture, str(error))
-                continue
-            if opened.text is None:
-                yield self._generate(request.picture, opened)
-                continue
-            batch.append((request.picture, opened))
-            if len(batch) == self._batch_size:
-                yield from self._force(batch)
-                batch = []
-        if batch:
-            yield from self._force(batch)
+            prompt = self._prompt or request.prompt or self._usual
+            name = self._targets.name(request.picture)
+            items.append(Item[list[Line]](request.picture, name, prompt, str(number)))
+        with closing(self._runner.run(items)) as settled:
+            for item in settled:
+                yield item if isinstance(item, Halved) else self._event(item)
 
-    def _opened(self, request: TraceRequest) -> OpenedRequest:
-        picture = request.picture
-        prompt = self._prompt or request.prompt or self._lvlm.preset.prompts.caption
-        return OpenedRequest(
-            self._task, picture.open(), self._targets.name(picture), prompt, request.text, picture.address
-        )
-
-    def _generate(self, picture: Picture, opened: OpenedRequest) -> TraceEvent:
-        try:
+    def _event(self, item: Item[list[Line]]) -> TraceEvent:
+        picture = item.picture
+        if item.result is None:
+            self._targets.fail(failed(item.error))
+            return TraceFailed(picture, item.error)
+        if self._forced:
             with self._targets.opened(picture) as write:
-                end = trace_generated(self._lvlm, opened, self._options, write)
-        except SiraError:
-            raise
-        except Exception as error:  # outside of the block, so that no half trace takes its place in a tree
-            return self._fail(picture, str(refused(picture.location, error)))
-        return TraceFailed(picture, end["error"]) if end["error"] else Traced(picture)
-
-    def _force(self, batch: list[tuple[Picture, OpenedRequest]]) -> Generator[TraceEvent, None, None]:
-        """Force texts together; if that fails, one after the other."""
-        lines: list[list[Line]] = [[] for _ in batch]
-        try:
-            trace_forced(self._lvlm, [opened for _, opened in batch], self._options, [each.append for each in lines])
-        except SiraError:
-            raise
-        except Exception as error:
-            if len(batch) == 1:
-                picture = batch[0][0]
-                yield self._fail(picture, str(refused(picture.location, error)))
-                return
-            for one in batch:
-                yield from self._force([one])
-            return
-        for (picture, _), trace in zip(batch, lines, strict=True):
-            with self._targets.opened(picture) as write:
-                for line in trace:
+                for line in item.result:
                     write(line)
-            yield Traced(picture)
-
-    def _fail(self, picture: Picture, message: str) -> TraceFailed:
-        self._targets.fail(failed(message))
-        return TraceFailed(picture, message)
+        error = item.result[-1]["error"]
+        return TraceFailed(picture, error) if error else Traced(picture)

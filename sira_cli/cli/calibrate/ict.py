@@ -49,7 +49,10 @@ def ict(
     limit: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=2, help=f"Ask the first N questions (default: {FILE_QUESTIONS}; scenes {SCENE_QUESTIONS})."
+            metavar="N",
+            min=2,
+            help=f"Take only the first N questions of each file (default: {FILE_QUESTIONS}), or of scenes (default: "
+            f"{SCENE_QUESTIONS}).",
         ),
     ] = None,
     batch_size: Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from sira_cli.cli.choosing import chosen_pictures
-from sira_cli.cli.console import note, say
+from sira_cli.cli.console import note, note_halved, say
 from sira_cli.cli.options import SelectionOptions
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import PictureError, SettingsError
@@ -17,6 +17,7 @@ from sira_cli.errors import PictureError, SettingsError
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
+    from sira_cli.runs.events import Halved
 
 T = TypeVar("T")
 
@@ -58,12 +59,16 @@ def some_pictures(
 
 
 def measured(
-    what: Iterable[tuple[Picture, T | PictureError]], total: int, on_failure: Callable[[Picture, str], None]
+    what: Iterable[tuple[Picture, T | PictureError] | Halved], total: int, on_failure: Callable[[Picture, str], None]
 ) -> Iterator[T]:
     """Yield the measurements and show progress; a failed picture is reported and handed to `on_failure`."""
     failures = 0
     with Progress.shown("pictures", total) as progress:
-        for picture, result in what:
+        for event in what:
+            if not isinstance(event, tuple):
+                note_halved(event)
+                continue
+            picture, result = event
             if isinstance(result, PictureError):
                 failures += 1
                 say(str(result))

@@ -45,7 +45,7 @@ def support(
         ),
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help=f"Number of scenes (default: {SCENES}).")
+        int | None, typer.Option(metavar="N", min=1, help=f"Take only the first N scenes (default: {SCENES}).")
     ] = None,
     false_alarms: FalseAlarms = 3.0,
     model: ModelOptions,

@@ -3,6 +3,7 @@
 import { element } from "./element.js";
 import { bare, degree, isDoubted, mark, marked } from "./marks.js";
 import { Refusal, events, send } from "./server.js";
+import { reasoning } from "./texts.js";
 
 const SIGNS = { k: "K", alpha: "α", beta: "β" };
 const AT_HAND = ["k", "alpha"]; // other settings are folded away
@@ -60,6 +61,7 @@ export class Column {
     this.failure.hidden = true;
     this.status.textContent = "";
     this.text.replaceChildren();
+    find(".thoughts", this.root).replaceChildren();
     this.text.setAttribute("aria-live", "polite");
     this.text.dataset.empty = empty;
     this.said = null; // the text, and what is marked in it
@@ -79,12 +81,15 @@ export class Column {
 
   // Ask for a text and show it as it grows; `onBegin` is called with its first piece. Returns whether it is whole.
   async run(body, signal, onBegin = () => {}) {
-    let text = "", tokens, sira;
+    let text = "", thoughts = "", tokens, sira;
     try {
       for await (const event of events(await send("v1/chat/completions", body, signal))) {
         onBegin();
-        if (event.choices[0]?.delta.reasoning_content) this.status.textContent = "Thinking…";
-        const piece = event.choices[0]?.delta.content;
+        const { content: piece, reasoning_content: thought } = event.choices[0]?.delta ?? {};
+        if (thought) {
+          thoughts += thought;
+          this.status.textContent = "Thinking…";
+        }
         if (piece) {
           text += piece;
           this.text.append(piece);
@@ -98,6 +103,8 @@ export class Column {
       if (error.name === "AbortError") this.status.textContent = "Stopped.";
       else this.fail(error);
       return false;
+    } finally {
+      find(".thoughts", this.root).append(reasoning(thoughts) ?? "");
     }
     this.finish(text, sira);
     const seconds = sira.decoding_seconds.toFixed(1);

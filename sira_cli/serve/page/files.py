@@ -8,7 +8,7 @@ from fastapi import FastAPI, Response
 
 from sira_cli.analysis.page.page import policy_sources
 from sira_cli.serve.page import examples
-from sira_cli.web import base_style, element_module, marks_style
+from sira_cli.web import base_style, marks_style, modules
 from sira_cli.web.http import SAFE_HEADERS, page_policy
 
 _HERE = Path(__file__).parent
@@ -23,7 +23,8 @@ def add_page(app: FastAPI) -> None:
     _add(app, "/page/style.css", style, "text/css")
     for name in SCRIPTS:
         _add(app, f"/page/{name}", _read(name), "text/javascript")
-    _add(app, "/page/element.js", element_module(), "text/javascript")
+    for name, script in modules().items():
+        _add(app, f"/page/{name}", script, "text/javascript")
     for seed in examples.SEEDS:
         _add_example(app, seed)
 

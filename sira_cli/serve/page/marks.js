@@ -2,6 +2,7 @@
 // What is to be doubted is decided as in the report; `rules` are the settings' `doubt`.
 
 import { element } from "./element.js";
+import { cut } from "./texts.js";
 
 const EDGES = /^[^\p{L}\p{N}]+|[^\p{L}\p{N}]+$/gu;
 
@@ -26,8 +27,7 @@ export function degree(word, rules) {
 }
 
 // A text in pieces: words without the punctuation around them, mentions of objects, and `only`, what another text lacks,
-// as start and end. Places in a text are counted in
-// characters, of which JavaScript's strings may need two for one.
+// as start and end.
 export function marked(text, words, unsupported, only, rules) {
   const letters = [...text];
   const part = (start, end) => letters.slice(start, end).join("");
@@ -38,10 +38,9 @@ export function marked(text, words, unsupported, only, rules) {
     return core ? [{ ...word, start, end: start + [...core].length }] : [];
   });
   const mentions = unsupported.flatMap((one) => one.spans);
-  const edges = new Set([0, letters.length, ...cores.flatMap(({ start, end }) => [start, end]), ...mentions.flat(), ...only.flat()]);
-  const places = [...edges].sort((one, other) => one - other);
-  const pieces = places.slice(1).map((end, at) => {
-    const start = places[at];
+  const starts = []; // of the pieces
+  const pieces = cut(text, [...cores.map(({ start, end }) => [start, end]), ...mentions, ...only], (piece, start, end) => {
+    starts.push(start);
     const word = cores.find((one) => one.start <= start && end <= one.end);
     const mention = mentions.find(([first, last]) => first <= start && end <= last);
     const telling = word !== undefined && saysSomething(word.word, rules);
@@ -51,10 +50,10 @@ export function marked(text, words, unsupported, only, rules) {
     if (mention?.[0] === start) classes.push("begins");
     if (mention?.[1] === end) classes.push("ends");
     const title = telling ? `grounding ${word.grounding.toFixed(2)}` : "";
-    return classes.length ? mark(part(start, end), classes.join(" "), title) : part(start, end);
+    return classes.length ? mark(piece, classes.join(" "), title) : piece;
   });
   return only.reduceRight((all, [start, end]) => {
-    const [first, last] = [places.indexOf(start), places.indexOf(end)];
+    const [first, last] = [start, end].map((place) => (place < letters.length ? starts.indexOf(place) : starts.length));
     return [...all.slice(0, first), element("mark", {}, ...all.slice(first, last)), ...all.slice(last)];
   }, pieces);
 }

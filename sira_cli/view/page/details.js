@@ -3,6 +3,7 @@
 import { button, compared } from "./dom.js";
 import { element } from "./element.js";
 import { store } from "./store.js";
+import { reasoning } from "./texts.js";
 
 export function details(shown, item) {
   const { original, warnings, things, other } = shown;
@@ -11,6 +12,7 @@ export function details(shown, item) {
     item.edited ? section("Original text", element("p", { className: "first" }, element("bdi", {}, original || "No text"))) : null,
     warnings.length ? section("Warnings", ...warnings.map((warning) => element("p", {}, warning))) : null,
     things.length ? section("Objects", table(things), item.edited ? element("p", { className: "hint" }, "Support was measured for the original text.") : null) : null,
+    reasoning(shown.reasoning),
     settings(shown),
   ];
 }
@@ -31,7 +33,7 @@ function beside({ other, state, differences }) {
 }
 
 function table(things) {
-  const made = element("table", {}, element("thead", {}, element("tr", {}, cell("th", "Thing", "col"), cell("th", "Support", "col"))));
+  const made = element("table", {}, element("thead", {}, element("tr", {}, cell("th", "Object", "col"), cell("th", "Support", "col"))));
   const body = made.appendChild(element("tbody"));
   for (const { thing, support, low } of things) {
     const value = element("span", {}, support.toFixed(2), low ? element("b", {}, " low") : "");

@@ -1,6 +1,7 @@
 // Parts of both views: buttons, counts, texts with marks.
 
 import { element } from "./element.js";
+import { cut } from "./texts.js";
 
 export function button(text, action, key, className = "button") {
   const made = element("button", { type: "button", className, data: { do: action } }, text);
@@ -19,18 +20,9 @@ export function counted(number, one, many = `${one}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }
 
-// A text, its spans marked. The server counts characters, as Python does, not halves of them.
-export function marked(text, spans) {
-  if (!spans?.length) return [text];
-  const characters = Array.from(text);
-  const pieces = [];
-  let end = 0;
-  for (const [from, to] of [...spans].sort((one, two) => one[0] - two[0])) {
-    if (from < end) continue;
-    pieces.push(characters.slice(end, from).join(""), lowMark(characters.slice(from, to).join("")));
-    end = to;
-  }
-  return [...pieces, characters.slice(end).join("")];
+// A text, its spans marked.
+export function marked(text, spans = []) {
+  return cut(text, spans, (piece, start) => (spans.some(([first, last]) => first <= start && start < last) ? lowMark(piece) : piece));
 }
 
 function lowMark(text) {

@@ -1,11 +1,11 @@
-"""The engine of runs over existing captions: it asks about their objects, and rewrites from unsupported ones on."""
+"""The task of existing captions: it asks about their objects, and rewrites from unsupported ones on."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 from PIL import Image
 
@@ -21,9 +21,9 @@ from sira_cli.models.processors import check_pictures
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.batch import BatchRun
 from sira_cli.runs.item import Item
 from sira_cli.runs.picture_task import PictureTask
+from sira_cli.runs.request import Request
 from sira_cli.runs.slots import Batch
 
 TASK = "check"
@@ -35,69 +35,88 @@ TOO_LONG = "the unsupported objects come after `max_new_tokens=`: nothing is rem
 NOTHING_LEFT = "every sentence names something that is not supported: nothing is left of it"
 
 
-def engine_of(task: str) -> type[BatchRun]:
-    """Return the engine of a task on this machine."""
-    return CheckRun if task == TASK else BatchRun
+@dataclass(frozen=True)
+class CheckRequest(Request):
+    """A second look at a caption of each picture. `CheckRequest.under` makes it."""
 
+    @classmethod
+    def under(cls, preset: Preset, method: Method, verify: Verify | None) -> tuple[Self, Preset, Method]:
+        """Return the request, and the preset and the method that take part.
 
-def plain(preset: Preset) -> Preset:
-    """Return a preset without settings that a second look does not use: nothing is sampled, reasoned or changed."""
-    return preset.with_settings(temperature=0.0, num_beams=1, think=False).without_text()
+        Args:
+            preset, method: the usual ones. Without rewriting, the method is greedy.
+            verify: how to look; None: as in the preset.
+        """
+        verify = verify or Verify()
+        # Nothing is sampled, reasoned or changed.
+        preset = preset.with_settings(temperature=0.0, num_beams=1, think=False).without_text()
+        # For keys: all that decides the answers besides picture and caption.
+        how = verify.settings(preset) | ({"prompt": preset.prompts.caption} if verify.rewrites else {})
+        request = cls(TASK, json.dumps(how, sort_keys=True), verify=verify)
+        return request, preset, method if verify.rewrites else find("greedy")
 
+    def check(self, preset: Preset, method: Method, *, compiled: bool = False) -> None:
+        """Check that a method can continue a part of a caption, if it has to.
 
-def method_of(verify: Verify, usual: Method) -> Method:
-    """Return the method that takes part: the usual one where captions are rewritten, else greedy."""
-    return usual if verify.rewrites else find("greedy")
+        Raises:
+            SettingsError: it cannot.
+        """
+        self.how.check(method, 1, words=False, choices=False, compiled=compiled)
 
+    def settings(self, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
+        """Return all settings that decide the records of a run, as in its report."""
+        how = self.how.settings(preset)
+        return self._deciding(how["question"], preset, method, quantization) | {"verify": how}
 
-def prompt_of(verify: Verify, preset: Preset) -> str:
-    """Return the question about every caption, for keys: all that decides the answers besides picture and caption."""
-    more = {"prompt": preset.prompts.caption} if verify.rewrites else {}
-    return json.dumps(verify.settings(preset) | more, sort_keys=True)
+    @property
+    def how(self) -> Verify:
+        """How to look."""
+        return self.verify or Verify()
 
 
 class CheckTask(PictureTask):
-    """The task of each caption: ask about the objects that it names.
+    """The task of each caption: ask about the objects that it names. Pictures are `CaptionedPicture`s.
 
     Records have the caption as `text`, and the caption without unsupported objects as `fixed`: without the sentences
-    that name them, or, where `verify` rewrites, decoded again from there on.
+    that name them, or, where the request rewrites, decoded again from there on.
     """
 
-    def __init__(self, lvlm: Lvlm, name: str, prompt: str, *, verify: Verify | None = None, **settings: Any) -> None:
+    def __init__(self, lvlm: Lvlm, request: CheckRequest, done: Callable[[str], str]) -> None:
         """Prepare the task.
 
         Args:
-            lvlm: the model; its decoder is used for rewriting only.
-            name: `check`.
-            prompt: from `prompt_of`.
-            verify: how to look.
-            **settings: of `PictureTask`: done.
-
-        Raises:
-            SettingsError: the decoder cannot continue a part of a caption.
+            lvlm: under the preset and the method of `CheckRequest.under`.
+            request, done: as for `PictureTask`.
         """
-        verify = verify or Verify()
-        preset = plain(lvlm.preset)
-        lvlm = lvlm.under(method_of(verify, lvlm.decoder), preset)
-        verify.check(lvlm.decoder, 1, words=False, choices=False, compiled=False)
-        super().__init__(lvlm, name, prompt, **settings)
-        self._looked = self._how = verify.settings(preset)
-        self._look = SecondLook(lvlm, verify.words)
-        self._mender = Rewriter(lvlm, verify) if verify.rewrites else None
+        super().__init__(lvlm, request, done)
+        self.streams = False
+        self._how = request.how.settings(lvlm.preset)
+        self._look = SecondLook(lvlm, request.how.words)
+        self._mender = Rewriter(lvlm, request.how) if request.how.rewrites else None
+
+    def _answering_twice(self) -> None:
+        """Return None: the captions are there already."""
 
     def blank(self) -> Result:
         """Return a result without a picture: the fields that are equal in all results of this task."""
         return self._checked(super().blank(), "")
 
-    def _complete_prompt(self, item: Item) -> None:
-        """Leave it: the model is asked about things, and never given the caption as a prompt."""
+    def complete(self, item: Item[Result]) -> None:
+        """Leave the prompt: the model is asked about objects, and never given the caption as a prompt."""
 
-    def inputs(self, pictures: Sequence[tuple[Item, Image.Image]]) -> Any:
-        """Return whether there is anything to ask about: questions are prepared when the objects are known."""
-        check_pictures(self.lvlm.processor, [image for _, image in pictures])
-        return True if pictures else None
+    def slots(self, rows: int) -> None:
+        """Return None: captions are checked one by one."""
 
-    def _answers(self, batch: Batch, on_text: Callable[[Picture, str], None] | None) -> list[Answer]:
+    def largest_batch(self, inputs: Any, groups: int) -> int:
+        """Return the number of pictures opened ahead: they are checked one by one, whatever the memory."""
+        return TOGETHER
+
+    def inputs(self, items: Sequence[Item[Result]], images: Sequence[Image.Image]) -> Any:
+        """Return that there is something to ask about: questions are prepared when the objects are known."""
+        check_pictures(self.lvlm.processor, images)
+        return True
+
+    def _answers(self, batch: Batch[Result], on_text: Callable[[Picture, str], None] | None) -> list[Answer]:
         return [self._answer(image, _text(item)) for image, item in zip(batch.images, batch.items, strict=True)]
 
     def _answer(self, image: Image.Image, text: str) -> Answer:
@@ -119,7 +138,7 @@ class CheckTask(PictureTask):
             warnings=(f"{STILL}: {left}",) if left else (),
         )
 
-    def settle(self, item: Item, answer: Answer, milliseconds: float = 0.0) -> None:
+    def settle(self, item: Item[Result], answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record, with the rest of the caption."""
         super().settle(item, answer, milliseconds)
         assert item.result is not None
@@ -148,16 +167,6 @@ class CheckTask(PictureTask):
         )
 
 
-class CheckRun(BatchRun):
-    """Many captions, whose pictures are `CaptionedPicture`s; with `CheckTask`'s arguments and `batch_size`."""
-
-    task_type = CheckTask
-
-    def _largest_batch(self, inputs: Any) -> int:
-        """Return the number of pictures opened ahead: they are checked one by one, whatever the memory."""
-        return TOGETHER
-
-
 def _remarks(text: str, objects: Sequence[dict[str, Any]], fixed: str) -> list[str]:
     """Return why to look at a caption again."""
     if not text.strip():
@@ -165,5 +174,5 @@ def _remarks(text: str, objects: Sequence[dict[str, Any]], fixed: str) -> list[s
     return [NOT_RECOGNISED] if not objects else [] if fixed else [NOTHING_LEFT]
 
 
-def _text(item: Item) -> str:
+def _text(item: Item[Result]) -> str:
     return cast(CaptionedPicture, item.picture).text

@@ -1,4 +1,4 @@
-"""Many pictures and a prompt about each: read and prepared ahead in threads, decoded in batches, given out in order.
+"""A task on many pictures: read and prepared ahead in threads, worked on in batches, given out in order.
 
     readers (threads)      bytes, hash, key, size        of the next windows
     preparer (a thread)    samples, image processor      of the next batch
@@ -6,7 +6,7 @@
 
 Pictures of similar size, and with it prompts of similar length, are put into one batch, within a window of a few
 batches. Where the method allows it, no text waits for the longest one of its batch: the next few pictures take the
-place of texts that have ended. Results still come in the order of the pictures. `PictureTask` is the work itself.
+place of texts that have ended. Results still come in the order of the pictures.
 """
 
 from __future__ import annotations
@@ -16,25 +16,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from sira_cli.errors import PictureError, SiraError
-from sira_cli.models.look.verify import Verify
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.peak import peak_of_process
-from sira_cli.models.processors import pixel_library
-from sira_cli.models.records import Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.samples import BOUND
 from sira_cli.runs.ahead import ahead, as_they_come
-from sira_cli.runs.batch_size import AUTO, FIRST, BatchSize, check_batch_size, largest_batch, usual_batch_size
-from sira_cli.runs.events import Halved, PictureEvent
+from sira_cli.runs.batch_size import AUTO, FIRST, BatchSize, check_batch_size, usual_batch_size
+from sira_cli.runs.events import Halved
 from sira_cli.runs.item import Item
 from sira_cli.runs.memory import out_of_memory
-from sira_cli.runs.picture_task import LARGE, PictureTask
 from sira_cli.runs.slots import GROUPS, Batch, PictureSlots
+from sira_cli.runs.task import LARGE, Task
+
+R = TypeVar("R")
 
 READERS = 4
 FLUSH = 64  # pictures that an earlier run has done are given out together
@@ -42,112 +39,51 @@ HELD = 256  # pictures on their way when one that is slow to read is waited for
 WINDOW = 4  # batches, within which pictures are sorted by size
 
 
-class BatchRun:
-    """Many pictures, and a prompt about each, on this machine.
+class Runner(Generic[R]):
+    """Many items, and a task on each, on this machine.
 
     Attributes:
-        batch_size: number of pictures decoded together; halved when memory is too small, for the rest of the
+        batch_size: number of pictures worked on together; halved when memory is too small, for the rest of the
             run. Under `auto` it is 1 until the first few pictures are read.
-        task_type: the task to do with the pictures.
     """
-
-    task_type: ClassVar[type[PictureTask]] = PictureTask
 
     def __init__(
         self,
-        lvlm: Lvlm,
-        task: str,
-        prompt: str,
-        *,
+        task: Task[Any, R],
         batch_size: BatchSize | None = None,
-        words: bool = False,
-        choices: Sequence[str] = (),
-        verify: Verify | None = None,
-        fills: bool = False,
-        done: Callable[[str], str] = lambda name: "",
         on_text: Callable[[Picture, str], None] | None = None,
     ) -> None:
         """Prepare a run.
 
         Args:
-            lvlm: the model.
-            task: `caption` or `ask`, for the records.
-            prompt: given to the model word by word, for pictures without their own.
-            batch_size: pictures decoded together; `auto`: as many as fit into memory; None: `auto` on a GPU, unless
+            task: done on each item.
+            batch_size: pictures worked on together; `auto`: as many as fit into memory; None: `auto` on a GPU, unless
                 `on_text` shows texts as they are decoded, else 1. It is 1 with sampled beams, because a seed must give
                 the same text whatever the other pictures are, and for methods without `Ability.BATCHES`.
-            words: score the words of each text.
-            choices: pick one of these answers, instead of decoding.
-            verify: ask about each object that a text names, and remove unsupported ones if it rewrites.
-            fills: replace the prompt's `{names}` by each picture's columns.
-            done: called with an item's id, returns the key of the work that an earlier run did on it; equal work is
-                skipped.
             on_text: with batches of one, called with pieces of text as they are decoded.
 
         Raises:
-            SettingsError: the prompt holds the model's placeholder for a picture, or `batch_size` is invalid.
+            SettingsError: `batch_size` is invalid.
         """
         check_batch_size(batch_size)
-        self._task = self.task_type(
-            lvlm, task, prompt, words=words, choices=choices, verify=verify, fills=fills, done=done
-        )
-        lvlm = self._task.lvlm
+        self._task, lvlm = task, task.lvlm
         usual = usual_batch_size(lvlm.model.device) if on_text is None else 1
         batch_size = usual if batch_size is None else batch_size
         self._undecided = batch_size == AUTO and lvlm.batches
         self.batch_size = batch_size if isinstance(batch_size, int) and lvlm.batches else 1
-        as_decoded = (
-            self.batch_size == 1 and not self._undecided and not words and verify is None and lvlm.preset.streams
-        )
-        self._on_text = on_text if as_decoded else None
-        # Answers to questions are short, and all about as long.
-        refills = lvlm.refills and task == "caption" and (self.batch_size > 1 or self._undecided)
-        refills = refills and not words and not choices and verify is None
-        self._slots = PictureSlots(lvlm, task, self.batch_size) if refills else None
+        self._on_text = on_text if self._one_by_one and task.streams else None
+        self._slots = None if self._one_by_one else task.slots(self.batch_size)
         self._halvings: deque[Halved] = deque()
 
-    def blank(self) -> Result:
-        """Return a result without a picture: the fields that are equal in all results of this run."""
-        return self._task.blank()
-
-    def facts(self) -> dict[str, Any]:
-        """Return the model as loaded, where it runs, and the memory that it took so far, for the run's report."""
-        lvlm = self._task.lvlm
-        return {
-            "model": {"revision": lvlm.revision, "k": lvlm.k, "layers": lvlm.layers},
-            "device": lvlm.device,
-            "dtype": lvlm.dtype,
-            "pixels": pixel_library(lvlm.processor),
-            "batch_size": self.batch_size,
-            "peak_memory_bytes": peak_of_process(),
-        }
-
-    def give_up(self, picture: Picture, name: str, message: str) -> PictureEvent:
-        """Fail a picture without opening it."""
-        item = self._task.item(picture, name)
-        self._task.fail(item, PictureError(f"{picture.shown}: {message}"))
-        return item.event()
-
-    def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield the event of every picture, in order.
-
-        Args:
-            pictures: each with its name in the record.
+    def run(self, todo: Iterable[Item[R]]) -> Generator[Item[R] | Halved, None, None]:
+        """Work on items, and yield each when it is settled, in order.
 
         Raises:
             SiraError: about the model or the settings: no picture would do better.
         """
-        return self.answers(self._task.item(picture, name) for picture, name in pictures)
-
-    def answers(self, todo: Iterable[Item]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield the event of every item, in order.
-
-        Raises:
-            SiraError: as `events`.
-        """
         readers = ThreadPoolExecutor(READERS, "sira-reader")
         preparer = ThreadPoolExecutor(1, "sira-preparer")
-        given_out: deque[Item] = deque()  # in order, waiting for their results
+        given_out: deque[Item[R]] = deque()  # in order, waiting for their results
         try:
             batches = self._batches(self._read(readers, todo, given_out), given_out)
             prepare = functools.partial(self._task.prepare, each=readers.map)
@@ -156,9 +92,9 @@ class BatchRun:
                 while self._halvings:
                     yield self._halvings.popleft()
                 while given_out and given_out[0].read and given_out[0].settled:
-                    yield given_out.popleft().event()
+                    yield given_out.popleft()
             while given_out:  # skipped, all of them
-                yield given_out.popleft().event()
+                yield given_out.popleft()
         finally:
             for pool in (readers, preparer):
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -173,7 +109,9 @@ class BatchRun:
         """How many pictures are sorted by size."""
         return FIRST if self._undecided else WINDOW * self.batch_size
 
-    def _read(self, readers: ThreadPoolExecutor, todo: Iterable[Item], given_out: deque[Item]) -> Iterator[Item | None]:
+    def _read(
+        self, readers: ThreadPoolExecutor, todo: Iterable[Item[R]], given_out: deque[Item[R]]
+    ) -> Iterator[Item[R] | None]:
         """Read ahead. Where each picture is decoded alone, one that is slow to read does not keep others waiting."""
 
         def depth() -> int:
@@ -186,9 +124,9 @@ class BatchRun:
 
         return as_they_come(readers, self._task.read, _taken(todo, given_out), depth, reach)
 
-    def _batches(self, read: Iterator[Item | None], given_out: deque[Item]) -> Iterator[Batch]:
+    def _batches(self, read: Iterator[Item[R] | None], given_out: deque[Item[R]]) -> Iterator[Batch[R]]:
         while True:
-            window: list[Item] = []
+            window: list[Item[R]] = []
             for item in read:
                 if item is None:  # the next one is slow: those that are read do not wait for it
                     if window:
@@ -215,7 +153,7 @@ class BatchRun:
         """Whether each picture is decoded alone."""
         return self.batch_size == 1 and not self._undecided
 
-    def _decide(self, window: Sequence[Item]) -> None:
+    def _decide(self, window: Sequence[Item[R]]) -> None:
         """Choose the batch size by the largest of some pictures; if none of them can be prepared, by later ones."""
         for item in reversed(window):
             try:
@@ -224,17 +162,13 @@ class BatchRun:
                 if _is_final(error):
                     raise
                 continue  # its turn to fail comes later
-            self.batch_size = self._largest_batch(inputs)
+            self.batch_size = self._task.largest_batch(inputs, 0 if self._slots is None else GROUPS)
             self._undecided = False
             if self._slots is not None and not len(self._slots):
                 self._slots.expect(self.batch_size)
             return
 
-    def _largest_batch(self, inputs: Any) -> int:
-        """Return the number of pictures that fit into memory; `inputs` are of one picture."""
-        return largest_batch(self._task.lvlm, inputs, self._task.name, groups=0 if self._slots is None else GROUPS)
-
-    def _turns(self, batches: Iterator[Batch]) -> Iterator[None]:
+    def _turns(self, batches: Iterator[Batch[R]]) -> Iterator[None]:
         """Decode batches, and yield whenever pictures may have their results."""
         slots = self._slots
         for batch in batches:
@@ -250,7 +184,7 @@ class BatchRun:
             self._advance(slots)
             yield
 
-    def _advance(self, slots: PictureSlots, joining: Batch | None = None) -> None:
+    def _advance(self, slots: PictureSlots[R], joining: Batch[R] | None = None) -> None:
         """Let a batch join those under way; without one, decode until a text has ended."""
         try:
             if joining is not None:
@@ -266,7 +200,7 @@ class BatchRun:
             return
         self._failed(slots.give_up(), failure)
 
-    def _decode(self, batch: Batch) -> None:
+    def _decode(self, batch: Batch[R]) -> None:
         """Give every item its result. A failed batch is tried again in halves, down to single pictures."""
         if not batch.items:
             return
@@ -289,7 +223,7 @@ class BatchRun:
             return
         self._failed(batch, failure)
 
-    def _failed(self, batch: Batch, failure: Exception) -> None:
+    def _failed(self, batch: Batch[R], failure: Exception) -> None:
         """Try a batch that failed again in halves; a single picture has failed."""
         if len(batch.items) == 1:
             self._task.fail(batch.items[0], failure)
@@ -303,7 +237,7 @@ class BatchRun:
             torch.cuda.empty_cache()
         self._decode_halves(batch)
 
-    def _decode_halves(self, batch: Batch) -> None:
+    def _decode_halves(self, batch: Batch[R]) -> None:
         batch.inputs = None
         batch.images.clear()
         middle = len(batch.items) // 2
@@ -311,14 +245,14 @@ class BatchRun:
             self._decode(self._task.prepare(Batch(items, seconds=batch.seconds / 2)))
 
 
-def _portions(window: Sequence[Item], size: int) -> Iterator[Batch]:
+def _portions(window: Sequence[Item[R]], size: int) -> Iterator[Batch[R]]:
     """Yield batches of at most `size` pictures, fewer if they are so large that their samples would fill the memory."""
-    batch, room = Batch([]), size * LARGE
+    batch, room = Batch[R]([]), size * LARGE
     for item in window:
         pixels = min(item.size[0] * item.size[1], BOUND)
         if batch.items and (len(batch.items) == size or pixels > room):
             yield batch
-            batch, room = Batch([]), size * LARGE
+            batch, room = Batch[R]([]), size * LARGE
         batch.items.append(item)
         room -= pixels
     if batch.items:
@@ -330,7 +264,7 @@ def _is_final(error: Exception) -> bool:
     return isinstance(error, SiraError) and not isinstance(error, PictureError)
 
 
-def _taken(todo: Iterable[Item], given_out: deque[Item]) -> Iterator[Item]:
+def _taken(todo: Iterable[Item[R]], given_out: deque[Item[R]]) -> Iterator[Item[R]]:
     """Note each picture as on its way, and make it ready for `read`; this runs in the main thread."""
     for item in todo:
         item.picture.make_ready()

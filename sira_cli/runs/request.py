@@ -1,0 +1,121 @@
+"""A request about each picture of a run, known before the model is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from sira_cli.errors import SettingsError
+from sira_cli.methods import check_beams, check_compile, require
+from sira_cli.methods.base import Ability, Method
+from sira_cli.models.look.verify import Verify
+from sira_cli.models.preset import Preset, Prompts, check_text
+from sira_cli.pictures.picture import Picture
+from sira_cli.runs.prompts import needs_columns
+
+
+@dataclass(frozen=True)
+class Request:
+    """A caption of each picture, or an answer about it.
+
+    With a model, a method and a picture, it decides the picture's record.
+
+    Attributes:
+        task: `caption` or `ask`; part of the records.
+        prompt: given to the model word by word, for pictures without their own.
+        words: score the words of each text.
+        choices: pick one of these answers, instead of decoding.
+        verify: ask about each object that a text names, and remove unsupported ones if it rewrites.
+        fills: replace the prompt's `{names}` by each picture's columns.
+    """
+
+    task: str
+    prompt: str
+    words: bool = False
+    choices: tuple[str, ...] = ()
+    verify: Verify | None = None
+    fills: bool = False
+
+    @classmethod
+    def of(cls, prompts: Prompts, task: str, said: str | None, *, questions: bool = False, **options: Any) -> Self:
+        """Return the request for a prompt or a question.
+
+        Args:
+            prompts: the preset's.
+            task: `caption` or `ask`.
+            said: the prompt of a caption (None: the preset's), or the question.
+            questions: whether each picture has a question of its own.
+            **options: the other attributes.
+
+        Raises:
+            SettingsError: the question is missing.
+        """
+        if questions:
+            return cls("ask", prompts.ask, **options)
+        if task == "ask" and said is None:
+            raise SettingsError("a task of kind ask needs a prompt: the question")
+        if said is None:
+            return cls(task, prompts.caption, **options)
+        return cls(task, prompts.asking(said) if task == "ask" else said, **options)
+
+    def about(self, pictures: Sequence[Picture]) -> Self:
+        """Return the request for these pictures: with `fills`, if their columns go into the prompt.
+
+        Raises:
+            SettingsError: the data set has no such column.
+        """
+        own = any(picture.id for picture in pictures[:1])
+        return dataclasses.replace(self, fills=not own and needs_columns(self.prompt, pictures))
+
+    def check(self, preset: Preset, method: Method, *, compiled: bool = False) -> None:
+        """Check that a method supports the request, before the model is loaded.
+
+        Args:
+            preset, method: with the settings in force.
+            compiled: whether decoding steps are compiled.
+
+        Raises:
+            SettingsError: it does not.
+        """
+        beams, choices = preset.generation.num_beams, self.choices
+        if self.words:
+            require(method, Ability.TRACES, "`words=`")
+        if choices:
+            require(method, Ability.TRACES, "`choices=`")
+            if len(choices) < 2 or not all(choices):
+                raise SettingsError(f"`choices=` {','.join(choices)!r}: expected two or more answers, such as Yes,No")
+            check_text("`choices=`", ",".join(choices))
+            if preset.generation.think:
+                raise SettingsError("`choices=` are scored without any reasoning before them: leave out `think=`")
+        check_beams(method, beams)
+        if self.words and beams > 1:
+            raise SettingsError("`words=` follows one text: leave out `num_beams=`")
+        if self.verify is not None:
+            self.verify.check(method, beams, words=self.words, choices=bool(choices), compiled=compiled)
+        if compiled:
+            check_compile(method, beams, "`words=`" if self.words else "`choices=`" if choices else "")
+
+    def settings(self, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
+        """Return all settings that decide the records of a run, as in its report."""
+        return {
+            **self._deciding(self.prompt, preset, method, quantization),
+            "words": self.words,
+            "choices": list(self.choices),
+            **({} if self.verify is None else {"verify": self.verify.settings(preset)}),
+        }
+
+    def _deciding(self, prompt: str, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
+        return {
+            "task": self.task,
+            "prompt": prompt,
+            "method": method.name,
+            "quantization": quantization,
+            "preset": preset.name,
+            **method.decisive(preset.decisive(), self.task),
+        }
+
+    def looked(self, preset: Preset) -> dict[str, Any] | None:
+        """Return the settings of the second look, for keys; None without one."""
+        return None if self.verify is None else self.verify.settings(preset)

@@ -1,0 +1,100 @@
+"""Other forms of a run's results, next to the records: text files, tables, LLaVA's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sira_cli.errors import SettingsError
+from sira_cli.models.records import Result
+from sira_cli.pictures.containers import ContainedPicture
+from sira_cli.pictures.picture import Picture
+from sira_cli.runs.ledger import Ledger
+from sira_cli.runs.questions import write_llava
+from sira_cli.runs.sidecars import Sidecars
+from sira_cli.runs.tables import check_format, write_table
+
+
+class Sink:
+    """Something made of a run's results. A new one overrides `write` or `finish`, and `targets_for` names it."""
+
+    def write(self, picture: Picture, result: Result) -> None:
+        """Take a new result.
+
+        Raises:
+            SiraError: it cannot be written.
+        """
+
+    def complete(self, picture: Picture, text: Callable[[], str]) -> None:
+        """Make up for a result of an earlier run, whose text is known, if it is missing.
+
+        Raises:
+            SiraError: it cannot be written.
+        """
+
+    def finish(self, pictures: Sequence[Picture], ledger: Ledger) -> None:
+        """Take all records, in order, when the run is over.
+
+        Raises:
+            SiraError: they cannot be written.
+        """
+
+
+class TextFiles(Sink):
+    """A text file next to each picture, or in a tree."""
+
+    def __init__(self, sidecars: Sidecars) -> None:
+        self.sidecars = sidecars
+
+    def write(self, picture: Picture, result: Result) -> None:
+        """Write the text, unless an existing file is to be kept; a picture that failed has none."""
+        if result.status == "ok":
+            self.sidecars.write(picture, result.text)
+
+    def complete(self, picture: Picture, text: Callable[[], str]) -> None:
+        """Write the text if its file is missing."""
+        self.sidecars.complete(picture, text)
+
+
+class Table(Sink):
+    """All records as one table, .csv or .parquet."""
+
+    def __init__(self, path: Path) -> None:
+        """Check the format.
+
+        Raises:
+            SettingsError: Parquet needs pyarrow, which is missing.
+        """
+        check_format(path)
+        self._path = path
+
+    def finish(self, pictures: Sequence[Picture], ledger: Ledger) -> None:
+        """Write the table."""
+        write_table(ledger.lines(), self._path, ledger.columns)
+
+
+class LlavaAnswers(Sink):
+    """Answers to questions as LLaVA's evaluation scripts read them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def finish(self, pictures: Sequence[Picture], ledger: Ledger) -> None:
+        """Write the answers."""
+        write_llava(pictures, ledger.record, self._path)
+
+
+def check_replaceable(table: Path, pictures: Sequence[Picture], *, may_exist: bool) -> None:
+    """Check that a file, which is rewritten, replaces neither an input of the run nor a file of others.
+
+    Raises:
+        SettingsError: it does.
+    """
+    if not table.exists():
+        return
+    own = table.resolve()
+    for container in {picture.container for picture in pictures if isinstance(picture, ContainedPicture)}:
+        if Path(container).resolve() == own:
+            raise SettingsError(f"`output=` {table}: the data set would be replaced: give another file, or a folder")
+    if not may_exist:
+        raise SettingsError(f"{table}: is from another kind of run: give another `output=`, or use `overwrite=`")

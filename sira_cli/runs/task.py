@@ -1,0 +1,218 @@
+"""Work on each picture of a run, done by a loaded model in batches. `Runner` decides when, and how many at once.
+
+class Brightness(Task[float, float]):
+    def answers(self, batch, on_text=None):
+        return [...]  # one result for each of batch.items, from batch.inputs
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from PIL import Image
+
+from sira_cli.errors import PictureError, PictureSettingsError, SiraError
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.processors import refused
+from sira_cli.pictures.opening import decode_picture, picture_size
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.room import ROOM
+from sira_cli.runs.batch_size import largest_batch
+from sira_cli.runs.item import Item
+from sira_cli.runs.kept import Kept
+from sira_cli.runs.memory import out_of_memory
+from sira_cli.runs.slots import Batch, PictureSlots
+
+LARGE = 2**24  # pixels; the samples of larger pictures do not wait
+KEPT = 2**22  # bytes; larger files are read again when they are decoded
+
+_log = logging.getLogger(__name__)
+
+A = TypeVar("A")  # the model's answer about a picture
+R = TypeVar("R")  # the result that is made of it
+
+
+class Task(ABC, Generic[A, R]):
+    """Work on each picture. A subclass has `answers`; the other methods fit most tasks.
+
+    Attributes:
+        lvlm: the model under its method.
+        at_once: whether the model's inputs are for one pass, without decoding.
+        streams: whether `answers` takes `on_text` for a picture alone.
+    """
+
+    at_once = False
+    streams = False
+
+    def __init__(self, lvlm: Lvlm, *, decoded: int = 0, images_kept: bool = False) -> None:
+        """Prepare the task.
+
+        Args:
+            lvlm: the model under its method.
+            decoded: number of pictures whose samples wait for the next item about them.
+            images_kept: whether `answers` needs the samples (`batch.images`).
+        """
+        self.lvlm = lvlm
+        self._decoded: Kept[tuple[Image.Image, tuple[str, ...]]] = Kept(decoded)
+        self._images_kept = images_kept
+
+    @abstractmethod
+    def answers(self, batch: Batch[R], on_text: Callable[[Picture, str], None] | None = None) -> Sequence[A]:
+        """Return the model's answer about each picture of a prepared batch.
+
+        Args:
+            batch: of pictures that are prepared.
+            on_text: for one picture, called with pieces of the text as they are decoded.
+
+        Raises:
+            PictureError: a picture cannot be answered about; the batch is tried again in halves.
+            SiraError: about the model or the settings: no picture would do better.
+        """
+
+    def settle(self, item: Item[R], answer: A, milliseconds: float = 0.0) -> None:
+        """Give an item its result; without a method of its own, a task's answers are the results."""
+        result: Any = answer
+        item.result, item.data = result, b""
+
+    def fail(self, item: Item[R], error: Exception) -> None:
+        """Give an item the reason why it has no result."""
+        item.error, item.data = message(item.picture, error), b""
+
+    def complete(self, item: Item[R]) -> None:
+        """After the bytes are read: complete the prompt.
+
+        Raises:
+            PictureError: it cannot be.
+        """
+
+    def is_done(self, item: Item[R]) -> bool:
+        """Return whether an earlier run has done it, and mark it as skipped."""
+        return False
+
+    def slots(self, rows: int) -> PictureSlots[R] | None:
+        """Return slots for texts of any length at once; None: batch after batch. `rows` as for `RefilledSlots`."""
+        return None
+
+    def largest_batch(self, inputs: Any, groups: int) -> int:
+        """Return the number of pictures that fit into memory.
+
+        Args:
+            inputs: of the model, for one picture.
+            groups: number of groups in which pictures fill free slots; 0: batch after batch.
+        """
+        return largest_batch(self.lvlm, inputs, "caption", groups)
+
+    def read(self, item: Item[R]) -> Item[R]:
+        """Get bytes, key and size. The samples are decoded when their turn comes, so that few are in memory."""
+        try:
+            with ROOM.taken(item.picture.file_size()):
+                item.data = item.picture.read()
+                item.sha256 = hashlib.sha256(item.data).hexdigest()
+                self.complete(item)
+                if not self.is_done(item):
+                    item.size = picture_size(item.picture.shown, item.data)
+                if len(item.data) > KEPT and item.picture.is_here():
+                    item.data = b""
+        except Exception as error:
+            if not self.is_done(item):
+                self.fail(item, error)
+        if item.skipped:
+            item.data = b""
+        return item
+
+    def prepare(self, batch: Batch[R], each: Callable[..., Iterable[Image.Image | None]] = map) -> Batch[R]:
+        """Decode the samples of pictures that are read, and give the batch the model's inputs.
+
+        Pictures that fail are settled, and are no longer in the batch. If memory is too small, the batch has no inputs,
+        but the error.
+
+        Args:
+            batch: of pictures that are read.
+            each: as `map`; in threads, perhaps.
+        """
+        started = time.perf_counter()
+        pictures = [
+            (item, image)
+            for item, image in zip(batch.items, each(self._samples, batch.items), strict=True)
+            if image is not None
+        ]
+        try:
+            batch.inputs = self._inputs(pictures)
+        except SiraError:
+            raise
+        except Exception as error:
+            if out_of_memory(error):
+                batch.failure = error
+            else:  # the processor refused one of them, but which?
+                pictures = [(item, image) for item, image in pictures if self._is_accepted(item, image)]
+                batch.inputs = self._inputs(pictures)
+        batch.items = [item for item, _ in pictures]
+        # Samples that are not needed again are decoded again if the batch has to be halved.
+        batch.images = [image for _, image in pictures] if self._images_kept else []
+        batch.seconds += time.perf_counter() - started
+        return batch
+
+    def image(self, item: Item[R]) -> Image.Image:
+        """Return the samples that the model is shown, and note warnings about them.
+
+        Raises:
+            PictureError: they cannot be decoded.
+        """
+
+        def decoded() -> tuple[Image.Image, tuple[str, ...]]:
+            return decode_picture(item.picture.shown, item.content())
+
+        if item.size[0] * item.size[1] > LARGE:
+            image, item.warnings = decoded()
+        else:
+            image, item.warnings = self._decoded.get((item.picture.shown, item.sha256), decoded)
+        return image
+
+    def inputs(self, items: Sequence[Item[R]], images: Sequence[Image.Image]) -> Any:
+        """Return the model's inputs for pictures whose samples are decoded; at least one."""
+        prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
+        return self.lvlm.prepare(images, prompts, hashes, at_once=self.at_once)
+
+    def inputs_alone(self, item: Item[R]) -> Any:
+        """Return the model's inputs for one picture that is read; its turn to be prepared is still to come."""
+        image, _ = decode_picture(item.picture.shown, item.content())
+        return self.inputs([item], [image])
+
+    def _samples(self, item: Item[R]) -> Image.Image | None:
+        try:
+            return self.image(item)
+        except Exception as error:
+            self.fail(item, error)
+            return None
+
+    def _inputs(self, pictures: Sequence[tuple[Item[R], Image.Image]]) -> Any:
+        return self.inputs(*zip(*pictures, strict=True)) if pictures else None
+
+    def _is_accepted(self, item: Item[R], image: Image.Image) -> bool:
+        try:
+            self.inputs([item], [image])
+        except SiraError:
+            raise
+        except Exception as error:
+            self.fail(item, refused(item.picture.shown, error))
+            return False
+        return True
+
+
+def message(picture: Picture, error: Exception) -> str:
+    """Return why a picture failed, in one line that names it."""
+    name, text = picture.shown, str(error)
+    if isinstance(error, PictureSettingsError):
+        return f"{name}: {text}"
+    line = next(iter(text.strip().splitlines()), "")
+    if out_of_memory(error):
+        return f"{name}: memory does not suffice for it, even alone: {line}"
+    if isinstance(error, PictureError):
+        return text
+    _log.debug("%s failed", name, exc_info=error)
+    return f"{name}: {type(error).__name__}: {line}"

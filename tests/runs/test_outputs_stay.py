@@ -1,0 +1,159 @@
+"""Outputs of commands, next to those of the code before each command became a task of one runner.
+
+`tests/data/outputs.json.xz` was written by `python -m tests.runs.test_outputs_stay FILE` at commit 3d4578e.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import lzma
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from sira_cli.cli import main
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "tests" / "data" / "outputs.json.xz"
+COMMANDS = {
+    "caption": "caption in DEMO -o captions.jsonl --sidecar",
+    "caption in batches": "caption in DEMO -b 3 --json",
+    "caption under two methods": "caption in DEMO --method greedy,vcd --seed 3 -o of.jsonl",
+    "caption, sampled words": "caption in DEMO --words --temperature 0.7 -o words.csv",
+    "caption, rewritten": "caption in DEMO --verify rewrite -o looked.jsonl",
+    "caption, again": "caption in DEMO -o captions.jsonl --json",
+    "ask, choices": "ask in 'Is there a dog?' DEMO --choices Yes,No --json",
+    "ask, questions": "ask in --questions questions.jsonl DEMO -o answers.jsonl",
+    "check": "check said.jsonl -p demo -o checks.jsonl --fix drop-sentences --fixed dropped.jsonl",
+    "check, rewrite": "check said.jsonl -p demo --json --fix rewrite --fixed rewritten.jsonl",
+    "eval": "eval pope --questions questions.jsonl --images in -p demo --method sira -o pope",
+    "eval, again": "eval pope --questions questions.jsonl --images in -p demo --method sira -o pope",
+    "sweep": "sweep questions.jsonl --images in -p demo --k 2,4 --alpha 0.5,2 -o sweep.jsonl",
+    "sweep, captions": "sweep --scenes --limit 2 -p demo --k 4 --alpha 1 --captions -o scenes.jsonl",
+    "trace": "trace in DEMO --top-k 1 --track dog -o trace.jsonl",
+    "trace, forced": "trace --force-from said.jsonl -p demo --top-k 1 -b 2 --output-dir tree",
+    "calibrate ict": "calibrate ict --questions questions.jsonl --images in -p demo -o ict.safetensors",
+    "calibrate maskcd": "calibrate maskcd in -p demo -b 2 -o maskcd.safetensors",
+}
+NOISE = re.compile(
+    r'("(?:duration_ms|seconds|pictures_per_second|tokens_per_second)": )[\d.e-]+'
+    r'|("(?:began|torch|transformers|python|sira|pixels)": )"[^"]*"'
+    r'|("peak_memory_bytes": )\{[^}]*\}'
+    r"|(in )\d[\d. a-z]*( \()\d+\.\d+/s"
+)
+
+
+def prepare(folder: Path) -> None:
+    """Three scenes, a file that is no picture, questions about them, and captions of others."""
+    (folder / "in").mkdir()
+    for number, path in enumerate(sorted((ROOT / "examples").glob("*.png"))[:3]):
+        shutil.copy(path, folder / "in" / f"{number}.png")
+    (folder / "in" / "3.png").write_text("no picture")
+    questions = [
+        {"question_id": 3 * number + each, "image": f"{number}.png", "text": f"Is there a {name} in the image?"}
+        | {"label": "yes" if each else "no"}
+        for number in range(4)
+        for each, name in enumerate(["dog", "person", "boat"])
+    ]
+    said = [
+        {"file_name": f"in/{number}.png", "text": text}
+        for number, text in enumerate(["A dog and a boat. A person stands there.", "A red car.", "Nothing to see."])
+    ]
+    for name, rows in (("questions", questions), ("said", said)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def outputs(folder: Path, run: Callable[..., tuple[int, str]]) -> dict[str, Any]:
+    """Run all commands in a folder: exit code, stdout and new or changed files of each, without times and versions."""
+    prepare(folder)
+    found, before = {}, _files(folder)
+    for name, command in COMMANDS.items():
+        code, out = run(*shlex.split(command.replace("DEMO", "-p demo --max-new-tokens 12")))
+        after = _files(folder)
+        files = {path: content for path, content in after.items() if before.get(path) != content}
+        found[name] = {"code": code, "stdout": _plain(out, folder), "files": files}
+        before = after
+    return found
+
+
+def _files(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix == ".safetensors":
+            found[path.name] = {key: float(tensor.abs().sum()) for key, tensor in sorted(load_file(path).items())}
+        elif path.suffix == ".csv":
+            rows = [row | {"duration_ms": "_"} for row in csv.DictReader(path.open(encoding="utf-8"))]
+            found[path.name] = json.dumps(rows)
+        elif path.is_file() and path.suffix != ".png":
+            found[path.relative_to(folder).as_posix()] = _plain(path.read_text(), folder)
+    return found
+
+
+def _plain(text: str, folder: Path) -> str:
+    text = text.replace(str(folder), "FOLDER")
+    return NOISE.sub(lambda match: "".join(part or "" for part in match.groups()) + "_", text)
+
+
+def same(now: Any, before: Any) -> bool:
+    """Return whether texts are equal but for the last digits of numbers."""
+    if isinstance(now, dict) and isinstance(before, dict):
+        return now.keys() == before.keys() and all(same(value, before[key]) for key, value in now.items())
+    if isinstance(now, str) and isinstance(before, str):
+        digits = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
+        numbers = [[float(each) for each in digits.findall(text)] for text in (now, before)]
+        return digits.sub("#", now) == digits.sub("#", before) and numbers[0] == pytest.approx(
+            numbers[1], rel=1e-3, abs=2e-4
+        )
+    return bool(now == pytest.approx(before, rel=1e-3) if isinstance(before, float) else now == before)
+
+
+@pytest.fixture(scope="module")
+def now(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return _outputs_here(tmp_path_factory.mktemp("outputs"))
+
+
+def _outputs_here(folder: Path) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("SIRA_HOME", str(folder.parent / f"{folder.name}-home"))
+
+        def run(*command: Any) -> tuple[int, str]:
+            patch.setattr(sys, "argv", ["sira", *map(str, command)])
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                try:
+                    main()
+                except SystemExit as stop:
+                    return int(stop.code or 0), out.getvalue()
+            return 0, out.getvalue()
+
+        return outputs(folder, run)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_outputs_are_those_of_before(now: dict[str, Any], name: str) -> None:
+    before = json.loads(lzma.decompress(KEPT.read_bytes()))[name]
+    assert now[name]["files"].keys() == before["files"].keys()
+    for path, content in now[name]["files"].items():
+        assert same(content, before["files"][path]), f"{path}:\n{content}\n--- before:\n{before['files'][path]}"
+    assert (now[name]["code"], same(now[name]["stdout"], before["stdout"])) == (before["code"], True), now[name][
+        "stdout"
+    ]
+
+
+if __name__ == "__main__":
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with tempfile.TemporaryDirectory() as place:
+        (inner := Path(place) / "x").mkdir()
+        Path(sys.argv[1]).write_bytes(lzma.compress(json.dumps(_outputs_here(inner), ensure_ascii=False).encode()))
