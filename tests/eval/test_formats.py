@@ -133,7 +133,7 @@ def test_remarks_say_what_was_not_run_and_what_decides(monkeypatch):
     )
     lines = printed(report, monkeypatch, 200).splitlines()
     assert lines[-5].startswith(
-        "in percent but for words, length and rating, ± half a 95 % interval: 1,000 bootstrap draws of "
+        "in percent but for words and length, ± half a 95 % interval: 1,000 bootstrap draws of "
     )
     assert lines[-4:] == [
         "p: McNemar's exact test, on which answers only one of base and the method is right, taken as independent",
