@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.choosing import load_model, loading, note_bundled
 from sira_cli.cli.console import verbosity, waiting
+from sira_cli.cli.loading import load_model, loading, note_bundled
 from sira_cli.cli.options import EngineOptions, ModelOptions
 from sira_cli.interrupts import raise_interrupts
 

@@ -15,7 +15,7 @@ from sira_cli.eval.base import Benchmark, Part
 from sira_cli.eval.paper import paper_row
 from sira_cli.eval.settings import label
 from sira_cli.eval.stats.bootstrap import RESAMPLES, SEED, Figure
-from sira_cli.eval.stats.compared import Compared
+from sira_cli.eval.stats.compared import MethodFigures
 from sira_cli.eval.stats.mcnemar import mcnemar
 from sira_cli.eval.stats.tally import Counts, Tally
 
@@ -25,7 +25,7 @@ NO_DIRECTION = frozenset({"yes", "neither", "words", "length"})
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method in one group.
 
     Attributes:
@@ -54,7 +54,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class McNemarTest:
     """McNemar's exact test of two methods, over answers that only one of them has right.
 
     Answers count as independent, even those about the same picture.
@@ -88,8 +88,8 @@ class EvalReport:
     settings: dict[str, dict[str, Any]]
     not_run: dict[str, str]
     paper: str
-    rows: tuple[Row, ...]
-    tests: tuple[Comparison, ...]
+    rows: tuple[MethodRow, ...]
+    tests: tuple[McNemarTest, ...]
     failures: tuple[FailedAnswer, ...]
     bootstrap: dict[str, Any] = field(default_factory=lambda: {"draws": RESAMPLES, "of": "pictures", "seed": SEED})
 
@@ -109,18 +109,18 @@ class EvalReport:
             answers: of each method, the first method's first.
             not_run, paper: as in the class.
         """
-        rows: list[Row] = []
-        tests: list[Comparison] = []
+        rows: list[MethodRow] = []
+        tests: list[McNemarTest] = []
         for part in benchmark.parts:
             given = [one for one in answers if part.name in one.texts]
             tallies = {one.name: benchmark.score(part, one.texts[part.name]) for one in given}
             sizes = _sizes(benchmark, part)
             pictures = {ask.id: ask.picture for ask in part.asks}
             first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in given}
-            groups: list[Compared] = []
+            groups: list[MethodFigures] = []
             for group in part.groups:
                 common = _common({name: tallies[name][group] for name in tallies}, pictures)
-                compared = Compared.of(
+                compared = MethodFigures.of(
                     common, functools.partial(benchmark.figures, group), benchmark.denominators(group)
                 )
                 rows += [
@@ -130,7 +130,7 @@ class EvalReport:
                 tests += _tests(group, common, compared.exact)
                 groups.append(compared)
             if benchmark.averaged and len(groups) > 1:
-                rows += _means([row for row in rows if row.part == part.name], Compared.mean(groups), first)
+                rows += _means([row for row in rows if row.part == part.name], MethodFigures.mean(groups), first)
         return cls(
             benchmark=benchmark.name,
             stand_ins=benchmark.stand_ins(),
@@ -153,7 +153,7 @@ class EvalReport:
         """The methods' names in tables."""
         return {name: name for name in self.settings} | {row.method: row.label or row.method for row in self.rows}
 
-    def p(self, row: Row) -> float | None:
+    def p(self, row: MethodRow) -> float | None:
         """Return the p value of a row's method against the first one; None where they were not compared."""
         pair = (row.group, self.first, row.method)
         return next((test.p for test in self.tests if (test.group, test.first, test.second) == pair), None)
@@ -201,14 +201,14 @@ def _rows(
     part: str,
     group: str,
     tallies: Mapping[str, Tally],
-    compared: Compared,
+    compared: MethodFigures,
     size: int,
     first: str,
     paper: str,
-) -> list[Row]:
+) -> list[MethodRow]:
     """Return one row per method."""
     return [
-        Row(
+        MethodRow(
             part=part,
             group=group,
             method=method,
@@ -223,10 +223,10 @@ def _rows(
     ]
 
 
-def _means(rows: Sequence[Row], compared: Compared, first: str) -> list[Row]:
+def _means(rows: Sequence[MethodRow], compared: MethodFigures, first: str) -> list[MethodRow]:
     """Return the rows of the means over a part's groups."""
     return [
-        Row(
+        MethodRow(
             part=rows[-1].part,
             group=MEAN,
             method=name,
@@ -241,14 +241,14 @@ def _means(rows: Sequence[Row], compared: Compared, first: str) -> list[Row]:
     ]
 
 
-def _tests(group: str, tallies: Mapping[str, Tally], names: Iterable[str]) -> list[Comparison]:
+def _tests(group: str, tallies: Mapping[str, Tally], names: Iterable[str]) -> list[McNemarTest]:
     """Compare all pairs of methods."""
     tests = []
     for first, second in itertools.combinations(names, 2):
         one, other = tallies[first].right, tallies[second].right
         only_first = sum(one[ask] and not other[ask] for ask in one)
         only_second = sum(other[ask] and not one[ask] for ask in one)
-        tests.append(Comparison(group, first, second, only_first, only_second, mcnemar(only_first, only_second)))
+        tests.append(McNemarTest(group, first, second, only_first, only_second, mcnemar(only_first, only_second)))
     return tests
 
 

@@ -46,7 +46,7 @@ LABELS = {True: "yes", False: "no"}  # as POPE's files spell them, and the publi
 
 
 @dataclass(frozen=True)
-class Prompt:
+class Prefill:
     """A prefill: a question about a picture, followed by an answer.
 
     Attributes:
@@ -131,7 +131,7 @@ class IctTraining:
         opened = functools.lru_cache(maxsize=1)(self._questions.open)  # questions about one picture are side by side
         blurred = functools.lru_cache(maxsize=1)(lambda name: opened(name).filter(ImageFilter.GaussianBlur(BLUR)))
         for numbers in batches(range(len(self._questions.questions)), self._batch_size):
-            prompts: list[Prompt] = []
+            prompts: list[Prefill] = []
             for number in numbers:
                 question = self._questions.questions[number]
                 try:
@@ -148,16 +148,16 @@ class IctTraining:
 
     def _prompts(
         self, row: int, question: LabelledQuestion, image: Image.Image, blurred: Image.Image
-    ) -> Iterator[Prompt]:
+    ) -> Iterator[Prefill]:
         text, label = question.text, LABELS[question.expected]
-        yield Prompt(row, "clean", image, text, label)
-        yield Prompt(row, "image", blurred if question.expected else image, text, LABELS[True])
+        yield Prefill(row, "clean", image, text, label)
+        yield Prefill(row, "image", blurred if question.expected else image, text, LABELS[True])
         if self._questions.hide is not None:
             hidden = self._questions.hide(question, image) if question.expected else blurred
             if hidden is not None:
-                yield Prompt(row, "object", hidden, text, label)
+                yield Prefill(row, "object", hidden, text, label)
 
-    def _keep(self, batch: Sequence[Prompt]) -> Iterator[FailedPicture]:
+    def _keep(self, batch: Sequence[Prefill]) -> Iterator[FailedPicture]:
         """Keep o_proj's outputs for some prompts. A failed batch is tried again in halves, down to single prompts."""
         try:
             last = last_outputs(self._lvlm, self._projections, batch)  # [B, L, d]
@@ -211,7 +211,7 @@ class IctTraining:
 
 
 @torch.no_grad()
-def last_outputs(lvlm: Lvlm, projections: Sequence[Any], batch: Sequence[Prompt]) -> Tensor:
+def last_outputs(lvlm: Lvlm, projections: Sequence[Any], batch: Sequence[Prefill]) -> Tensor:
     """Return each projection's output at the last token of the answers, on the CPU, `[B, L, d]`."""
     asked = [lvlm.preset.prompts.asking(prompt.text) for prompt in batch]
     with lvlm.vocabulary.lock:
