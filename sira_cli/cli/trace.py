@@ -131,7 +131,7 @@ def trace(
         raise SettingsError("--force: the text is empty")
     from sira_cli.analysis.trace.request import TraceOptions, TraceRequest, read_texts
     from sira_cli.analysis.trace.targets import TraceTargets
-    from sira_cli.models.preset import check_text
+    from sira_cli.models.preset_parts import check_text
 
     for option, text in (("--question", question or ""), ("--force", force or ""), ("--track", track)):
         check_text(option, text)

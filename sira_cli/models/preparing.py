@@ -12,7 +12,8 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models.image_size import pad_to_square
-from sira_cli.models.preset import Preset, check_text
+from sira_cli.models.preset import Preset
+from sira_cli.models.preset_parts import check_text
 from sira_cli.models.processors import chat_inputs, check_chat
 from sira_cli.models.sampling import derived_seed
 from sira_cli.models.vocabulary import Vocabulary

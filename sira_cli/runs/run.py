@@ -16,7 +16,7 @@ from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.preset import check_text
+from sira_cli.models.preset_parts import check_text
 from sira_cli.models.records import Result
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.picture import Picture

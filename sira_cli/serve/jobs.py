@@ -15,7 +15,8 @@ from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
 from sira_cli.models.look.second_look import Verify
-from sira_cli.models.preset import Preset, Prompts
+from sira_cli.models.preset import Preset
+from sira_cli.models.preset_parts import Prompts
 from sira_cli.models.reasoning import Parsed, ReasoningParser
 from sira_cli.models.records import Answer, hash_of
 from sira_cli.serve.pictures import Received
