@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -18,8 +17,7 @@ from sira_cli.core.reference import counterfactual
 from sira_cli.models.look.forbidding import GivenTokens
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.starts import Start, Trail
-from tests.support.checkpoints import write_llava, write_qwen
-from tests.support.checkpoints_other import WRITERS
+from tests.support.checkpoints_all import REPRESENTATIVES
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 CHELSEA = Image.fromarray(data.chelsea())
@@ -40,16 +38,9 @@ class Seen(LogitsProcessor):
         return scores
 
 
-ALL = {f"Qwen{version}-VL": partial(write_qwen, version=version) for version in ["2", "2.5", "3"]}
-ALL["Qwen3.5"] = partial(write_qwen, version="3.5")  # a state cannot be cut back
-ALL |= {"LLaVA-1.5": write_llava, **WRITERS}
-
-
-@pytest.fixture(params=ALL, scope="module")
-def folder(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoints") / "checkpoint"
-    ALL[request.param](folder)
-    return folder
+@pytest.fixture(params=REPRESENTATIVES, scope="module")
+def folder(request, checkpoint_of):
+    return checkpoint_of(request.param)
 
 
 def whole(lvlm, picture, prompt, tokens):
