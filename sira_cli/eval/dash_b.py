@@ -13,6 +13,7 @@ from sira_cli.eval.card import Asking, Card
 from sira_cli.eval.stats.pope import repope
 from sira_cli.eval.stats.tally import Denominators, Tally, ratio
 from sira_cli.eval.yes_no import Question, YesNo, harmonic_mean, ours, shared_figures
+from sira_cli.pictures.names import is_utf8
 from sira_cli.runs.rows import brief, read_json
 
 FILES = {"pos": "yes", "neg": "no"}  # the folders, and the true answer about their pictures
@@ -106,6 +107,8 @@ def _names(path: Path) -> Iterator[tuple[str, str, str]]:
         for name, files in objects.items():
             if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
                 raise DataError(f"{path}: {dataset}: {name}: expected a list of file names, got {brief(files)}")
+            if not all(is_utf8(text) for text in (dataset, name, *files)):
+                raise DataError(f"{path}: {brief(dataset)}: {brief(name)}: a name holds half a character")
             yield from ((name, dataset, file) for file in files)
 
 

@@ -72,8 +72,12 @@ class Mme(YesNo):
         """Find a question by its text and picture: in a line of SUBSET.txt, or in `question_id`, as LLaVA has it."""
         said = str(row.get("question", row.get("prompt", "")))
         picture = f"{path.stem}/{row['image']}" if "label" in row else str(row.get("question_id"))
-        fitting = [each for each in self._by_picture.get(picture, ()) if each.text in said]
+        fitting = [each for each in self._by_picture.get(picture, ()) if self.is_in(each, said)]
         return max(fitting, key=lambda each: len(each.text)).id if fitting else super().find(row, path)
+
+    def is_in(self, question: Question, prompt: str) -> bool:
+        """Return whether a prompt asks a question, with or without its last words."""
+        return question.text.removesuffix(SUFFIX) in prompt
 
     @functools.cached_property
     def _by_picture(self) -> dict[str, list[Question]]:

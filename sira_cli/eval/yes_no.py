@@ -97,15 +97,19 @@ class YesNo(Benchmark):
         given = str(row.get("id", row.get("question_id")))
         return given if given in self._known else None
 
+    def is_in(self, question: Question, prompt: str) -> bool:
+        """Return whether a prompt of another tool asks a question."""
+        return question.text in prompt
+
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read rows with `id` or `question_id`, and `text`, `answer` or `response`; also files of the two harnesses."""
         found: dict[str, tuple[str, str]] = {}
         for where, path, row in self._rows(paths):
             if (id_ := self.find(row, path)) is None:
                 raise DataError(f"{where}: answers no question of {self.name}: {brief(dict(row), 200)}")
-            said, text = row.get("question", row.get("prompt")), self._known[id_].text
-            if isinstance(said, str) and text not in said:
-                raise DataError(f"{where}: answers {brief(said)}, but {brief(id_, 120)} is {brief(text)}")
+            said, asked = row.get("question", row.get("prompt")), self._known[id_]
+            if isinstance(said, str) and not self.is_in(asked, said):
+                raise DataError(f"{where}: answers {brief(said)}, but {brief(id_, 120)} is {brief(asked.text)}")
             if id_ in found:
                 raise DataError(f"{where}: {brief(id_, 120)} is answered already: {found[id_][0]}: keep one of the two")
             found[id_] = where, text_of(where, dict(row), "text", "response", "answer")

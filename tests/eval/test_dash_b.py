@@ -86,6 +86,7 @@ def test_a_limit_takes_pictures_of_both_files(folder):
         ([], r"pos.json: expected file names by data set and object, got \[\]"),
         ({"a": []}, r"pos.json: a: expected file names by object, got \[\]"),
         ({"a": {"cat": [1]}}, r"pos.json: a: cat: expected a list of file names, got \[1\]"),
+        ({"a": {"cat": ["\ud800"]}}, r"pos.json: 'a': 'cat': a name holds half a character"),
     ],
 )
 def test_damaged_files_end_in_one_line(folder, content, message):

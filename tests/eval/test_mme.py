@@ -104,6 +104,11 @@ def test_files_of_results_are_read(folder, tmp_path):
         for each in benchmark.questions
     ]
     assert benchmark.read([lines(tmp_path / "llava.jsonl", given)]) == {"mme": texts}
+    samples = [
+        {"doc": {"question_id": each.picture}, "filtered_resps": ["Yes"], "input": each.text.partition(" Please")[0]}
+        for each in benchmark.questions
+    ]
+    assert benchmark.read([lines(tmp_path / "samples_mme.jsonl", samples)]) == {"mme": texts}
 
 
 def test_results_on_the_command_line(sira, folder, tmp_path):
