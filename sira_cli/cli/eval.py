@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sira_cli.cli import eval_all
 from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.decoding_options import MethodsOptions
 from sira_cli.cli.eval_catalog import add_commands
 from sira_cli.cli.eval_options import EvalOptions, find_answers
 from sira_cli.cli.eval_run import evaluate
-from sira_cli.cli.help import Variadic
+from sira_cli.cli.help import Command, Variadic
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import ModelOptions
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.catalog import CARDS
+from sira_cli.eval.catalog import CARDS, LENGTHS
 
 if TYPE_CHECKING:
     from sira_cli.eval.answers.read import AnswerFiles
-    from sira_cli.eval.base import Part
-
-LENGTHS = (64, 512)  # of captions, in the paper's Table 2
 
 POPE_EXAMPLES = """
 sira eval pope --questions coco_pope_*.json --images val2014/ --method sira,vcd -o pope/
@@ -240,6 +238,7 @@ def amber(
     from sira_cli.eval.amber.benchmark import PARTS, Amber
     from sira_cli.eval.amber.data import read_numbers
     from sira_cli.eval.amber.similarity import find_similarity
+    from sira_cli.eval.found import first_pictures
     from sira_cli.language.language import find_language
 
     captions = task in ("generative", "all")  # questions need neither nouns nor vectors
@@ -258,14 +257,10 @@ def amber(
     if task in ("existence", "attribute", "relation"):
         benchmark = benchmark.only(task)
     if options.limit is not None:
-        benchmark = dataclasses.replace(benchmark, parts=tuple(_first(part, options.limit) for part in benchmark.parts))
+        benchmark = dataclasses.replace(
+            benchmark, parts=tuple(first_pictures(part, options.limit) for part in benchmark.parts)
+        )
     evaluate(benchmark, sources, model, decoding, options)
-
-
-def _first(part: Part, pictures: int) -> Part:
-    """Return the questions about the first pictures."""
-    first = list(dict.fromkeys(ask.picture for ask in part.asks))[:pictures]
-    return dataclasses.replace(part, asks=tuple(ask for ask in part.asks if ask.picture in first))
 
 
 def _check_prompt(prompt: str | None, options: EvalOptions) -> None:
@@ -291,3 +286,6 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 
 add_commands(app)
+app.command("all", cls=Command, epilog=eval_all.EXAMPLES, short_help="Every benchmark that a folder holds.")(
+    eval_all.eval_all
+)

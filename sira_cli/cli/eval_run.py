@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.choosing import ALL, able, choose_each, choose_preset, load_model, method_names, note_idle
+from sira_cli.cli.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
 from sira_cli.cli.console import note, note_halved, resumable, say
 from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.eval_options import EvalOptions, Format
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.options import ModelOptions
 from sira_cli.cli.output import save_report
 from sira_cli.cli.progress import Progress
@@ -130,10 +131,10 @@ def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions, lvlm
         preset, method = evaluation.first
         if lvlm is None and not evaluation.nothing_left(trust_remote_code=model.trust_remote_code):
             lvlm = load_model(preset, model, method, pictures=evaluation.pictures)
-        _listen(evaluation, lvlm)
+        listen(evaluation, lvlm)
 
 
-def _listen(evaluation: Evaluation, lvlm: Lvlm | None) -> None:
+def listen(evaluation: Evaluation, lvlm: Lvlm | None) -> None:
     """Show a bar per method and part, and report each failed picture once."""
     from sira_cli.eval.evaluation import PartStarted
     from sira_cli.runs.events import Failed, Halved, Skipped

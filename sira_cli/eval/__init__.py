@@ -11,5 +11,6 @@ stats/                  the one place where POPE's and CHAIR's figures, interval
 evaluation, asking      let a loaded model answer, resumable
 answers/, rows          answers from files, of sira or from elsewhere
 lmms/                   the model that lmms-eval finds by entry point
+found, overview         all benchmarks in a folder, on one page
 report, formats, paper  figures side by side, as JSON, CSV and LaTeX, and the paper's own
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sira_cli.eval import dash_b, hallusion, haloquest, mme, mmhal, naturalbench, phd, repope
 from sira_cli.eval.card import Card
 
+LENGTHS = (64, 512)  # of CHAIR's captions in tokens, as in the paper's Table 2
 COCO_PICTURES = "COCO val2014 (6 GB)"
 
 POPE = Card(
@@ -35,7 +36,7 @@ AMBER = Card(
     source="Wang et al. 2023",
     figures="CHAIR, Cover, Hal, Cog; accuracy, precision, recall, F1",
     files=("annotations.json", "relation.json", "safe_words.txt", "query"),
-    size="3 MB of files; 1,004 pictures",
+    size="7 MB of files; 1,004 pictures",
     licence="Apache-2.0",
     url="https://github.com/junyangwang0410/AMBER",
     answers='{"id", "response"}',

@@ -18,7 +18,7 @@ import yaml
 from sira_cli import methods
 from sira_cli.analysis import bench as package
 from sira_cli.analysis.bench import random_models, shape_names
-from sira_cli.analysis.bench.figures import PAPER, BenchReport, Decoder, Row
+from sira_cli.analysis.bench.figures import PAPER, BenchReport, BenchRow, MeasuredMethod
 from sira_cli.analysis.bench.measure import Timing, cache_bytes, check_caches, measure, pictures, prompts
 from sira_cli.analysis.bench.run import bench
 from sira_cli.core.config import SiraConfig
@@ -274,9 +274,9 @@ def test_the_size_of_a_cache_is_that_of_its_tensors(qwen: Lvlm):
 def test_figures_by_hand():
     greedy = [Timing(1.0, (3.0, 4.0, 6.0), 100, 7), Timing(1.0, (5.0, 6.0, 7.0), 100, 9)]
     sira = [Timing(2.0, (5.0, 7.0, 9.0), 110, 8), Timing(1.0, (5.0, 6.0, 9.0), 110, None)]
-    names = Decoder("greedy"), Decoder("sira")
+    names = MeasuredMethod("greedy"), MeasuredMethod("sira")
     runs = dict(zip(names, [greedy, sira], strict=True))
-    row = Row.of(names[1], names[0], (4, 50, 30), runs, [1, 3])
+    row = BenchRow.of(names[1], names[0], (4, 50, 30), runs, [1, 3])
     # Prefill: 3 and 4 s beside 2 and 4 s.
     assert dataclasses.astuple(row.prefill) == ((3.5, 3.0, 4.0), (1.25, 1.0, 1.5))
     # Steps: medians 2 and 2 s beside 1.5 and 1 s.
@@ -290,7 +290,7 @@ def test_figures_by_hand():
     assert row.paper == {}
     assert (row.method, row.compiled, row.baseline) == ("sira", False, "greedy")
     single = {names[0]: [Timing(1.0, (3.0,), 100, None)]}
-    row = Row.of(names[0], names[0], (1, 50, 30), single, [1])
+    row = BenchRow.of(names[0], names[0], (1, 50, 30), single, [1])
     assert row.step is row.tokens_per_second is None
 
 

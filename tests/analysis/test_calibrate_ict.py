@@ -225,7 +225,7 @@ def test_a_picture_that_fails_is_said_once_and_left_out(questions, llava_folder,
     training = IctTraining(broken, lvlm, batch_size=4)
     failed = [event for event in training.events() if isinstance(event, FailedPicture)]
     assert [(each.picture, each.error) for each in failed] == [
-        ("coffee", f"{tmp_path / 'coffee.png'}: the image processor refuses it: too small")
+        ("coffee", f"{tmp_path / 'coffee.png'}: the image processor refused it: too small")
     ]
     assert training.calibration().origin.made_from["questions"] == {"image": 3}
     assert not any(name.startswith("object") for name in training.calibration().tensors)

@@ -29,7 +29,7 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
         (f"{length} tokens", method) for length in (12, 64) for method in ("greedy", "greedy+apc", "sira")
     ]
     texts = [json.loads(line) for line in (tmp_path / "sira-12.jsonl").read_text().splitlines()]
-    assert [row["output_tokens"] for row in texts] == 3 * [12]
+    assert [row["output_tokens"] for row in texts] == SCENES * [12]
     assert {row["prompt"] for row in texts} == {"Please describe this image in detail."}
     single = lvlm.under(methods.find("sira"), lvlm.preset.with_settings(max_new_tokens=12))
     image = scenes / "images" / Path(texts[0]["file_name"]).name

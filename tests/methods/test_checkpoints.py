@@ -9,7 +9,7 @@ from PIL import Image
 from skimage import data
 
 from sira_cli import load
-from sira_cli.models.decoding import BRANCH
+from sira_cli.models.preparing import BRANCH
 from tests.support.checkpoints_other import WRITERS
 
 # PaliGemma's processor hands torch tensors to numpy's array().

@@ -15,7 +15,7 @@ from sira_cli import load
 from sira_cli.core.forcing import followed
 from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.core.reference import counterfactual
-from sira_cli.models.look.forbidding import Given
+from sira_cli.models.look.forbidding import GivenTokens
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.starts import Start, Trail
 from tests.support.checkpoints import write_llava, write_qwen
@@ -76,7 +76,7 @@ def test_given_tokens_and_what_follows_them(folder, method):
     lvlm = load(folder, method=method, dtype="float32", max_new_tokens=7)
     inputs = lvlm.to_device(lvlm.prepare(PICTURES, PROMPTS))
     first, trail = Seen(), Trail([0, 1])
-    start = Start(GIVEN, processors=(first, Given(GIVEN, inputs["input_ids"].shape[1])))
+    start = Start(GIVEN, processors=(first, GivenTokens(GIVEN, inputs["input_ids"].shape[1])))
     texts = lvlm.generate(inputs, start=start, trail=trail).tolist()
     trail.end(texts)
     for row, given in enumerate(GIVEN):
@@ -94,13 +94,13 @@ def test_given_tokens_and_what_follows_them(folder, method):
             continue
         shorter, start = back
         again = Seen()
-        given = Given([text[start.behind :] for text in tokens], shorter["input_ids"].shape[1])
+        given = GivenTokens([text[start.in_inputs :] for text in tokens], shorter["input_ids"].shape[1])
         start = replace(start, processors=(again, given))
         other = lvlm.generate(shorter, start=start).tolist()
         for place, row in enumerate(rows):
-            torch.testing.assert_close(again.steps[0][place], first.steps[start.behind][row], atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(again.steps[0][place], first.steps[start.in_inputs][row], atol=1e-4, rtol=1e-4)
             if kept[place]:
-                assert other[place] == texts[row][start.behind :]
+                assert other[place] == texts[row][start.in_inputs :]
                 torch.testing.assert_close(again.steps[-1][place], first.steps[-1][row], atol=1e-4, rtol=1e-4)
 
 

@@ -9,7 +9,7 @@ from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.language.things import WordList, shipped
-from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, Given, Watch
+from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, GivenTokens, Watch
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import Verify
 
@@ -80,7 +80,7 @@ def test_a_ban_gives_way_where_no_other_token_is_left():
 
 def test_given_tokens_are_the_only_ones():
     scores = torch.randn(2, 5)
-    found = Given([[1, 2], [3]], 1)(torch.tensor([[9, 1], [9, 3]]), scores)
+    found = GivenTokens([[1, 2], [3]], 1)(torch.tensor([[9, 1], [9, 3]]), scores)
     assert found[0].isfinite().nonzero().tolist() == [[2]]
     assert torch.equal(found[1], scores[1])
 

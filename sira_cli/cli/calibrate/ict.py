@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
-from sira_cli.cli.choosing import choose_preset, load_model
+from sira_cli.cli.choosing import choose_preset
 from sira_cli.cli.console import note, say, set_verbosity
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import ModelOptions, Overwrite, Quiet, Verbose
 from sira_cli.cli.stages import show_stages

@@ -1,0 +1,111 @@
+"""`sira eval all`: what a folder holds, with one model, on one page."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from sira_cli.errors import SettingsError
+from sira_cli.eval.found import find_benchmarks
+from sira_cli.eval.overview import LEFT_OUT
+from tests.support.eval.helpers import values
+
+EXPORTED = ["pope", "chair", "amber", "dash-b", "naturalbench", "mme"]
+
+
+class Cells(HTMLParser):
+    """The texts of a page, one per element."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.links: list[str] = []
+        self.feed(page)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data.strip())
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+
+
+def test_benchmarks_are_found_with_their_pictures(scenes):
+    found = find_benchmarks(scenes)
+    assert [one.card.name for one in found] == EXPORTED
+    for one in found:
+        pictures = {ask.picture for part in one.benchmark.parts for ask in part.asks}
+        assert all((one.images / picture).is_file() for picture in pictures)
+    (pope,) = (one.benchmark for one in found if one.card.name == "pope")
+    assert any("RePOPE" in group for group in pope.parts[0].groups)
+
+
+def test_a_limit_holds_for_all(scenes):
+    whole, limited = find_benchmarks(scenes), find_benchmarks(scenes, limit=1)
+    for one, other in zip(limited, whole, strict=True):
+        assert 0 < len(one.benchmark.parts[0].asks) < len(other.benchmark.parts[0].asks)
+
+
+def test_a_folder_without_any(sira, tmp_path):
+    with pytest.raises(SettingsError, match="holds no benchmark: expected folders such as pope"):
+        find_benchmarks(tmp_path)
+    code, out, err = sira("eval", "all", "--data", tmp_path, "-p", "demo")
+    assert (code, out, "--data" in err) == (2, "", True)
+
+
+def test_files_are_checked_before_the_model_is_loaded(sira, tmp_path, loaded):
+    (tmp_path / "mme" / "count").mkdir(parents=True)
+    (tmp_path / "mme" / "count" / "1.txt").write_text("Is it?")
+    code, _, err = sira("eval", "all", "--data", tmp_path, "-p", "demo")
+    assert (code, "1.txt: holds 1 questions, expected two" in err, loaded.total()) == (2, True, 0)
+
+
+def test_the_page(sira, scenes, loaded, tmp_path):
+    run = ("eval", "all", "--data", scenes, "-p", "demo", "-b", 16, "--limit", 2, "-o", tmp_path / "out")
+    page = tmp_path / "all.html"
+    code, out, err = sira(*run, "--html", page)
+    assert (code, "holds pope, chair, amber" in err) == (0, True)
+    asked = loaded.total()
+    code, printed, _ = sira(*run, "--json")
+    assert (code, loaded.total()) == (0, asked)  # nothing is asked again
+    record = json.loads(printed)
+    assert list(record["benchmarks"]) == EXPORTED
+    shown = Cells(page.read_text()).texts
+    for name, report in record["benchmarks"].items():
+        assert report == json.loads((tmp_path / "out" / name / "report.json").read_text())
+        assert {*record["cost"][name]} == {"greedy", "sira"}
+        assert all(cost["seconds"] > 0 and cost["tokens"] >= 1 for cost in record["cost"][name].values())
+        means = {row["part"] for row in report["rows"] if not row["counts"]}
+        for row in report["rows"]:
+            if row["method"] != "sira" or (row["counts"] and row["part"] in means):
+                continue
+            for figure, found in row["figures"].items():
+                digits = 2 if name == "pope" else 1
+                cell = f"{found['value']:.{digits}f} ±{(found['high'] - found['low']) / 2:.{digits}f}"
+                assert figure in LEFT_OUT or (cell in shown and cell in out)
+    assert "NOT the official figures" in out
+    assert not Cells(page.read_text()).links  # one file
+
+
+def test_each_benchmark_s_figures_are_those_of_its_own_command(sira, scenes, loaded, tmp_path):
+    whole = json.loads(sira("eval", "all", "--data", scenes, "-p", "demo", "-b", 16, "--limit", 2, "--json")[1])
+    for name, folder in (("dash-b", "dash-b"), ("naturalbench", "images")):
+        own = ("eval", name, "--data", scenes / name, "--images", scenes / folder, "-p", "demo", "-b", 16)
+        report = json.loads(sira(*own, "--limit", 2, "--json")[1])
+        assert values(report) == values(whole["benchmarks"][name])
+
+
+def test_failed_pictures_are_told(sira, scenes, loaded, tmp_path: Path):
+    folder = tmp_path / "data"
+    (folder / "images").mkdir(parents=True)
+    (folder / "naturalbench").mkdir()
+    (folder / "naturalbench" / "naturalbench.jsonl").write_bytes(
+        (scenes / "naturalbench" / "naturalbench.jsonl").read_bytes()
+    )
+    names = sorted(path.name for path in (scenes / "images").iterdir())
+    for name in names[1:]:
+        (folder / "images" / name).write_bytes((scenes / "images" / name).read_bytes())
+    code, out, _ = sira("eval", "all", "--data", folder, "-p", "demo", "-b", 8)
+    assert (code, "1 picture failed: left out of all figures" in out) == (3, True)
