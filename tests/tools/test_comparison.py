@@ -238,6 +238,9 @@ def test_a_comparison_is_read_as_it_was_written():
 
 
 def test_it_measures_methods_beside_greedy(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(comparison_module, "load_method", partial(load_method, max_new_tokens=8))
+    monkeypatch.setattr(comparison_module, "Questions", partial(comparison_module.Questions, sample=50))
+
     def run() -> tuple[Comparison, str]:
         given = ["sira", "m3id", "--count", 2, "--texts", tmp_path / "texts.jsonl", "--output", tmp_path / "found.json"]
         monkeypatch.setattr("sys.argv", ["comparison", *map(str, given)])
