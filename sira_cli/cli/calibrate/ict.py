@@ -52,8 +52,8 @@ def ict(
         typer.Option(
             metavar="N",
             min=2,
-            help=f"Take only the first N questions of each file (default: {FILE_QUESTIONS}), or of scenes (default: "
-            f"{SCENE_QUESTIONS}).",
+            help=f"Take only the first N questions of each file (default: {FILE_QUESTIONS} of all files together), "
+            f"or of scenes (default: {SCENE_QUESTIONS}).",
         ),
     ] = None,
     batch_size: Annotated[
@@ -121,7 +121,7 @@ def _questions(
     from sira_cli.analysis.calibration.questions import from_files
     from sira_cli.pictures.find import check_images
 
-    found = from_files(paths, images, limit or FILE_QUESTIONS, annotations)
+    found = from_files(paths, images, limit or FILE_QUESTIONS // len(paths), annotations)
     check_images(images, found.pictures)
     if annotations is None:
         note("without --annotations the places of objects are unknown: the image level only")
