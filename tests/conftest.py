@@ -211,6 +211,14 @@ def browser(window: Browser) -> Iterator[Browser]:
     assert window.log("browser") == []
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave browsers to the nightly run, but for a few tests of each page."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()) and item.get_closest_marker("smoke") is None:
+            item.add_marker("slow")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what the conformance test measured: the worst logit difference per family."""
     worst: dict[str, tuple[int, float, float]] = {}

@@ -68,6 +68,12 @@ def test_every_page_is_in_the_manual():
     assert {page for page in PAGES if f"]({page})" not in README} == {"README.md"}
 
 
+def test_every_record_is_named_with_its_command():
+    page = (ROOT / "docs/bench/README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE))
+    assert named == {path.stem for path in (ROOT / "docs/bench").glob("*.json")}
+
+
 def test_the_page_of_options_loses_none():
     """Each option of a command is in its section, or in a shared group that the section links to."""
     page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")

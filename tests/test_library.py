@@ -52,8 +52,8 @@ def test_one_picture(run):
     assert re.fullmatch(r"\S.* stop \w+", line)
 
 
-def test_a_text_thing_by_thing(run):
-    (line,) = run("A text, thing by thing")
+def test_a_text_object_by_object(run):
+    (line,) = run("A text, object by object")
     assert [thing for thing, _ in ast.literal_eval(line)] == ["dog", "tree"]
     assert all(0 < support < 1 for _, support in ast.literal_eval(line))
 

@@ -16,7 +16,7 @@ from typing import Any
 from sira_cli.analysis.sweep.best import by_captions_among, captions_fit
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.demo.measure import load_method, measure
-from sira_cli.demo.questions import Question, Questions, held_out
+from sira_cli.demo.questions import Questions, SceneQuestion, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.methods import METHODS
@@ -41,7 +41,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
 class Adversarial(Questions):
     """The questions that the rule looks at."""
 
-    def about(self, scene: Scene) -> list[Question]:
+    def about(self, scene: Scene) -> list[SceneQuestion]:
         """Return the questions of POPE's adversarial split."""
         return [question for question in super().about(scene) if "adversarial" in question.splits]
 

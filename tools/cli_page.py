@@ -12,7 +12,8 @@ from sira_cli.cli import app
 from sira_cli.cli.help import NOTES, Command
 
 WIDTH = 100
-PLAIN = ("Arguments", "Options")  # the sections of a command's own options
+OWN = ("Arguments", "Options")  # the sections of a command's own arguments and options
+COMMON, MANY = "Common", 3  # the group of those own options that more commands have
 Rows = list[tuple[str, str]]
 
 
@@ -20,10 +21,11 @@ def command_line() -> str:
     """Return the page: shared options by group, then each command with its own options."""
     commands = dict(_commands(typer.main.get_command(app), "sira"))
     sections = {name: _sections(command, name) for name, command in commands.items()}
+    _parted(sections)
     counted = Counter((title, row) for groups in sections.values() for title, rows in groups.items() for row in rows)
     shared: dict[str, Rows] = {}
     for title, row in counted:
-        if title not in PLAIN and counted[title, row] > 1:
+        if title not in OWN and counted[title, row] > 1:
             shared.setdefault(title, []).append(row)
     parts = ["## Shared options"]
     parts += ["\n\n".join([f"### {title}", *_note(title), _block(rows)]) for title, rows in shared.items()]
@@ -48,6 +50,16 @@ def _sections(command: Command, name: str) -> dict[str, Rows]:
     """Return a command's options by section; `--help` is left out, as every command has it."""
     sections = command.sections(_context(command, name))
     return {title: [row for row in rows if not row[0].endswith("--help")] for title, rows in sections.items()}
+
+
+def _parted(sections: dict[str, dict[str, Rows]]) -> None:
+    """Move the own options that many commands have into a group of their own."""
+    counted = Counter(row for groups in sections.values() for row in groups.get("Options", ()))
+    for groups in sections.values():
+        own = groups.get("Options", [])
+        if common := [row for row in own if counted[row] > MANY]:
+            groups[COMMON] = common
+            groups["Options"] = [row for row in own if counted[row] <= MANY]
 
 
 def _note(title: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""The generated parts of README.md and docs/*.md: `cog -r -I . README.md docs/*.md` writes them, CI checks them."""
+"""The generated parts of README.md and docs/*.md: `cog -r -I . README.md docs/*.md` writes them, CI checks them.
+
+`python -m tools.docs NAME` prints a record of docs/bench as `sira bench` did; `choices`: all settings tried.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
-from sira_cli.analysis.bench.figures import BenchReport, Measure
+from sira_cli.analysis.bench.figures import BenchReport, BenchRow, Measure
 from sira_cli.analysis.bench.throughput import ThroughputReport
 from sira_cli.analysis.proof.seen import can
 from sira_cli.analysis.sweep.outcome import SweepReport
@@ -139,7 +143,8 @@ def presets_table() -> str:
     shipped = [presets.read(path) for path in sorted(presets.SHIPPED.glob("*.yaml"))]
     for preset in sorted(shipped, key=lambda preset: preset.family.lower()):
         download, memory = shown_sizes(preset)
-        cells = (f"`{preset.name}`", f"`{preset.model}`", shown_k(preset), download, memory, preset.description)
+        described = preset.description.removesuffix("; K = L/2 is the paper's rule of thumb, not measured")
+        cells = (f"`{preset.name}`", f"`{preset.model}`", shown_k(preset), download, memory, described)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -150,8 +155,8 @@ def word_figures() -> str:
 
 
 def support_figures() -> str:
-    """Return the figures of `python -m tools.support`: on test scenes, or before that on validation scenes."""
-    return shipped()
+    """Return how well support separates objects, but for the thirds of each text."""
+    return "\n".join(line for line in shipped().splitlines() if " third " not in line)
 
 
 def doubt_figures() -> str:
@@ -196,14 +201,49 @@ COSTS = {
 
 def costs_table() -> str:
     """Return the ratios of SIRA's time to greedy's, from each record of a bench."""
-    rows = ["| | image tokens of the prompt | prefill | step | request |", "|---|---|---|---|---|"]
+    rows = ["| | image tokens of the prompt | prefill | step | request | cache |", "|---|---|---|---|---|---|"]
     for name, title in COSTS.items():
-        row = next(row for row in bench_report(name).rows if row.method == "sira" and not row.compiled)
-        assert row.step is not None
-        request = row.requests[max(row.requests)]
+        greedy, row = (_row(bench_report(name), method) for method in ("greedy", "sira"))
         tokens = f"{row.image_tokens} of {row.prompt_tokens}"
-        rows.append(f"| {title} | {tokens} | {_ratio(row.prefill)} | {_ratio(row.step)} | {_ratio(request)} |")
+        cache = f"{row.cache_bytes / greedy.cache_bytes:.2f}"
+        rows.append(f"| {title} | {tokens} | {' | '.join(_ratios(row))} | {cache} |")
     return "\n".join(rows)
+
+
+def methods_costs() -> str:
+    """Return the ratios of each method's time to greedy's on the bundled model."""
+    report = bench_report("cpu-demo-methods")
+    rows = ["| method | prefill | step | request |", "|---|---|---|---|"]
+    rows += [f"| `{row.method}` | {' | '.join(_ratios(row))} |" for row in report.rows if row.method != "greedy"]
+    return "\n".join(rows)
+
+
+def compiled_gain() -> str:
+    """Return the sentence on compiled steps, from their record."""
+    report = bench_report("cpu-demo-compiled")
+    greedy, sira = (_ratios(_row(report, method, compiled=True))[1] for method in ("greedy", "sira"))
+    return f"On the bundled model a compiled step takes {greedy} of greedy's usual time, and {sira} of it under SIRA."
+
+
+def refilling_gain() -> str:
+    """Return the sentences on refilled slots, from their records."""
+    parts = []
+    for name, texts in (("cpu-demo-drawn-throughput", "as of long captions"), ("cpu-demo-throughput", "of its own")):
+        report = ThroughputReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
+        speed = next(row.by_static for row in report.rows if row.name == "sira, refilled slots")
+        deviation = f"mean {fmean(report.lengths):.0f} tokens, standard deviation {pstdev(report.lengths):.0f}"
+        parts.append(f"x{speed.median:.2f} ({speed.low:.2f}..{speed.high:.2f}) with lengths {texts} ({deviation})")
+    return f"Speed by that of static batches, SIRA on the bundled model: {'; '.join(parts)}."
+
+
+def _row(report: BenchReport, method: str, *, compiled: bool = False) -> BenchRow:
+    return next(row for row in report.rows if (row.method, row.compiled) == (method, compiled))
+
+
+def _ratios(row: BenchRow) -> list[str]:
+    """Return the ratios of prefill, step, and the longest request."""
+    assert row.step is not None
+    return [_ratio(each) for each in (row.prefill, row.step, row.requests[max(row.requests)])]
 
 
 def _ratio(figure: Measure) -> str:
@@ -250,3 +290,9 @@ def demo_figures() -> str:
         f"{report.scenes:,} test scenes, K = {sira['k']} of {sira['layers']} layers, alpha = {sira['alpha']:g}:\n\n"
         f"{report.captions_table()}\n\n{report.outcomes_line()}\n\n{report.answers_table()}"
     )
+
+
+if __name__ == "__main__":
+    asked = sys.argv[1]
+    output = throughput_output if "throughput" in asked else bench_output
+    print(choice_table() if asked == "choices" else output(asked))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from sira_cli.demo.language import CAPTION_PROMPTS, Turn, caption, questions
+from sira_cli.demo.language import CAPTION_PROMPTS, Exchange, caption, questions
 from sira_cli.demo.scenes import Scene, make_scene
 from tools.checkpoint import IMAGE_TOKENS
 from tools.recipe import Recipe
@@ -62,9 +62,9 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
         weights = [0.0] * len(tokens)
         other = make_scene(int(rng.integers(self.recipe.language_scenes)))
         asked = questions(scene, rng, self.recipe.questions, OTHER_QUESTIONS)
-        turns = [Turn(self._request(rng), caption(scene, rng)), *asked]
+        turns = [Exchange(self._request(rng), caption(scene, rng)), *asked]
         blind = len(turns)
-        turns += [Turn(self._request(rng), caption(other, rng)), *questions(other, rng, BLIND_QUESTIONS, 0)]
+        turns += [Exchange(self._request(rng), caption(other, rng)), *questions(other, rng, BLIND_QUESTIONS, 0)]
         for number, turn in enumerate(turns):
             prompt = self.tokenizer(f"\n{turn.prompt} ASSISTANT:", add_special_tokens=False).input_ids
             answer = self.tokenizer(f" {turn.answer}</s>", add_special_tokens=False).input_ids

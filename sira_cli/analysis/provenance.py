@@ -1,4 +1,4 @@
-"""Which model a report is of."""
+"""Reports as JSON, and which model they are of."""
 
 from __future__ import annotations
 
@@ -10,8 +10,24 @@ from sira_cli._version import __version__
 from sira_cli.models.lvlm import Lvlm
 
 
+class Report:
+    """Measurements that are written as one JSON object; subclasses are dataclasses."""
+
+    def as_json(self, schema: str, **changed: Any) -> str:
+        """Return the report as one JSON object, between its schema and sira's version.
+
+        Args:
+            schema: such as `sira.sweep/1`.
+            **changed: fields that JSON holds in another form; None leaves a field out.
+        """
+        record = {"schema": schema, **asdict(self), **changed, "sira_version": __version__}  # type: ignore[call-overload]
+        left_out = {name for name, value in changed.items() if value is None}
+        kept = {name: value for name, value in record.items() if name not in left_out}
+        return json.dumps(kept, ensure_ascii=False, allow_nan=False)
+
+
 @dataclass(frozen=True)
-class Provenance:
+class Provenance(Report):
     """The model that was measured, as it was loaded. Reports of one model are subclasses."""
 
     preset: str
@@ -30,13 +46,3 @@ class Provenance:
             "quantization": lvlm.quantization,
             "dtype": lvlm.dtype,
         }
-
-    def as_json(self, schema: str, **changed: Any) -> str:
-        """Return the report as one JSON object, between its schema and sira's version.
-
-        Args:
-            schema: such as `sira.sweep/1`.
-            **changed: fields that JSON holds in another form.
-        """
-        record = {"schema": schema, **asdict(self), **changed, "sira_version": __version__}
-        return json.dumps(record, ensure_ascii=False, allow_nan=False)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.analysis.bench import shape_names
-from sira_cli.cli.choosing import ALL, able, choose_preset, load_model, method_names
+from sira_cli.cli.choosing import ALL, able, choose_preset, method_names
 from sira_cli.cli.console import set_verbosity, waiting
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.option_values import TextLengths
 from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, Verbose
@@ -22,7 +23,7 @@ from sira_cli.methods import find
 if TYPE_CHECKING:
     from PIL import Image
 
-    from sira_cli.analysis.bench.figures import BenchReport, Measure, Row
+    from sira_cli.analysis.bench.figures import BenchReport, BenchRow, Measure
     from sira_cli.models.lvlm import Lvlm
 
 
@@ -300,7 +301,7 @@ def _print_looks(report: BenchReport) -> None:
     table_console().print(table)
 
 
-def _name(row: Row) -> str:
+def _name(row: BenchRow) -> str:
     return row.name if row.baseline == "greedy" else f"... to {row.baseline}"
 
 
@@ -313,7 +314,7 @@ def _shown(measure: Measure | None) -> str:
     return f"{1e3 * measure.seconds.median:,.1f} ms  x{ratio.median:.3f}{spread}"
 
 
-def _sizes(row: Row) -> list[str]:
+def _sizes(row: BenchRow) -> list[str]:
     speed = "-" if row.tokens_per_second is None else f"{row.tokens_per_second:.1f}"
     peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f} GB"
     return [speed, f"{row.cache_bytes / 1e6:.1f} MB", peak]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from sira_cli.cli.checking import CheckTerminal
-from sira_cli.cli.choosing import choose, listed_paths
+from sira_cli.cli.choosing import choose
+from sira_cli.cli.choosing_pictures import listed_paths
 from sira_cli.cli.console import resumable, set_verbosity
 from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.engines import Engines

@@ -1,19 +1,15 @@
-"""From options to what the library takes: a preset, a method, a loaded model, pictures."""
+"""From options to a preset and a method."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import partial
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.console import announce, note, waiting
+from sira_cli.cli.console import note
 from sira_cli.cli.decoding_options import DecodingOptions
-from sira_cli.cli.options import ModelOptions, PathOptions, SelectionOptions
+from sira_cli.cli.options import ModelOptions
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.base import Method
@@ -21,11 +17,8 @@ from sira_cli.methods.base import Method
 if TYPE_CHECKING:
     from sira_cli.models.lvlm import Lvlm
     from sira_cli.models.preset import Preset
-    from sira_cli.pictures.picture import Picture
 
 ALL = "all"  # as --method: every method
-# Pictures that are checked for being drawn scenes.
-LOOKED_AT = 20
 # Options whose names are those of settings of methods.
 METHOD_OPTIONS = ("k", "alpha", "beta")
 
@@ -187,154 +180,3 @@ def note_idle(decoding: DecodingOptions, preset: Preset) -> None:
         decoding.top_p is not None or (decoding.seed is not None and not seeded)
     ):
         note(f"--top-p {'changes' if seeded else 'and --seed change'} nothing at temperature 0")
-
-
-def load_model(
-    preset: Preset,
-    model: ModelOptions,
-    method: str | Method,
-    compiled: bool = False,
-    pictures: Iterable[Picture] | None = None,
-) -> Lvlm:
-    """Load the model of a preset; `compiled`: compile its decoding steps; `pictures`: its input.
-
-    Raises:
-        SettingsError: a value is wrong.
-        ModelNotFoundError: the weights are neither cached nor can be fetched.
-    """
-    from sira_cli.models import presets
-
-    if preset.model != presets.BUNDLED:
-        # Before torch is imported: an unavailable model is reported within a second.
-        from sira_cli.models.hub import find_checkpoint
-
-        find_checkpoint(
-            preset.model,
-            preset.revision,
-            offline=model.offline,
-            code=model.trust_remote_code,
-            expected_gb=preset.download_gb,
-            judge=partial(_judge, preset, model),
-            on_download=announce,
-        )
-    with waiting(f"loading {preset.name or preset.model}"):
-        from sira_cli.models.loading import load
-
-        lvlm = load(preset, **loading(model, method, compiled))
-    note_bundled(preset, pictures)
-    if compiled:
-        note("compiling the decoding steps: the first text waits for it")
-    return lvlm
-
-
-def _judge(preset: Preset, model: ModelOptions, folder: Path) -> None:
-    from sira_cli.models.inspection import check_structure  # imports torch, needed only before a download
-
-    check_structure(folder, preset, trust_remote_code=model.trust_remote_code)
-
-
-def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
-    """Note the limits of the bundled model, if its pictures are not all drawn scenes."""
-    from sira_cli.models import presets
-
-    if preset.model != presets.BUNDLED:
-        return
-    from sira_cli.demo.scenes import looks_drawn
-
-    if pictures is None or not all(looks_drawn(picture) for picture in islice(pictures, LOOKED_AT)):
-        note("the bundled model knows drawn scenes only; photographs need another preset")
-
-
-def loading(model: ModelOptions, method: str | Method, compiled: bool = False) -> dict[str, Any]:
-    """Return the arguments of `sira_cli.load` without the preset."""
-    return {
-        "method": method,
-        "device": model.device,
-        "quantization": model.quantization,
-        "offline": model.offline,
-        "trust_remote_code": model.trust_remote_code,
-        "compile": compiled,
-    }
-
-
-def chosen_questions(
-    file: Path, paths: Sequence[str], selection: SelectionOptions, asking: Callable[[str], str]
-) -> list[Picture]:
-    """Return the questions of --questions, each with its picture.
-
-    Args:
-        file: the option's value.
-        paths: the folder of the pictures, or nothing.
-        selection: --shard and --limit.
-        asking: returns what the model is asked for a question.
-
-    Raises:
-        SettingsError: several folders are named, or incompatible options.
-        DataError: the file cannot be read.
-        PictureError: none of the pictures exists.
-    """
-    if len(paths) > 1 or selection.files_from is not None:
-        raise SettingsError("--questions names the pictures: give only their folder, or nothing")
-    from sira_cli.pictures.find import Shard, check_any_exists
-    from sira_cli.runs.questions import question_pictures
-
-    pictures = question_pictures(
-        file,
-        asking,
-        images=paths[0] if paths else None,
-        shard=None if selection.shard is None else Shard.parse(selection.shard),
-        limit=selection.limit,
-        allow_private=selection.allow_private,
-    )
-    check_any_exists(pictures)
-    return pictures
-
-
-def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[Picture]:
-    """Return the pictures that the command line names. Missing ones are found before a model is loaded.
-
-    Raises:
-        SettingsError: nothing is named, or an option has a wrong value.
-        PictureError: none of them exists.
-    """
-    if not paths and selection.files_from is None:
-        raise SettingsError("Missing argument 'PATH': a picture, a folder, a glob, or --files-from FILE")
-    from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
-
-    pictures = find_pictures(
-        [*paths, *listed_paths(paths, selection)],
-        recursive=selection.recursive,
-        shard=None if selection.shard is None else Shard.parse(selection.shard),
-        limit=selection.limit,
-        image_column=selection.image_column,
-        id_column=selection.id_column,
-        allow_private=selection.allow_private,
-    )
-    check_any_exists(pictures)
-    return pictures
-
-
-def listed_paths(paths: Sequence[str], selection: PathOptions) -> list[str]:
-    """Return the paths that --files-from adds to those of the command line.
-
-    Raises:
-        SettingsError: the list cannot be read, or names nothing.
-        DataError: it is not a list.
-    """
-    from sira_cli.pictures.lists import read_list
-    from sira_cli.pictures.single import STDIN
-
-    listed: list[str] = []
-    if selection.files_from == STDIN:
-        if STDIN in paths:
-            raise SettingsError("stdin cannot be both a picture (-) and a list of pictures (--files-from -)")
-        listed = read_list(sys.stdin.buffer, "stdin")
-    elif selection.files_from is not None:
-        try:
-            with Path(selection.files_from).open("rb") as file:
-                listed = read_list(file, f"--files-from {selection.files_from}")
-        except OSError as error:
-            raise SettingsError(f"--files-from {selection.files_from}: cannot be read: {error.strerror}") from error
-    if selection.files_from is not None and not paths and not listed:
-        raise SettingsError(f"--files-from {selection.files_from}: names no pictures")
-    return listed

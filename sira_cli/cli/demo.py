@@ -98,8 +98,8 @@ def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
     print(f"sira eval amber --data {amber} --images {images} --similarity exact -p demo")
     for name in CARDS:
         if (folder / name).is_dir() and CARDS[name].read is not None:
-            data = shlex.quote(str(folder / name))
-            pictures = data if CARDS[name].pictures == "." else images
+            data, own = shlex.quote(str(folder / name)), folder / name / CARDS[name].pictures
+            pictures = shlex.quote(str(own)) if own.is_dir() else images
             print(f"sira eval {name} --data {data} --images {pictures} -p demo")
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.cli.choosing import choose_preset, chosen_pictures, load_model
+from sira_cli.cli.choosing import choose_preset
+from sira_cli.cli.choosing_pictures import chosen_pictures
 from sira_cli.cli.console import note, say, set_verbosity
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import (
     AsJson,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sira_cli.cli.choosing import load_model, loading, note_bundled
 from sira_cli.cli.console import verbosity, waiting
+from sira_cli.cli.loading import load_model, loading, note_bundled
 from sira_cli.cli.options import EngineOptions, ModelOptions
 from sira_cli.interrupts import raise_interrupts
 

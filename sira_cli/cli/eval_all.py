@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from sira_cli.cli.choosing import ALL, able, choose_each, load_model, method_names, note_idle
+from sira_cli.cli.choosing import ALL, able, choose_each, method_names, note_idle
 from sira_cli.cli.console import note, resumable, say, set_verbosity
 from sira_cli.cli.decoding_options import MethodsOptions
 from sira_cli.cli.eval_run import listen
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import BatchSizeOption, ModelOptions, Quiet, RetryErrors, Verbose
 from sira_cli.cli.output import check_file, save_report, table_console

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.choosing import ALL, able, choose_each, choose_preset, load_model, method_names, note_idle
+from sira_cli.cli.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
 from sira_cli.cli.console import note, note_halved, resumable, say
 from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.eval_options import EvalOptions, Format
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.options import ModelOptions
 from sira_cli.cli.output import save_report
 from sira_cli.cli.progress import Progress

@@ -9,7 +9,7 @@ from sira_cli.cli.output import table_console
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sira_cli.eval.report import EvalReport, Row
+    from sira_cli.eval.report import EvalReport, MethodRow
     from sira_cli.eval.stats.bootstrap import Figure
 
 EXTRAS = ("neither", "words", "length")  # left out first on a narrow terminal
@@ -38,15 +38,15 @@ def print_report(report: EvalReport) -> None:
         out.print(line, soft_wrap=True, markup=False)
 
 
-def _tables(report: EvalReport) -> list[tuple[list[str], list[Row]]]:
+def _tables(report: EvalReport) -> list[tuple[list[str], list[MethodRow]]]:
     """Group rows that have the same figures, with the figures' names."""
-    tables: dict[tuple[str, ...], list[Row]] = {}
+    tables: dict[tuple[str, ...], list[MethodRow]] = {}
     for row in report.rows:
         tables.setdefault(tuple(row.figures), []).append(row)
     return [(list(names), rows) for names, rows in tables.items()]
 
 
-def _table(report: EvalReport, rows: list[Row], names: list[str], intervals: bool, widest: int) -> Table:
+def _table(report: EvalReport, rows: list[MethodRow], names: list[str], intervals: bool, widest: int) -> Table:
     """Make a table of some figures; names of methods are wrapped at `widest` characters."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.choosing import choose_each, chosen_pictures, chosen_questions, method_names, note_idle
+from sira_cli.cli.choosing import choose_each, method_names, note_idle
+from sira_cli.cli.choosing_pictures import chosen_pictures, chosen_questions
 from sira_cli.cli.console import note, note_halved, resumable, say, set_verbosity
 from sira_cli.cli.decoding_options import DecodingOptions, TextOptions
 from sira_cli.cli.engines import Engines

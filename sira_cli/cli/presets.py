@@ -137,7 +137,8 @@ def new(
         model = str(from_home(model).resolve())  # so that the preset works from anywhere
     from sira_cli.models import presets
     from sira_cli.models.inspection import inspect_model
-    from sira_cli.models.preset import Preset, SiraSettings
+    from sira_cli.models.preset import Preset
+    from sira_cli.models.preset_parts import SiraSettings
 
     facts = inspect_model(model, revision=revision, offline=offline)
     name = re.sub(r"[^a-z0-9.]+", "-", Path(model).name.lower()).strip("-")

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.choosing import choose, load_model
+from sira_cli.cli.choosing import choose
 from sira_cli.cli.console import note, set_verbosity, verbosity
 from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.listening import LOOPBACK, address_of, listening
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import ModelOptions, Quiet, Verbose
 from sira_cli.errors import SettingsError

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sira_cli.cli.choosing import choose_preset, load_model
+from sira_cli.cli.choosing import choose_preset
 from sira_cli.cli.console import resumable, say, set_verbosity
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import AsJson, ModelOptions, Quiet, Verbose, batch_size_option
 from sira_cli.cli.output import check_file, check_preset_file, save_plot, save_preset

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sira_cli.cli.output import table_console
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.sweep.outcome import Row, SweepReport
+    from sira_cli.analysis.sweep.outcome import SettingRow, SweepReport
 
 
 def print_report(report: SweepReport) -> None:
@@ -37,7 +37,7 @@ def _head(report: SweepReport) -> list[str]:
     return ["K", "alpha", *report.splits, f"mean {report.score}", "- greedy", "mean yes", "neither", *captions]
 
 
-def _cells(report: SweepReport, row: Row) -> list[str]:
+def _cells(report: SweepReport, row: SettingRow) -> list[str]:
     figures, mean = row.figures, f"mean {report.score}"
     return [
         str(row.k or "-"),

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.cli.choosing import choose, chosen_pictures, load_model, note_idle
+from sira_cli.cli.choosing import choose, note_idle
+from sira_cli.cli.choosing_pictures import chosen_pictures
 from sira_cli.cli.console import note_halved, say, set_verbosity, verbosity
 from sira_cli.cli.decoding_options import TraceDecodingOptions
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.option_values import ColorBy
 from sira_cli.cli.options import (
@@ -129,7 +131,7 @@ def trace(
         raise SettingsError("--force: the text is empty")
     from sira_cli.analysis.trace.request import TraceOptions, TraceRequest, read_texts
     from sira_cli.analysis.trace.targets import TraceTargets
-    from sira_cli.models.preset import check_text
+    from sira_cli.models.preset_parts import check_text
 
     for option, text in (("--question", question or ""), ("--force", force or ""), ("--track", track)):
         check_text(option, text)

@@ -84,7 +84,7 @@ def view(
     page is served only on this machine, and only at the printed address.
     """
     set_verbosity(quiet, verbose)
-    from sira_cli.view import Collection, Compared, Edits
+    from sira_cli.view import Collection, Edits, OtherCaptions
     from sira_cli.view import export as write_mended
 
     extension = caption_extension if caption_extension.startswith(".") else f".{caption_extension}"
@@ -104,7 +104,7 @@ def view(
         from sira_cli.view.app import Viewer
     except ModuleNotFoundError as error:
         raise SettingsError(f"sira view needs {error.name}: pip install 'sira-cli[serve]'") from error
-    compared = None if other is None else Compared(captions, Collection.read(other, **places))
+    compared = None if other is None else OtherCaptions(captions, Collection.read(other, **places))
     log.settle(captions.items)
     token = secrets.token_urlsafe(24)
     viewer = Viewer(captions, log, token=token, compared=compared, hosts=list(LOOPBACK) if host in LOOPBACK else None)

@@ -96,7 +96,7 @@ class Backbone:
         first_boundary: smallest b = L - K at which a fork is exact.
         tested: its type was compared with the reference.
         mixers: the token mixer of each of the L layers.
-        behind_keys: modules of the last layer that certainly treat each row by itself, other than those of keys and
+        after_keys: modules of the last layer that certainly treat each row by itself, other than those of keys and
             values.
         few_queries: whether its attention may leave out rows that are not needed.
     """
@@ -107,7 +107,7 @@ class Backbone:
     first_boundary: int
     tested: bool
     mixers: list[Mixer]
-    behind_keys: tuple[nn.Module, ...]
+    after_keys: tuple[nn.Module, ...]
     few_queries: bool
 
 
@@ -177,8 +177,8 @@ def find_backbone(model: Any) -> Backbone:
     tested = config.model_type in TESTED
     # eager attention returns weights, possibly of all rows
     few_queries = tested and attention == "sdpa" and mixers[-1].plain
-    behind_keys = _behind_keys(layers[-1], mixers[-1], few_queries) if tested else ()
-    return Backbone(decoder, layers, norm, max(1, len(deepstack)), tested, mixers, behind_keys, few_queries)
+    after_keys = _after_keys(layers[-1], mixers[-1], few_queries) if tested else ()
+    return Backbone(decoder, layers, norm, max(1, len(deepstack)), tested, mixers, after_keys, few_queries)
 
 
 def text_stack(model: Any) -> Any:
@@ -216,7 +216,7 @@ def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:
     return backbone, layers - k
 
 
-def _behind_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module, ...]:
+def _after_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module, ...]:
     mlp = getattr(layer, "mlp", None)
     if mlp is not None and any("expert" in name for name, _ in mlp.named_modules()):
         mlp = None  # a model may have to report the experts of each row

@@ -131,7 +131,7 @@ class Fork:
         self._find_image = config.image_tokens.resolve(model.config).find
         self._on_step = on_step
         self._last_rows = last_rows
-        self._behind_keys = backbone.behind_keys
+        self._after_keys = backbone.after_keys
         self._few_queries_in = self.k - 1 if backbone.few_queries and last_rows == 1 else None  # which late layer
         self._decoder, self._layers = backbone.decoder, backbone.decoder_layers
         self.late_layers = self._layers[self.boundary :]
@@ -155,7 +155,7 @@ class Fork:
         )
         yield from two_choices([mixer.module for mixer in self._mixers if mixer.indexed], self.running)
         yield from two_states([mixer.module for mixer in self._mixers if mixer.recurrent], self.running)
-        yield from last_rows_only(self._behind_keys, self.last_rows)
+        yield from last_rows_only(self._after_keys, self.last_rows)
         yield from scaled_by_column([mixer.module for mixer in self._mixers], self.columns)
         yield self.norm.register_forward_pre_hook(self.join)
         yield self.model.register_forward_hook(self.contrast_logits)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Vocabulary(Protocol):
+class Tokenizer(Protocol):
     """The tokenizer interface that a rule needs."""
 
     def get_vocab(self) -> dict[str, int]:
@@ -74,7 +74,7 @@ class ImageTokens:
     def _has_own_part(self) -> bool:
         return bool(self.ids or self.tokens or self.between)
 
-    def with_ids(self, tokenizer: Vocabulary) -> ImageTokens:
+    def with_ids(self, tokenizer: Tokenizer) -> ImageTokens:
         """Return the same rule with token texts replaced by ids, so that it needs no tokenizer.
 
         Raises:
@@ -163,7 +163,7 @@ def _spans(ids: list[int], start: int, end: int, row: int) -> list[tuple[int, in
     return spans
 
 
-def _token_id(token: str | int, tokenizer: Vocabulary | None) -> int:
+def _token_id(token: str | int, tokenizer: Tokenizer | None) -> int:
     if isinstance(token, int):
         return token
     if tokenizer is None:

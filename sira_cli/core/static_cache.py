@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, StaticCache
 from transformers.cache_utils import CacheLayerMixin, StaticLayer, StaticSlidingWindowLayer
 
-from sira_cli.core.streams import Slots, Streams
+from sira_cli.core.streams import StaticStreams, Streams
 from sira_cli.errors import AttachError, UnsupportedModelError
 
 CF_ROWS = 64  # rows of the CF stream's layers come in multiples of this, so that prompts share a graph
@@ -40,7 +40,7 @@ class StaticLateLayer(CacheLayerMixin):
 
     is_compileable = True
 
-    def __init__(self, full: StaticLayer, slots: Slots) -> None:
+    def __init__(self, full: StaticLayer, slots: StaticStreams) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
         self.full, self.slots = full, slots
         self.is_sliding = full.is_sliding
@@ -132,6 +132,6 @@ def open_slots(cache: StaticCache, boundary: int, layers: int, streams: Streams)
     slots = late.slots if isinstance(late, StaticLateLayer) else None
     if slots is None or slots.shape[0] != batch or slots.shape[1] < text + new_tokens:
         rows = math.ceil((text + new_tokens) / CF_ROWS) * CF_ROWS
-        slots = Slots(batch, rows, streams.rows.device)
+        slots = StaticStreams(batch, rows, streams.rows.device)
         cache.layers[:] = [*own[:boundary], *(StaticLateLayer(layer, slots) for layer in own[boundary:layers])]
     slots.begin(streams)

@@ -1,8 +1,8 @@
 """The rows of the counterfactual (CF) stream, their positions, and which of them may be seen.
 
-`Streams` describes a cache that grows by a row per decoding step. `Slots` describes a static one, which has all rows
-from the start: a compiled decoding step may read no number or shape that changes from step to step.
-`RowStreams` describes one whose rows come and go, each with its own length.
+`Streams` describes a cache that grows by a row per decoding step. `StaticStreams` describes a static one, which has all
+rows from the start: a compiled decoding step may read no number or shape that changes from step to step. `RowStreams`
+describes one whose rows come and go, each with its own length.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Streams:
         return torch.cat([visible, visible.new_ones(len(visible), self.steps)], dim=1)
 
 
-class Slots:
+class StaticStreams:
     """The N rows of a static CF cache, during decoding steps.
 
     Attributes:
@@ -186,7 +186,7 @@ class RowStream:
         self.newest = F.pad(self.newest, (0, 0, 0, new_rows))
         if self.fixed:
             for each in (self.positions, self.live, self.newest):
-                torch._dynamo.mark_static_address(each)  # as `Slots` does
+                torch._dynamo.mark_static_address(each)  # as `StaticStreams` does
 
     def place(self, positions: Tensor, live: Tensor | bool, full_rows: int) -> slice:
         """Append the rows of a prompt, and return their places.
@@ -252,4 +252,4 @@ class RowStreams:
         return 0
 
 
-AnyStreams = Streams | Slots | RowStreams
+AnyStreams = Streams | StaticStreams | RowStreams

@@ -8,7 +8,8 @@
 | `amber/` | AMBER's data folder: queries, annotations, relations, safe words |
 | `repope/` | POPE's questions without those about faint objects |
 | `dash-b/`, `mme/` | the two benchmarks' folders, with their pictures |
-| `naturalbench/` | its questions, about the pictures in `images/` |
+| `naturalbench/`, `hallusionbench/`, `mmhal/`, `haloquest/` | their questions, about the pictures in `images/` |
+| `phd/` | its questions and pictures |
 
 The same scenes give the same bytes.
 """
@@ -27,6 +28,7 @@ import numpy as np
 
 from sira_cli.demo.export_amber import amber
 from sira_cli.demo.export_closed import dash_b, mme, naturalbench, repope
+from sira_cli.demo.export_open import hallusion, haloquest, mmhal, phd
 from sira_cli.demo.language import NUMBERS, article, caption, yes_no_question
 from sira_cli.demo.questions import SPLITS, Questions
 from sira_cli.demo.scenes import SIDE, Scene, render
@@ -40,12 +42,12 @@ class Exported:
     """The folders that were written.
 
     Attributes:
-        images: the pictures; DASH-B and MME have theirs among their files.
+        images: the pictures; DASH-B, MME and PhD have theirs among their files.
         pope: POPE's question files.
         coco: COCO's folder with `annotations/`, and the image ids.
         amber: AMBER's data folder.
         repope: RePOPE's files.
-        dash_b, naturalbench, mme: the data folders.
+        dash_b, naturalbench, mme, hallusion, phd, mmhal, haloquest: the data folders.
     """
 
     images: Path
@@ -56,6 +58,10 @@ class Exported:
     dash_b: Path
     naturalbench: Path
     mme: Path
+    hallusion: Path
+    phd: Path
+    mmhal: Path
+    haloquest: Path
 
 
 def export(
@@ -78,7 +84,7 @@ def export(
         SiraError: a file cannot be written.
     """
     names = ("images", "pope", "coco", "amber", "repope", "dash-b", "naturalbench", "mme")
-    to = Exported(*(folder / name for name in names))
+    to = Exported(*(folder / name for name in (*names, "hallusionbench", "phd", "mmhal", "haloquest")))
     for place in (to.images, to.pope, to.coco / "annotations"):
         make_folder(place)
     write = functools.partial(write_whole, overwrite=overwrite)
@@ -95,6 +101,8 @@ def export(
     pairs, shown = mme(scenes, file_name)
     elsewhere = [(to.dash_b / path, scene) for path, scene in copies.items()]
     elsewhere += [(to.mme / path, scene) for path, scene in shown.items()]
+    asked, pictures = phd(scenes)
+    elsewhere += [(to.phd / path, scene) for path, scene in pictures.items()]
     places: dict[int, list[Path]] = {}
     for path, scene in elsewhere:
         places.setdefault(scene.seed, []).append(path)
@@ -115,6 +123,10 @@ def export(
     write_files(lists, to.dash_b)
     write_files(naturalbench(scenes, file_name), to.naturalbench)
     write_files(pairs, to.mme)
+    write_files(hallusion(scenes, file_name), to.hallusion)
+    write_files(asked, to.phd)
+    write_files(mmhal(scenes, file_name), to.mmhal)
+    write_files(haloquest(scenes, file_name), to.haloquest)
     write(to.coco / "annotations" / "instances_val2014.json", json.dumps(_instances(scenes, areas)).encode())
     write(to.coco / "annotations" / "captions_val2014.json", json.dumps(_captions(scenes)).encode())
     write_files(amber(scenes, file_name), to.amber)

@@ -70,14 +70,14 @@ def mme(scenes: Sequence[Scene], file_name: Callable[[Scene], str]) -> tuple[dic
     """Return the files of MME's four hallucination subsets, and their pictures, by path."""
     files, pictures = {}, {}
     for scene in scenes:
-        for subset, (true, false) in _mme_questions(scene):
+        for subset, (true, false) in pairs_of(scene):
             stem = file_name(scene).partition(".")[0]
             files[f"{subset}/{stem}.txt"] = f"{true}{SUFFIX}\tYes\n{false}{SUFFIX}\tNo\n"
             pictures[f"{subset}/{file_name(scene)}"] = scene
     return files, pictures
 
 
-def _mme_questions(scene: Scene) -> Iterator[tuple[str, Questions]]:
+def pairs_of(scene: Scene) -> Iterator[tuple[str, Questions]]:
     """Yield a pair of questions per subset, about the scene's first object."""
     name, things = next(iter(scene.objects.items()))
     absent = next(iter(expected(scene)), "") or next(other for other in OBJECTS if other not in scene.objects)

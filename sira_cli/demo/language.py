@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sira_cli.demo.scenes import Scene, Thing, make_scene
+from sira_cli.demo.scenes import Scene, SceneObject, make_scene
 from sira_cli.demo.world import COLORS, OBJECTS, PLACES
 from sira_cli.eval.base import ONE_WORD
 
@@ -41,7 +41,7 @@ _OPENINGS = (
 
 
 @dataclass(frozen=True)
-class Turn:
+class Exchange:
     """A question or request, and the answer to it."""
 
     prompt: str
@@ -59,7 +59,7 @@ def caption(scene: Scene, rng: np.random.Generator) -> str:
     return " ".join(sentences)
 
 
-def questions(scene: Scene, rng: np.random.Generator, yes_no: int = 6, others: int = 4) -> list[Turn]:
+def questions(scene: Scene, rng: np.random.Generator, yes_no: int = 6, others: int = 4) -> list[Exchange]:
     """Ask `yes_no` questions whether something is in the scene, as often yes as no, and at most `others` other ones.
 
     The others ask for a colour, a number, a position and the kind of place: one of each.
@@ -72,23 +72,23 @@ def questions(scene: Scene, rng: np.random.Generator, yes_no: int = 6, others: i
         missing = typical if typical and rng.random() < TYPICAL_SHARE else absent
         name = _choose(rng, present if number % 2 else missing)
         suffix = ONE_WORD if rng.random() < 0.3 else ""
-        turns.append(Turn(yes_no_question(name, _choose(rng, YES_NO)) + suffix, "Yes" if number % 2 else "No"))
+        turns.append(Exchange(yes_no_question(name, _choose(rng, YES_NO)) + suffix, "Yes" if number % 2 else "No"))
     return turns + _other_questions(scene, rng)[:others]
 
 
-def _other_questions(scene: Scene, rng: np.random.Generator) -> list[Turn]:
+def _other_questions(scene: Scene, rng: np.random.Generator) -> list[Exchange]:
     """Ask one question of each other kind, shuffled."""
     present = list(scene.objects)
     name = _choose(rng, present)
-    turns = [Turn(_choose(rng, COLOR).format(name=name), scene.objects[name][0].color.capitalize())]
+    turns = [Exchange(_choose(rng, COLOR).format(name=name), scene.objects[name][0].color.capitalize())]
     name = _choose(rng, present if rng.random() < 0.85 else [name for name in OBJECTS if name not in present])
     amount = NUMBERS[len(scene.objects.get(name, ()))]
-    turns.append(Turn(_choose(rng, COUNT).format(names=OBJECTS[name].plural), amount.capitalize()))
+    turns.append(Exchange(_choose(rng, COUNT).format(names=OBJECTS[name].plural), amount.capitalize()))
     single = [name for name, things in scene.objects.items() if len(things) == 1]
     if single:
         name = _choose(rng, single)
-        turns.append(Turn(_choose(rng, WHERE).format(name=name), _place(scene.objects[name][0]).capitalize() + "."))
-    turns.append(Turn(_choose(rng, PLACE), f"{article(scene.place).capitalize()} {scene.place}."))
+        turns.append(Exchange(_choose(rng, WHERE).format(name=name), _place(scene.objects[name][0]).capitalize() + "."))
+    turns.append(Exchange(_choose(rng, PLACE), f"{article(scene.place).capitalize()} {scene.place}."))
     return [turns[index] for index in rng.permutation(len(turns))]
 
 
@@ -122,11 +122,11 @@ def corpus(seed: int, size: int) -> list[str]:
     return texts
 
 
-def _salience(things: list[Thing]) -> float:
+def _salience(things: list[SceneObject]) -> float:
     return sum(t.strength * (t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) for t in things)
 
 
-def _sentence(groups: list[list[Thing]], rng: np.random.Generator) -> str:
+def _sentence(groups: list[list[SceneObject]], rng: np.random.Generator) -> str:
     """Return a sentence that names groups of objects.
 
     Every sentence about objects begins with There, so that "is there more?" is one choice between two tokens.
@@ -140,12 +140,12 @@ def _sentence(groups: list[list[Thing]], rng: np.random.Generator) -> str:
     return f"There {verb} {also}{' and '.join(phrases)}{color}."
 
 
-def _noun_phrase(things: list[Thing]) -> str:
+def _noun_phrase(things: list[SceneObject]) -> str:
     name = things[0].name
     return f"{article(name)} {name}" if len(things) == 1 else f"{NUMBERS[len(things)]} {OBJECTS[name].plural}"
 
 
-def _place(thing: Thing) -> str:
+def _place(thing: SceneObject) -> str:
     return "in the middle" if thing.where == "middle" else f"on the {thing.where}"
 
 

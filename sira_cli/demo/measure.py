@@ -11,7 +11,7 @@ from PIL import Image
 from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.demo.language import yes_no_question
-from sira_cli.demo.questions import SPLITS, Question, Questions, caption_counts
+from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, caption_counts
 from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.stats.pope import add_answer
@@ -81,7 +81,7 @@ def measure(
     return SceneReport.of(tallies, {name: _settings(lvlm) for name, lvlm in methods.items()})
 
 
-def unit(lvlm: Lvlm, scene: Scene, questions: Sequence[Question]) -> str:
+def unit(lvlm: Lvlm, scene: Scene, questions: Sequence[SceneQuestion]) -> str:
     """Return a name for a model's texts about a scene: equal names mean equal texts."""
     method, preset = lvlm.decoder, lvlm.preset
     if lvlm.method == "greedy+apc" and preset.generation.temperature == 0 and preset.generation.num_beams == 1:
@@ -98,7 +98,12 @@ def unit(lvlm: Lvlm, scene: Scene, questions: Sequence[Question]) -> str:
 
 
 def count(
-    tallies: Tallies, method: str, scene: Scene, caption: str, questions: Sequence[Question], answers: Sequence[str]
+    tallies: Tallies,
+    method: str,
+    scene: Scene,
+    caption: str,
+    questions: Sequence[SceneQuestion],
+    answers: Sequence[str],
 ) -> None:
     """Count one method's texts about one scene."""
     picture = str(scene.seed)
@@ -114,7 +119,7 @@ def _settings(lvlm: Lvlm) -> dict[str, Any]:
     return {"k": lvlm.k, "layers": lvlm.layers, "alpha": lvlm.alpha}
 
 
-def _answers(lvlm: Lvlm, pictures: Sequence[Image.Image], asked: Sequence[Sequence[Question]]) -> list[list[str]]:
+def _answers(lvlm: Lvlm, pictures: Sequence[Image.Image], asked: Sequence[Sequence[SceneQuestion]]) -> list[list[str]]:
     flat = [
         (picture, yes_no_question(question.name))
         for picture, questions in zip(pictures, asked, strict=True)

@@ -13,8 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from sira_cli.analysis.sweep.questions import Question as PictureQuestion
-from sira_cli.analysis.sweep.questions import QuestionSet
+from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.demo.language import mentions, yes_no_question
 from sira_cli.demo.scenes import (
     TRAINING_SEEDS,
@@ -35,7 +34,7 @@ SWEPT = 200  # validation scenes in a sweep, unless a limit is given
 
 
 @dataclass(frozen=True)
-class Question:
+class SceneQuestion:
     """POPE's question about one object.
 
     Attributes:
@@ -60,7 +59,7 @@ class Questions:
     def __init__(self, sample: int = 2_000) -> None:
         self._frequency, self._together = _co_occurrence(sample)
 
-    def about(self, scene: Scene) -> list[Question]:
+    def about(self, scene: Scene) -> list[SceneQuestion]:
         """Return the questions about one scene, each once: questions with the answer yes first."""
         rng = np.random.default_rng([scene.seed, scene.broken, 3])
         present = [str(name) for name in rng.permutation(list(scene.objects))]
@@ -74,8 +73,8 @@ class Questions:
         for split, names in ranked.items():
             for name in names[:PER_ANSWER]:
                 splits.setdefault(name, []).append(split)
-        return [Question(name, True, SPLITS) for name in present[:PER_ANSWER]] + [
-            Question(name, False, tuple(chosen)) for name, chosen in splits.items()
+        return [SceneQuestion(name, True, SPLITS) for name in present[:PER_ANSWER]] + [
+            SceneQuestion(name, False, tuple(chosen)) for name, chosen in splits.items()
         ]
 
     def _affinity(self, name: str, scene: Scene) -> float:
@@ -114,7 +113,7 @@ def validation_questions(limit: int | None = None, suffix: str = "") -> Question
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[: limit or SWEPT]}
     about = Questions().about
     questions = (
-        PictureQuestion(picture, yes_no_question(question.name) + suffix, question.expected, question.splits)
+        Question(picture, yes_no_question(question.name) + suffix, question.expected, question.splits)
         for picture, scene in scenes.items()
         for question in about(scene)
     )

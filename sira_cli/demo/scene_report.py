@@ -13,7 +13,7 @@ import yaml
 
 from sira_cli.demo.questions import SPLITS
 from sira_cli.eval.stats.bootstrap import Figure
-from sira_cli.eval.stats.compared import Compared
+from sira_cli.eval.stats.compared import MethodFigures
 from sira_cli.eval.stats.named import compare_answers, compare_captions, named_differences, named_figures
 from sira_cli.eval.stats.pope import FIGURES
 from sira_cli.eval.stats.tally import Counts, Tally
@@ -50,7 +50,7 @@ class SceneReport:
             for group, each in {"": tallies["captions"], **splits}.items()
         }
         if splits:
-            compared["mean "] = Compared.mean([compared[group] for group in splits])
+            compared["mean "] = MethodFigures.mean([compared[group] for group in splits])
         methods = list(tallies["captions"])
         return cls(
             scenes=len(tallies["captions"][methods[0]].counts),

@@ -34,7 +34,7 @@ MIN_VISIBLE = 0.15  # share of an object's box that must be visible; otherwise t
 
 
 @dataclass(frozen=True)
-class Thing:
+class SceneObject:
     """One object in a picture; `box` in pixels (x0, y0, x1, y1), `strength` the opacity it is painted with."""
 
     name: str
@@ -60,13 +60,13 @@ class Scene:
 
     seed: int
     place: str
-    things: tuple[Thing, ...]
+    things: tuple[SceneObject, ...]
     broken: bool = False
 
     @property
-    def objects(self) -> dict[str, list[Thing]]:
+    def objects(self) -> dict[str, list[SceneObject]]:
         """Kinds of objects in the scene, each with its instances."""
-        found: dict[str, list[Thing]] = {}
+        found: dict[str, list[SceneObject]] = {}
         for thing in self.things:
             found.setdefault(thing.name, []).append(thing)
         return found
@@ -76,7 +76,7 @@ def make_scene(seed: int, broken: bool = False) -> Scene:
     """Make the scene of a seed. With `broken`, typical objects are rare and others take their places."""
     rng = np.random.default_rng([seed, broken])
     place = str(rng.choice(list(PLACES)))
-    things: list[Thing] = []
+    things: list[SceneObject] = []
     for name in _pick_objects(rng, place, broken):
         color = _pick_color(rng, name)
         count = int(rng.choice([1, 2, 3], p=[0.8, 0.14, 0.06]))
@@ -137,7 +137,9 @@ def _pick_color(rng: np.random.Generator, name: str) -> str:
     return str(rng.choice(list(colors), p=chances / chances.sum()))
 
 
-def _put(rng: np.random.Generator, things: list[Thing], name: str, color: str, weakness: str, horizon: float) -> None:
+def _put(
+    rng: np.random.Generator, things: list[SceneObject], name: str, color: str, weakness: str, horizon: float
+) -> None:
     """Add an object where it leaves the others visible; a hidden one goes under an earlier one."""
     kind = OBJECTS[name]
     scale = rng.uniform(0.32, 0.55) if weakness == "small" else rng.uniform(0.75, 1.15)
@@ -163,13 +165,13 @@ def _put(rng: np.random.Generator, things: list[Thing], name: str, color: str, w
         if best is None or misfit < best[0]:
             best = (misfit, box)
     assert best is not None
-    things.insert(0 if behind else len(things), Thing(name, color, best[1], strength))
+    things.insert(0 if behind else len(things), SceneObject(name, color, best[1], strength))
 
 
-def _visible(things: list[Thing]) -> list[Thing]:
+def _visible(things: list[SceneObject]) -> list[SceneObject]:
     """Keep objects of which enough is visible, judged by their boxes."""
     covered = np.zeros((SIDE, SIDE), bool)
-    kept: list[Thing] = []
+    kept: list[SceneObject] = []
     for thing in reversed(things):
         x0, y0, x1, y1 = thing.box
         if covered[y0:y1, x0:x1].mean() <= 1 - MIN_VISIBLE:

@@ -44,7 +44,7 @@ AMBER = Card(
 CARDS = {
     card.name: card
     for card in (
-        *(POPE, repope.CARD, CHAIR, AMBER, dash_b.CARD, hallusion.CARD, naturalbench.CARD, phd.CARD, mme.CARD),
+        *(POPE, repope.CARD, CHAIR, AMBER, dash_b.CARD, naturalbench.CARD, hallusion.CARD, phd.CARD, mme.CARD),
         *(mmhal.CARD, haloquest.CARD),
     )
 }

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Mapping
 
 from sira_cli.eval.paper import decimals
-from sira_cli.eval.report import LOWER_IS_BETTER, NO_DIRECTION, EvalReport, Row, p_text
+from sira_cli.eval.report import LOWER_IS_BETTER, NO_DIRECTION, EvalReport, MethodRow, p_text
 from sira_cli.eval.stats.bootstrap import Figure
 
 _ESCAPES = str.maketrans(
@@ -77,7 +77,7 @@ def _tabular(report: EvalReport, part: str) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
-def _rows(report: EvalReport, row: Row, names: list[str], block: list[Row]) -> Iterator[list[str]]:
+def _rows(report: EvalReport, row: MethodRow, names: list[str], block: list[MethodRow]) -> Iterator[list[str]]:
     """Yield a method's figures, its differences to the first method, and the paper's figures; p stands last."""
     yield [_tex(report.labels[row.method]), *(_cell(report, row, name, block) for name in names), ""]
     if row.differences and row.method not in report.not_run:
@@ -89,7 +89,7 @@ def _rows(report: EvalReport, row: Row, names: list[str], block: list[Row]) -> I
         yield [_tex(f"{row.method} ({source})"), *cells, ""]
 
 
-def _cell(report: EvalReport, row: Row, name: str, block: list[Row]) -> str:
+def _cell(report: EvalReport, row: MethodRow, name: str, block: list[MethodRow]) -> str:
     figure = row.figures[name]
     value = _fixed(report, name, figure.value)
     values = [other.figures[name].value for other in block]

@@ -150,13 +150,15 @@ class Hallusion(YesNo):
         """Find a question by the five keys of the authors' file, or by VLMEvalKit's index, which holds them."""
         if all(name in row for name in KEY):
             return super().find({"id": "_".join(str(row[name]) for name in KEY)}, path)
-        parts = str(row.get("index")).split("_")  # VD_illusion_1_0_0_0: the third says what the picture is
+        parts = str(row.get("Index")).split("_")  # VD_illusion_1_0_0_0: the third says what the picture is
         return super().find({"id": "_".join(parts[:2] + parts[3:])} if len(parts) == 6 else row, path)
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read one file; one that answers all questions, also those without a picture, makes a second part."""
         texts = super().read(paths)
         whole = type(self)(self._everything, self._everything)
+        if len(self._asked) < sum(each.visual != "0" for each in self._everything):
+            return texts  # a limit
         try:
             texts[EVERYTHING] = YesNo.read(whole, paths)[self.name]
         except DataError:  # some are missing: the rows themselves have been read above
@@ -177,6 +179,11 @@ class Hallusion(YesNo):
         about = dict(zip(KEY, question.key, strict=True)) | {"visual_input": question.visual}
         truth = {"question": question.text, "gt_answer": str(int(question.expected == "yes"))}
         return about | truth | {"filename": f"./{question.picture}", "model_prediction": text}
+
+    def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
+        """Yield each answer of a part with what it was taken for."""
+        everything = self._everything if part.name == EVERYTHING else self._asked
+        yield from YesNo.details(type(self)(everything, everything), part, texts)
 
     def stand_ins(self) -> dict[str, str]:
         """Name the reading of answers: the authors' is done by GPT-4."""

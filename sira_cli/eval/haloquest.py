@@ -37,7 +37,7 @@ class HaloQuest(Judged):
         return {"accuracy": 100 * ratio(total["right"], total["verdicts"])}
 
     def verdict(self, where: str, row: Mapping[str, Any]) -> str | None:
-        """Return the verdict of the Auto-Eval: a truth value of JSON, or its name in a table."""
+        """Return the Auto-Eval's verdict: a truth value of JSON, or its name in a table."""
         if VERDICT not in row:
             return None
         text = str(row[VERDICT]).strip().lower()

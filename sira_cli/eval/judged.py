@@ -52,7 +52,7 @@ class Judged(Benchmark):
 
     rates: ClassVar[tuple[str, ...]]
     missing: ClassVar[str] = (
-        "not judged: --export official writes the answers for the judge, and --answers reads what it says"
+        "not judged: `export=` official writes the answers for the judge, and `answers=` reads its verdicts"
     )
 
     def __init__(self, questions: Sequence[Open], known: Sequence[Open]) -> None:

@@ -12,7 +12,7 @@ from sira_cli.eval.answers.harness import holds_splits, of_split, read_answer_ro
 from sira_cli.eval.answers.names import named_after
 from sira_cli.eval.base import MEAN, ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.paper import pope_group
-from sira_cli.eval.pope_questions import Question, read_questions
+from sira_cli.eval.pope_questions import PopeQuestion, read_questions
 from sira_cli.eval.repope import LABEL, group_of, relabelled
 from sira_cli.eval.stats.pope import DENOMINATORS, RULES, add_answer, pope_figures
 from sira_cli.eval.stats.tally import Denominators, Tally
@@ -222,7 +222,7 @@ class Pope(Benchmark):
         facts = {"rule": self.rule, "questions": {split: str(path) for split, path in self._paths.items()}}
         return facts | ({LABEL: [str(path) for path in self._repope]} if self._repope else {})
 
-    def _answered(self, group: str, texts: Texts) -> Iterator[tuple[str, Question, str]]:
+    def _answered(self, group: str, texts: Texts) -> Iterator[tuple[str, PopeQuestion, str]]:
         """Yield the ids, questions and answers of a group, as far as they are answered."""
         split, questions = self._groups[group]
         for question in questions:
@@ -230,5 +230,5 @@ class Pope(Benchmark):
                 yield id_, question, text
 
 
-def _id(split: str, question: Question) -> str:
+def _id(split: str, question: PopeQuestion) -> str:
     return f"{split}/{question.number}"

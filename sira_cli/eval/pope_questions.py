@@ -10,7 +10,7 @@ from sira_cli.runs.rows import brief, id_of, read_rows, text_of
 
 
 @dataclass(frozen=True)
-class Question:
+class PopeQuestion:
     """A row of a question file; `expected`: whether yes is the true answer."""
 
     number: int
@@ -19,13 +19,13 @@ class Question:
     expected: bool
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path) -> list[PopeQuestion]:
     """Read a file of POPE: JSON lines or a JSON array of `image`, `text`, `label` and, maybe, `question_id`.
 
     Raises:
         DataError: the file cannot be read, has no questions, or a row is not a question.
     """
-    questions: dict[int, Question] = {}
+    questions: dict[int, PopeQuestion] = {}
     for where, row in read_rows(path):
         label = text_of(where, row, "label").strip().lower()
         if label not in ("yes", "no"):
@@ -33,7 +33,9 @@ def read_questions(path: Path) -> list[Question]:
         number = id_of(where, row, "question_id") if "question_id" in row else len(questions) + 1
         if number in questions:
             raise DataError(f"{where}: question_id {number} stands twice: every question needs its own")
-        questions[number] = Question(number, text_of(where, row, "image"), text_of(where, row, "text"), label == "yes")
+        questions[number] = PopeQuestion(
+            number, text_of(where, row, "image"), text_of(where, row, "text"), label == "yes"
+        )
     if not questions:
         raise DataError(f"{path}: holds no questions")
     return list(questions.values())

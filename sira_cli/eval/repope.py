@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.card import Card
-from sira_cli.eval.pope_questions import Question, read_questions
+from sira_cli.eval.pope_questions import PopeQuestion, read_questions
 from sira_cli.runs.rows import brief, some
 
 LABEL = "RePOPE"
@@ -21,7 +21,7 @@ def group_of(split: str) -> str:
     return f"{split}, {LABEL}"
 
 
-def relabelled(paths: Sequence[Path], splits: Mapping[str, Sequence[Question]]) -> dict[str, list[Question]]:
+def relabelled(paths: Sequence[Path], splits: Mapping[str, Sequence[PopeQuestion]]) -> dict[str, list[PopeQuestion]]:
     """Return each split's questions with the labels of RePOPE's files, in any order of the files.
 
     Args:
@@ -32,7 +32,7 @@ def relabelled(paths: Sequence[Path], splits: Mapping[str, Sequence[Question]]) 
         SettingsError: two files are of one split.
         DataError: a file cannot be read, or has a question that no split has.
     """
-    found: dict[str, list[Question]] = {}
+    found: dict[str, list[PopeQuestion]] = {}
     for path in paths:
         questions = read_questions(path)
         split, misfit = _split(questions, splits)
@@ -47,7 +47,9 @@ def relabelled(paths: Sequence[Path], splits: Mapping[str, Sequence[Question]]) 
     return {split: found[split] for split in splits if split in found}
 
 
-def _split(questions: Sequence[Question], splits: Mapping[str, Sequence[Question]]) -> tuple[str, Question | None]:
+def _split(
+    questions: Sequence[PopeQuestion], splits: Mapping[str, Sequence[PopeQuestion]]
+) -> tuple[str, PopeQuestion | None]:
     """Return the split that has most of some questions, and the first one that it lacks, if any."""
     known = {split: {_about(question) for question in of} for split, of in splits.items()}
     fit = {split: sum(_about(question) in of for question in questions) for split, of in known.items()}
@@ -55,7 +57,7 @@ def _split(questions: Sequence[Question], splits: Mapping[str, Sequence[Question
     return split, next((question for question in questions if _about(question) not in known[split]), None)
 
 
-def _about(question: Question) -> tuple[int, str, str]:
+def _about(question: PopeQuestion) -> tuple[int, str, str]:
     return question.number, question.image, question.text
 
 

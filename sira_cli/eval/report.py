@@ -15,11 +15,10 @@ from sira_cli.eval.base import Benchmark, Part
 from sira_cli.eval.paper import AUTHORS, notes, paper_mark, paper_row, published_row
 from sira_cli.eval.settings import label
 from sira_cli.eval.stats.bootstrap import RESAMPLES, SEED, Figure
-from sira_cli.eval.stats.compared import Compared
+from sira_cli.eval.stats.compared import MethodFigures
 from sira_cli.eval.stats.mcnemar import mcnemar
 from sira_cli.eval.stats.tally import Counts, Tally
 
-MEAN = "mean"
 LOWER_IS_BETTER = frozenset(
     {"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog", "hallucination", "wrong", "inconsistent"}
 )
@@ -27,7 +26,7 @@ NO_DIRECTION = frozenset({"yes", "neither", "unclear", "words", "length", "yes d
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method in one group.
 
     Attributes:
@@ -66,7 +65,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class McNemarTest:
     """McNemar's exact test of two methods, over answers that only one of them has right.
 
     Answers count as independent, even those about the same picture.
@@ -101,8 +100,8 @@ class EvalReport:
     settings: dict[str, dict[str, Any]]
     not_run: dict[str, str]
     paper: str
-    rows: tuple[Row, ...]
-    tests: tuple[Comparison, ...]
+    rows: tuple[MethodRow, ...]
+    tests: tuple[McNemarTest, ...]
     failures: tuple[FailedAnswer, ...]
     notes: dict[str, str] = field(default_factory=dict)
     bootstrap: dict[str, Any] = field(default_factory=lambda: {"draws": RESAMPLES, "of": "pictures", "seed": SEED})
@@ -123,18 +122,18 @@ class EvalReport:
             answers: of each method, the first method's first.
             not_run, paper: as in the class.
         """
-        rows: list[Row] = []
-        tests: list[Comparison] = []
+        rows: list[MethodRow] = []
+        tests: list[McNemarTest] = []
         for part in benchmark.parts:
             given = [one for one in answers if part.name in one.texts]
             tallies = {one.name: benchmark.score(part, one.texts[part.name]) for one in given}
             sizes = _sizes(benchmark, part)
             pictures = {ask.id: ask.picture for ask in part.asks}
             first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in given}
-            groups: dict[str, Compared] = {}
+            groups: dict[str, MethodFigures] = {}
             for group in part.groups:
                 common = _common({name: tallies[name][group] for name in tallies}, pictures)
-                compared = Compared.of(
+                compared = MethodFigures.of(
                     common, functools.partial(benchmark.figures, group), benchmark.denominators(group)
                 )
                 rows += [
@@ -146,7 +145,7 @@ class EvalReport:
             for name, over in benchmark.means(part).items():
                 if len(over) > 1:
                     own = [row for row in rows if row.part == part.name and row.group in over]
-                    rows += _means(name, own, Compared.mean([groups[group] for group in over]), first)
+                    rows += _means(name, own, MethodFigures.mean([groups[group] for group in over]), first)
         return cls(
             benchmark=benchmark.name,
             stand_ins=benchmark.stand_ins(),
@@ -170,7 +169,7 @@ class EvalReport:
         """The methods' names in tables."""
         return {name: name for name in self.settings} | {row.method: row.label or row.method for row in self.rows}
 
-    def p(self, row: Row) -> float | None:
+    def p(self, row: MethodRow) -> float | None:
         """Return the p value of a row's method against the first one; None where they were not compared."""
         pair = (row.group, self.first, row.method)
         return next((test.p for test in self.tests if (test.group, test.first, test.second) == pair), None)
@@ -204,7 +203,7 @@ def p_text(p: float | None) -> str:
     return "" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001"
 
 
-def _notes(rows: Sequence[Row]) -> dict[str, str]:
+def _notes(rows: Sequence[MethodRow]) -> dict[str, str]:
     """Return the notes of the marks in some rows."""
     marks = {row.paper_mark for row in rows} | ({AUTHORS} if any(row.published for row in rows) else set())
     return {mark: text for mark, text in notes().items() if mark in marks}
@@ -229,14 +228,14 @@ def _rows(
     part: str,
     group: str,
     tallies: Mapping[str, Tally],
-    compared: Compared,
+    compared: MethodFigures,
     size: int,
     first: str,
     paper: str,
-) -> list[Row]:
+) -> list[MethodRow]:
     """Return one row per method."""
     return [
-        Row(
+        MethodRow(
             part=part,
             group=group,
             method=method,
@@ -253,10 +252,10 @@ def _rows(
     ]
 
 
-def _means(group: str, rows: Sequence[Row], compared: Compared, first: str) -> list[Row]:
+def _means(group: str, rows: Sequence[MethodRow], compared: MethodFigures, first: str) -> list[MethodRow]:
     """Return the rows of a mean over groups."""
     return [
-        Row(
+        MethodRow(
             part=rows[-1].part,
             group=group,
             method=name,
@@ -271,14 +270,14 @@ def _means(group: str, rows: Sequence[Row], compared: Compared, first: str) -> l
     ]
 
 
-def _tests(group: str, tallies: Mapping[str, Tally], names: Iterable[str]) -> list[Comparison]:
+def _tests(group: str, tallies: Mapping[str, Tally], names: Iterable[str]) -> list[McNemarTest]:
     """Compare all pairs of methods."""
     tests = []
     for first, second in itertools.combinations(names, 2):
         one, other = tallies[first].right, tallies[second].right
         only_first = sum(one[ask] and not other[ask] for ask in one)
         only_second = sum(other[ask] and not one[ask] for ask in one)
-        tests.append(Comparison(group, first, second, only_first, only_second, mcnemar(only_first, only_second)))
+        tests.append(McNemarTest(group, first, second, only_first, only_second, mcnemar(only_first, only_second)))
     return tests
 
 

@@ -16,7 +16,7 @@ from sira_cli.models.word_scores import WordScores
 
 
 @dataclass(frozen=True)
-class Ended:
+class TextEnd:
     """A text that has ended.
 
     Attributes:
@@ -133,7 +133,7 @@ class AnsweringModel(DecodingModel):
             tokens=tuple(ended.tokens),
         )
 
-    def ended(self, row: list[int], *, at_once: bool = False) -> Ended:
+    def ended(self, row: list[int], *, at_once: bool = False) -> TextEnd:
         """Return the text of new tokens.
 
         Args:
@@ -152,7 +152,7 @@ class AnsweringModel(DecodingModel):
             text = first_copy(text, self.parser.parse(row[: loop.first], at_once=at_once).text)
         unfinished = parsed.inside or (reason != "stop" and parsed.reasoning and not text)
         error = self._unfinished(len(row), reason) if unfinished else ""
-        return Ended(row, reason, "" if error else text, parsed.reasoning, parsed.reasoning_tokens, error)
+        return TextEnd(row, reason, "" if error else text, parsed.reasoning, parsed.reasoning_tokens, error)
 
     def _unfinished(self, tokens: int, reason: FinishReason) -> str:
         """Return the message for a text whose thoughts have not ended."""

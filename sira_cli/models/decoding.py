@@ -1,11 +1,10 @@
-"""A loaded model under a decoding method: from pictures and prompts in memory to tokens."""
+"""A loaded model under a decoding method: from prepared inputs to tokens."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
@@ -19,40 +18,29 @@ from sira_cli.core.mixers import movable_rows
 from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
-from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models.calibrations import calibrated
 from sira_cli.models.chats import parser_of
 from sira_cli.models.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.end_tokens import EndTokens
-from sira_cli.models.image_size import pad_to_square
 from sira_cli.models.loops import LoopGuard
 from sira_cli.models.placement import devices_of
-from sira_cli.models.preset import Preset, check_text
-from sira_cli.models.processors import chat_inputs, check_chat
+from sira_cli.models.preparing import BRANCH, PreparingModel
+from sira_cli.models.preset import Preset
 from sira_cli.models.repetition import processors_of
-from sira_cli.models.sampling import derived_seed, sampler
+from sira_cli.models.sampling import sampler
 from sira_cli.models.starts import Start, Trail
 from sira_cli.models.streamers import NewTokens, TextPieces
 from sira_cli.models.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from sira_cli.methods.prompts import Shown
 
-BRANCH = "contrast_"  # prefix of input names of a separate contrast stream
-
-
-class DecodingModel:
+class DecodingModel(PreparingModel):
     """A loaded large vision-language model under one decoding method.
 
     Attributes:
-        model, processor: the Hugging Face objects.
-        preset: every setting in force.
-        method, decoder: the method's name, and the method with its settings.
+        method: the method's name; `decoder` is the method with its settings.
         k, layers: K and L; K is 0 for a method without a fork.
         alpha: the method's contrast strength; 0 for one without.
         sira: the settings of the fork, with the model's image tokens.
-        find_image: `[B, S]` input ids -> bool, P_img.
-        vocabulary: the tokenizer, token by token.
         parser: separates reasoning from answers.
         ends: the tokens that end a text.
         compiled: compiles the decoding steps; None: they are not compiled.
@@ -127,110 +115,10 @@ class DecodingModel:
         """Whether the next picture can take the place of an ended text (`models/refilling.py`)."""
         return refills(self.decoder, self.preset, self.model)
 
-    def picture_seeds(self, image_hashes: Sequence[str]) -> list[int]:
-        """Return the seed of each picture's noise, for methods that change the picture."""
-        return [derived_seed(self.preset.generation.seed, image) for image in image_hashes]
-
-    def text_seeds(self, image_hashes: Sequence[str], prompts: Sequence[Prompt]) -> list[int]:
-        """Return the seed of each text, for `generate`."""
-        seed = self.preset.generation.seed
-        return [derived_seed(seed, image, str(prompt)) for image, prompt in zip(image_hashes, prompts, strict=True)]
-
     @property
     def both_streams(self) -> SiraConfig:
         """The settings for observing both streams; for methods with `Ability.TRACES`."""
         return self.decoder.fork_config(self.sira)
-
-    def check_prompt(self, prompt: Prompt) -> None:
-        """Check that a prompt is valid.
-
-        Raises:
-            SettingsError: the prompt contains the model's placeholder for a picture, is not text, or has turns that
-                do not fit the checkpoint's chat format.
-        """
-        for turn in turns_of(prompt):
-            check_text("the prompt", turn.text)
-            for kind in ("image_token", "video_token"):
-                placeholder = getattr(self.processor, kind, None)
-                if placeholder and placeholder in turn.text:
-                    raise SettingsError(f"the prompt holds {placeholder}, this model's placeholder; leave it out")
-        if isinstance(prompt, Conversation):
-            with self.vocabulary.lock:
-                check_chat(self.processor, prompt, self.preset.prompts.system)
-
-    def check_prompts(self, prompts: Iterable[tuple[str, str]]) -> None:
-        """Check that many prompts are valid, before any picture is read.
-
-        Args:
-            prompts: pairs of a prompt and its picture's name.
-
-        Raises:
-            SettingsError: a prompt contains the model's placeholder for a picture.
-        """
-        for prompt, picture in prompts:
-            try:
-                self.check_prompt(prompt)
-            except SettingsError as error:
-                raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
-
-    def chat_inputs(
-        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = "", at_once: bool = False
-    ) -> Mapping[str, torch.Tensor]:
-        """Return B pictures and prompts in the checkpoint's chat format; see `processors.chat_inputs`.
-
-        Args:
-            images, prompts: as for `prepare`.
-            system: system message; empty: the preset's.
-            at_once: ask for an answer after an empty thought, regardless of the preset's `think`.
-        """
-        if self.preset.image.pad_to_square:
-            images = [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
-        inputs: Mapping[str, torch.Tensor] = chat_inputs(
-            self.processor,
-            self.model.config.model_type,
-            images,
-            prompts,
-            system=system or self.preset.prompts.system,
-            think=self.preset.generation.think,
-            at_once=at_once,
-        )
-        return inputs
-
-    def prepare(
-        self,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        image_hashes: Sequence[str] | None = None,
-        *,
-        at_once: bool = False,
-    ) -> Any:
-        """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU. Safe in another thread.
-
-        They include the inputs of a separate contrast stream, under names that begin with `BRANCH`.
-
-        Args:
-            images, prompts: B of each; a conversation has one picture per turn with a picture.
-            image_hashes: identify each prompt's pictures, for methods that draw noise; None: computed from samples.
-            at_once: as for `chat_inputs`.
-        """
-        if image_hashes is None and self.decoder.uses_seed:
-            samples = [b"".join(image.tobytes() for image in pictures_of(shown)) for shown in images]
-            image_hashes = [hashlib.sha256(each).hexdigest() for each in samples]
-        seeds = self.picture_seeds(image_hashes or [""] * len(images))
-        with self.vocabulary.lock:
-            inputs: Any = self.chat_inputs(images, prompts, at_once=at_once)
-            for name, value in self.decoder.branch_inputs(self, images, prompts, inputs, seeds).items():
-                inputs[BRANCH + name] = value
-        return inputs
-
-    def to_device(self, inputs: Any) -> Any:
-        """Move prepared inputs to the model's device, and pixels to its precision."""
-        return inputs.to(self.model.device, dtype=self.model.dtype)
-
-    def lengths(self, inputs: Any) -> tuple[list[int], list[int]]:
-        """Count image tokens and prompt tokens of each row."""
-        image_tokens: list[int] = self.find_image(inputs["input_ids"]).sum(dim=1).tolist()
-        return image_tokens, inputs["attention_mask"].sum(dim=1).tolist()
 
     def generate(
         self,
@@ -289,7 +177,7 @@ class DecodingModel:
             torch.manual_seed(seeds[0])  # for sampling that is not row by row
             output = self.decode(
                 inputs,
-                (start.new_tokens or settings.max_new_tokens) - start.behind,
+                (start.new_tokens or settings.max_new_tokens) - start.in_inputs,
                 task,
                 on_step=None if on_tokens is None else steps.append,
                 num_beams=settings.num_beams,
@@ -334,7 +222,7 @@ class DecodingModel:
             how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
         stopping = StoppingCriteriaList(start.stopping)
         if settings.on_loop is not None and settings.num_beams == 1 and not self.decoder.own_search:
-            stopping.append(LoopGuard([tokens[: start.behind] for tokens in start.tokens]))
+            stopping.append(LoopGuard([tokens[: start.in_inputs] for tokens in start.tokens]))
         if stopping:
             how["stopping_criteria"] = stopping
         return how | ({"logits_processor": processors} if processors else {})
@@ -353,7 +241,7 @@ class DecodingModel:
         processors = processors_of(settings, attention_mask)
         processors += start.processors
         if settings.temperature > 0 and self.samples_rows:
-            processors += sampler(seeds, settings.temperature, settings.top_p, drawn=start.behind)
+            processors += sampler(seeds, settings.temperature, settings.top_p, drawn=start.in_inputs)
         return processors
 
     def _check_watching(self) -> None:

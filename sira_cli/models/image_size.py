@@ -9,7 +9,7 @@ from PIL import Image
 
 from sira_cli.errors import HugePictureError, SettingsError
 from sira_cli.methods.prompts import pictures_of
-from sira_cli.models.preset import ImageSettings
+from sira_cli.models.preset_parts import ImageSettings
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import difflib
 import json
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationError, field_validator
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find as find_method
 from sira_cli.methods.base import Method
+from sira_cli.models.preset_parts import (
+    Generation,
+    ImageSettings,
+    Load,
+    Prompts,
+    SiraSettings,
+    Strict,
+    VerifySettings,
+    check_text,
+)
 from sira_cli.models.texts import TextSettings
-from sira_cli.pictures.names import is_utf8
 
 # Names that `Preset.decisive` contains only if they are set, so that keys and records omit settings that are off.
 _LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop", "think")
@@ -31,136 +40,7 @@ ONLY_IF_SET = (
 )
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class SiraSettings(_Strict):
-    """K and the strengths; `SiraConfig` documents and checks them."""
-
-    k: int | None = None
-    k_fraction: float | None = None
-    alpha: float = 0.5
-    beta: float | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> SiraSettings:
-        SiraConfig(**self.model_dump())
-        return self
-
-
-class Prompts(_Strict):
-    """Prompts for the model; `ask` contains `{question}`.
-
-    Attributes:
-        verify: asks whether an object is in the picture; contains `{thing}`, which includes the article.
-        system: system message, instead of the chat template's own; empty: the template's own, if it has one.
-    """
-
-    caption: str = Field(default="Please describe this image in detail.", min_length=1)
-    ask: str = "{question}"
-    verify: str = "Is there {thing} in the image?"
-    system: str = ""
-
-    def asking(self, question: str) -> str:
-        """Return the prompt for a question.
-
-        Raises:
-            SettingsError: the question is not valid text.
-        """
-        check_text("the question", question)
-        return self.ask.replace("{question}", question)
-
-    @field_validator("ask")
-    @classmethod
-    def _has_question(cls, value: str) -> str:
-        if "{question}" not in value:
-            raise ValueError("must contain {question}")
-        return value
-
-    @field_validator("verify")
-    @classmethod
-    def _has_thing(cls, value: str) -> str:
-        if "{thing}" not in value:
-            raise ValueError("must contain {thing}")
-        return value
-
-
-class Generation(_Strict):
-    """Decoding settings; temperature 0 is greedy.
-
-    Attributes:
-        repetition_penalty, no_repeat_ngram_size: as in transformers, on the method's logits; 1 and 0 are off.
-        on_loop: a text that repeats itself is ended, and then kept, trimmed to the first copy or decoded again
-            (`retry`); None: texts may loop.
-        think: ask the model to reason before it answers; for chat templates with a switch.
-    """
-
-    max_new_tokens: int = Field(default=512, ge=1)
-    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    num_beams: int = Field(default=1, ge=1)
-    repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    no_repeat_ngram_size: int = Field(default=0, ge=0)
-    on_loop: Literal["keep", "trim", "retry"] | None = None
-    think: bool = False
-
-    @field_validator("no_repeat_ngram_size")
-    @classmethod
-    def _is_no_single_token(cls, value: int) -> int:
-        if value == 1:
-            raise ValueError("must be 0 (off) or at least 2")
-        return value
-
-
-class VerifySettings(_Strict):
-    """The second look at the objects that a text names.
-
-    Attributes:
-        min_support: below it an object is not supported. 0.5 (yes and no equally likely) is a choice, not measured.
-    """
-
-    min_support: float = Field(default=0.5, ge=0, le=1)
-
-
-class Load(_Strict):
-    """How weights are loaded. `attn_implementation: auto` means sdpa if the model has it, else eager."""
-
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
-
-    @property
-    def attention(self) -> str | None:
-        """The attention for transformers; None: transformers chooses."""
-        return None if self.attn_implementation == "auto" else self.attn_implementation
-
-
-class ImageSettings(_Strict):
-    """How pictures are resized for the model; settings that are None keep the checkpoint's value.
-
-    Attributes:
-        max_pixels, min_pixels: limits of the resized picture; its size decides the number of image tokens (Qwen-VL).
-        max_tiles: maximum number of tiles of a picture (InternVL).
-        longest_edge: longest edge of the resized picture in pixels (SmolVLM, Idefics3, Pixtral).
-        pan_and_scan: whether crops of wide and tall pictures are also shown (Gemma 3).
-        pad_to_square: whether pictures are padded to squares with the processor's mean colour, so that nothing is
-            cropped (LLaVA-1.5).
-    """
-
-    max_pixels: int | None = Field(default=None, ge=1)
-    min_pixels: int | None = Field(default=None, ge=1)
-    max_tiles: int | None = Field(default=None, ge=1)
-    longest_edge: int | None = Field(default=None, ge=1)
-    pan_and_scan: bool | None = None
-    pad_to_square: bool | None = None
-
-    def given(self) -> dict[str, Any]:
-        """Return the settings that are not None."""
-        return self.model_dump(mode="json", exclude_none=True)
-
-
-class Preset(_Strict):
+class Preset(Strict):
     """A model and everything that decides its answers.
 
     Attributes:
@@ -177,7 +57,7 @@ class Preset(_Strict):
     revision: str = "main"
     download_gb: float | None = Field(default=None, gt=0)
     sira: SiraSettings = SiraSettings()
-    methods: dict[str, dict[str, JsonValue]] = {}
+    methods: dict[str, dict[str, JsonValue]] = {}  # noqa: RUF012 (pydantic copies it)
     image_tokens: ImageTokens = ImageTokens()
     prompts: Prompts = Prompts()
     generation: Generation = Generation()
@@ -274,16 +154,6 @@ class Preset(_Strict):
             if settings.get(one) is not None and other not in settings:
                 values["sira"][other] = None
         return validate(values, "settings")
-
-
-def check_text(what: str, text: str) -> None:
-    """Check that a text is valid UTF-8. A command line may contain any bytes.
-
-    Raises:
-        SettingsError: the text contains bytes that are not UTF-8, or half a character.
-    """
-    if not is_utf8(text):
-        raise SettingsError(f"{what}: {text!r:.200} holds bytes that are not UTF-8: write it in UTF-8")
 
 
 def validate(values: dict[str, Any], source: str) -> Preset:

@@ -14,7 +14,8 @@ from platformdirs import user_cache_path, user_config_path
 
 from sira_cli.errors import SettingsError
 from sira_cli.files import from_home
-from sira_cli.models.preset import Preset, Prompts, nearest, validate
+from sira_cli.models.preset import Preset, nearest, validate
+from sira_cli.models.preset_parts import Prompts
 
 # In the wheel the presets are inside the package, in a checkout next to it.
 _PACKAGE = Path(__file__).parents[1]

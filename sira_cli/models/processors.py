@@ -24,7 +24,7 @@ from sira_cli.models.chats import Chats, template_of
 from sira_cli.models.completing import complete_processor, read_settings, todays_names
 from sira_cli.models.image_size import limit_size
 from sira_cli.models.picture_sizes import check_picture_size
-from sira_cli.models.preset import ImageSettings
+from sira_cli.models.preset_parts import ImageSettings
 from sira_cli.pictures.names import one_line
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ class _Row(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Ended(Generic[T]):
+class EndedItem(Generic[T]):
     """A text that has ended.
 
     Attributes:
@@ -94,7 +94,7 @@ class RefilledSlots(Generic[T]):
         self.rows = rows
         self._batch = self._empty_batch()
         self._rows: list[_Row[T]] = []  # as in the batch
-        self._ended: list[Ended[T]] = []
+        self._ended: list[EndedItem[T]] = []
 
     @property
     def under_way(self) -> int:
@@ -130,7 +130,7 @@ class RefilledSlots(Generic[T]):
         self._take(rows, logits, started)
 
     @torch.no_grad()
-    def advance(self, pause: Callable[[], bool] | None = None) -> list[Ended[T]]:
+    def advance(self, pause: Callable[[], bool] | None = None) -> list[EndedItem[T]]:
         """Decode until a text ends, and return the ended texts; empty if no text is running.
 
         Args:
@@ -173,7 +173,7 @@ class RefilledSlots(Generic[T]):
             if self._ends(row, z):
                 row.has_ended = True
                 answer = self._lvlm.answer_of(row.tokens, row.image_tokens, row.prompt.shape[1])
-                self._ended.append(Ended(row.item, answer, row.seconds))
+                self._ended.append(EndedItem(row.item, answer, row.seconds))
         self._drop_ended()
 
     def _drop_ended(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import LogitsProcessorList, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
-from sira_cli.models.preset import Generation
+from sira_cli.models.preset_parts import Generation
 
 
 def processors_of(generation: Generation, attention_mask: torch.Tensor) -> LogitsProcessorList:

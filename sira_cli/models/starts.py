@@ -22,14 +22,14 @@ class Start:
 
     Attributes:
         tokens: the first tokens of each text, which then continues.
-        behind: number of them that are already in the inputs of `generate`, after the prompts.
+        in_inputs: number of them that are already in the inputs of `generate`, after the prompts.
         cache: keys and values of all but the last column of the inputs of `generate`; None: empty.
         processors, stopping: logits processors and stopping criteria, besides the settings.
         new_tokens: maximum tokens of a text, the first ones included; None: from the settings.
     """
 
     tokens: Sequence[Sequence[int]]
-    behind: int = 0
+    in_inputs: int = 0
     cache: DynamicCache | None = None
     processors: Sequence[LogitsProcessor] = ()
     stopping: Sequence[StoppingCriteria] = ()

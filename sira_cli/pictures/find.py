@@ -17,9 +17,8 @@ from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import STDIN, StdinPicture
-from sira_cli.pictures.sources import located
+from sira_cli.pictures.sources import has_scheme, located
 from sira_cli.pictures.tables import Table, is_table
-from sira_cli.pictures.web import is_web
 from sira_cli.pictures.webdataset import COMPRESSED, ENDING, TarShard
 
 _COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
@@ -173,7 +172,7 @@ def _expand(path: str, recursive: bool, *, alone: bool = False) -> Iterator[tupl
     """
     if path == STDIN:
         yield STDIN, STDIN
-    elif is_web(path) and not is_container(path):
+    elif has_scheme(path) and not is_container(path):
         yield path, path
     elif stores.is_uri(path):
         try:

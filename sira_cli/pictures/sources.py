@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,7 +18,7 @@ from sira_cli.pictures.names import from_text
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.samples import suspicious, to_rgb
 from sira_cli.pictures.single import STDIN, FilePicture, StorePicture
-from sira_cli.pictures.web import WebPicture, is_web
+from sira_cli.pictures.web import WebPicture
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,17 @@ def _of_samples(samples: np.ndarray[Any, Any]) -> Image.Image:
     return Image.fromarray(samples)
 
 
+# Kinds of pictures by the scheme of their URL; other URIs are of stores. A kind takes location, path below the folder
+# that was given, and whether it may reach addresses that are not public.
+SCHEMES: dict[str, Callable[[str, str, bool], Picture]] = {"http": WebPicture, "https": WebPicture}
+
+
+def has_scheme(location: str) -> bool:
+    """Return whether a location is a picture of a kind in `SCHEMES`."""
+    scheme, colon, _ = location.partition("://")
+    return bool(colon) and scheme.lower() in SCHEMES
+
+
 def located(location: str, below: str | None = None, *, allow_private: bool = False) -> Picture:
     """Return the picture at a path, URI or URL.
 
@@ -92,8 +104,9 @@ def located(location: str, below: str | None = None, *, allow_private: bool = Fa
         below: its path below the folder that was given.
         allow_private: whether a URL may lead to an address that is not public.
     """
-    if is_web(location):
-        return WebPicture(location, location if below is None else below, allow_private)
+    if has_scheme(location):
+        scheme = location.partition("://")[0].lower()
+        return SCHEMES[scheme](location, location if below is None else below, allow_private)
     kind = StorePicture if stores.is_uri(location) else FilePicture
     return kind(location, location if below is None else below)
 

@@ -17,6 +17,83 @@ from sira_cli.files import cannot_write, make_folder, replacing, writing
 _log = logging.getLogger(__name__)
 
 
+class ContinuedFile:
+    """An open, locked file of lines that a later run continues.
+
+    The file of a killed process is complete, except perhaps for its last line, which the next run cuts off.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+        """Open or create the file, lock out other processes, and read it.
+
+        Args:
+            path: the file.
+            overwrite: do not read it; `begin` empties it.
+
+        Raises:
+            DataError: its lines are not those of `_read_line`.
+            SettingsError: another process writes to it.
+            SiraError: the file cannot be opened.
+        """
+        self.path = path
+        self._file = open_locked(path)
+        self._end = 0  # of the whole lines
+        if not overwrite:
+            try:
+                self._scan()
+            except BaseException:
+                self._file.close()
+                raise
+
+    def begin(self) -> None:
+        """Get ready to append: drop a torn last line, or with `overwrite` everything."""
+        self._file.truncate(self._end)
+
+    def add(self, data: bytes) -> None:
+        """Append whole lines; they are on their way to the disk when this returns.
+
+        Raises:
+            SiraError: the file cannot be written (no space left); it holds what it held before. Or another program
+                has changed or replaced the file.
+        """
+        self._file = kept_in_place(self.path, self._file, self._end)
+        append_whole(self.path, self._file, self._end, data)
+        self._end += len(data)
+
+    def close(self) -> None:
+        """Close the file and release its lock."""
+        self._file.close()
+
+    def _scan(self) -> None:
+        """Read all lines. Whatever follows the last newline is torn."""
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    if number == 1:
+                        self._check_beginning(line)
+                    return
+                self._read_line(number, line)
+                self._end += len(line)
+
+    def _check_beginning(self, torn: bytes) -> None:
+        """Check the first line of a file that has no whole one.
+
+        Raises:
+            DataError: it is another program's.
+        """
+
+    def _read_line(self, number: int, line: bytes) -> None:
+        """Note the line with a number from 1 on; it begins at `_end`.
+
+        Raises:
+            DataError: it is not one of this kind of file.
+        """
+        raise NotImplementedError
+
+
 def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:
     """Check that new records belong in a file; only settings that are in both are compared.
 

@@ -15,14 +15,14 @@ from typing import Any
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import replacing
 from sira_cli.models.records import CONFIGURATION, configuration_of
-from sira_cli.runs.continued_file import append_whole, check_same, kept_in_place, open_locked
+from sira_cli.runs.continued_file import ContinuedFile, check_same, kept_in_place
 from sira_cli.runs.lines import Line, as_line, given, head_of
 from sira_cli.runs.repeated import Said, marked, wrongly_marked
 
 _BEGINNING = b'{"schema": "sira.'
 
 
-class Ledger:
+class Ledger(ContinuedFile):
     """An open, locked file of records.
 
     Attributes:
@@ -54,7 +54,6 @@ class Ledger:
             SettingsError: another process writes to it.
             SiraError: the file cannot be opened.
         """
-        self.path = path
         self._by, self._same_prompt = by, same_prompt and by == "file_name"
         self._same = [name for name in CONFIGURATION if self._same_prompt or name != "prompt"]
         self._lines: dict[str, bytes] = {}  # the newest of each picture, packed
@@ -63,16 +62,8 @@ class Ledger:
         self.columns: set[str] = set()
         self.configuration: dict[str, Any] = {}
         self._overwrite = overwrite
-        self._file = open_locked(path)
-        self._end = 0
-        if not overwrite:
-            try:
-                if failures is not None and failures.exists():
-                    self._scan(failures, aside=True)
-                self._scan(path)
-            except BaseException:
-                self._file.close()
-                raise
+        self._before = b""  # the configuration of the line before, as it is written
+        super().__init__(path, overwrite=overwrite)
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -92,7 +83,7 @@ class Ledger:
 
     def begin(self) -> None:
         """Get ready to append: drop a torn last line, or with `overwrite` everything."""
-        self._file.truncate(self._end)
+        super().begin()
         if self._overwrite and self._failures is not None:
             self._failures.unlink(missing_ok=True)
 
@@ -112,10 +103,9 @@ class Ledger:
                 has changed or replaced the file.
         """
         line = as_line(record)
-        self._file = kept_in_place(self.path, self._file, self._end)
-        append_whole(self.path, self._file, self._end, line)
-        self._note(record[self._by], Line.of(record, self._end, len(line)), given(record))
-        self._end += len(line)
+        start = self._end
+        self.add(line)
+        self._note(record[self._by], Line.of(record, start, len(line)), given(record))
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the newest record of each picture, in the order of the file; not those in the file of failures."""
@@ -201,42 +191,46 @@ class Ledger:
             places.append(2 * last + 1 if number < 0 else 2 * number)
         return [names[each] for each in sorted(range(len(names)), key=places.__getitem__)]
 
-    def close(self) -> None:
-        """Close the file and release its lock."""
-        self._file.close()
+    def _scan(self) -> None:
+        """Note every record, its place and the configuration; first those of the file of failures."""
+        if self._failures is not None and self._failures.exists():
+            with self._failures.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    if line.endswith(b"\n"):
+                        self._failed[self._note_line(self._failures, number, line, -1)] = line
+                    elif number == 1 and not _BEGINNING.startswith(line[: len(_BEGINNING)]):
+                        raise _foreign(self._failures, number)
+        self._before = b""
+        super()._scan()
 
-    def _scan(self, path: Path, *, aside: bool = False) -> None:
-        """Note every record, its place and the configuration. Whatever follows the last newline is torn.
+    def _check_beginning(self, torn: bytes) -> None:
+        if not _BEGINNING.startswith(torn[: len(_BEGINNING)]):
+            raise _foreign(self.path, 1)
 
-        A line is parsed only if its configuration does not look like that of the line before.
+    def _read_line(self, number: int, line: bytes) -> None:
+        self._note_line(self.path, number, line, self._end)
+
+    def _note_line(self, path: Path, number: int, line: bytes, start: int) -> str:
+        """Note a line, and return its record's name.
+
+        It is parsed only if its configuration does not look like that of the line before.
         """
-        before = b""
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    if number == 1 and not _BEGINNING.startswith(line[: len(_BEGINNING)]):
-                        raise _foreign(path, number)
-                    break
-                try:
-                    head = head_of(line, by=self._by, same_prompt=self._same_prompt)
-                    start = -1 if aside else self._end
-                    if head is None or head.configuration != before:
-                        before = b"" if head is None else head.configuration
-                        record = self._parse(line)
-                        name, place = record[self._by], Line.of(record, start, len(line))
-                        columns = given(record)
-                    else:
-                        name, place = head.name, Line(head.key, head.status, start, len(line), head.said)
-                        columns = head.optional
-                except SettingsError:
-                    raise
-                except (ValueError, KeyError, TypeError, AttributeError):
-                    raise _foreign(path, number) from None
-                self._note(name, place, columns)
-                if aside:
-                    self._failed[name] = line
-                else:
-                    self._end += len(line)
+        try:
+            head = head_of(line, by=self._by, same_prompt=self._same_prompt)
+            if head is None or head.configuration != self._before:
+                self._before = b"" if head is None else head.configuration
+                record = self._parse(line)
+                name, place = record[self._by], Line.of(record, start, len(line))
+                columns: Iterable[str] = given(record)
+            else:
+                name, place = head.name, Line(head.key, head.status, start, len(line), head.said)
+                columns = head.optional
+        except SettingsError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise _foreign(path, number) from None
+        self._note(name, place, columns)
+        return str(name)
 
     def _parse(self, line: bytes) -> dict[str, Any]:
         """Return a record, and check that its configuration is that of the file."""

@@ -16,7 +16,7 @@ from sira_cli.runs.tables import check_format, write_table
 
 
 class Sink:
-    """Something made of a run's results. A new one overrides `write` or `finish`, and `targets_for` names it."""
+    """Something made of a run's results. A new one overrides `write` or `finish`, and has a line in `FILES`."""
 
     def write(self, picture: Picture, result: Result) -> None:
         """Take a new result.
@@ -71,6 +71,10 @@ class Table(Sink):
     def finish(self, pictures: Sequence[Picture], ledger: Ledger) -> None:
         """Write the table."""
         write_table(ledger.lines(), self._path, ledger.columns)
+
+
+# By the ending of the file that is asked for. Records are kept next to it.
+FILES: dict[str, Callable[[Path], Sink]] = {".csv": Table, ".parquet": Table}
 
 
 class LlavaAnswers(Sink):

@@ -19,10 +19,9 @@ from sira_cli.runs.run_record import FACTS, read_report
 from sira_cli.runs.shard_output import ENDINGS
 from sira_cli.runs.shard_store import ShardStore
 from sira_cli.runs.sidecars import Sidecars
-from sira_cli.runs.sinks import LlavaAnswers, Sink, Table, TextFiles, check_replaceable
+from sira_cli.runs.sinks import FILES, LlavaAnswers, Sink, TextFiles, check_replaceable
 from sira_cli.runs.store import RecordFile, Store
 
-FORMATS = (".jsonl", ".csv", ".parquet")
 NAMES = {"caption": "captions.jsonl", "ask": "answers.jsonl", "check": "checks.jsonl"}  # of files, by task
 # An `ImageFolder` of Hugging Face's `datasets` opens every picture that its metadata names.
 METADATA, METADATA_FAILURES = "metadata.jsonl", "metadata.errors.jsonl"
@@ -244,12 +243,12 @@ def targets_for(
     if output.is_dir() or not output.suffix:
         make_folder(output)
         output /= NAMES[task]
-    if output.suffix.lower() not in FORMATS:
-        raise SettingsError(f"`output=` {output}: expected a name that ends in {', '.join(FORMATS)}")
-    records, made = output, llava or output.suffix.lower() != ".jsonl"
-    if made:
+    ending, records = output.suffix.lower(), output
+    if ending not in (".jsonl", *FILES):
+        raise SettingsError(f"`output=` {output}: expected a name that ends in {', '.join(('.jsonl', *FILES))}")
+    if llava or ending in FILES:
         records = output.with_suffix(".records.jsonl" if llava else ".jsonl")
-        sinks.append(LlavaAnswers(output) if llava else Table(output))
+        sinks.append(LlavaAnswers(output) if llava else FILES[ending](output))
         check_replaceable(output, pictures, may_exist=overwrite or records.exists())
     if not output.parent.is_dir():
         raise SettingsError(f"`output=` {output}: the folder {output.parent} does not exist: make it first")

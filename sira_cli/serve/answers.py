@@ -15,7 +15,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from sira_cli.errors import PictureError, PictureMemoryError, SettingsError, SiraError
-from sira_cli.serve.jobs import Job, Logprob, Piece, Reply
+from sira_cli.serve.jobs import Job, Logprob, Reply, TextPiece
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.protocol import ChatRequest, RequestError
 
@@ -31,7 +31,7 @@ class Answering:
         self,
         request: Request,
         job: Job,
-        pieces: asyncio.Queue[Piece | Reply | Exception],
+        pieces: asyncio.Queue[TextPiece | Reply | Exception],
         until: float,
         chat: ChatRequest,
         model: str,
@@ -57,7 +57,7 @@ class Answering:
             "model": chat.model or model,
         }
 
-    async def next(self) -> Piece | Reply:
+    async def next(self) -> TextPiece | Reply:
         """Wait for the next piece.
 
         Raises:
@@ -83,10 +83,10 @@ class Answering:
             raise piece if isinstance(piece, RequestError) else as_request_error(piece)
         return piece
 
-    async def whole(self, piece: Piece | Reply) -> dict[str, Any]:
+    async def whole(self, piece: TextPiece | Reply) -> dict[str, Any]:
         """Return the answer as one object, from its first piece on."""
         logprobs: list[Logprob] = []
-        while isinstance(piece, Piece):
+        while isinstance(piece, TextPiece):
             logprobs += piece.logprobs
             piece = await self.next()
         logprobs += piece.rest.logprobs
@@ -108,12 +108,12 @@ class Answering:
             "sira": piece.sira,
         }
 
-    async def stream(self, piece: Piece | Reply) -> AsyncIterator[str]:
+    async def stream(self, piece: TextPiece | Reply) -> AsyncIterator[str]:
         """Yield the answer as events, from its first piece on."""
         self._streaming = True
         try:
             yield self._event({"role": "assistant", "content": ""})
-            while isinstance(piece, Piece):
+            while isinstance(piece, TextPiece):
                 for event in self._events(piece):
                     yield event
                 piece = await self.next()
@@ -130,7 +130,7 @@ class Answering:
             self._job.gone = True
         yield "data: [DONE]\n\n"
 
-    def _events(self, piece: Piece) -> Iterator[str]:
+    def _events(self, piece: TextPiece) -> Iterator[str]:
         if piece.reasoning:
             yield self._event({"reasoning_content": piece.reasoning})
         if piece.text or piece.logprobs:

@@ -31,9 +31,9 @@ from sira_cli.serve.decoder import Decoder
 from sira_cli.serve.door import Door
 from sira_cli.serve.downloads import Downloads
 from sira_cli.serve.entrance import Coming, Entrance
-from sira_cli.serve.jobs import Job, Piece, Reply, prompt_of, settings_of
+from sira_cli.serve.jobs import Job, Reply, TextPiece, prompt_of, settings_of
 from sira_cli.serve.limits import Limits, check_length
-from sira_cli.serve.line import RETRY_AFTER, Line
+from sira_cli.serve.line import RETRY_AFTER, WaitingLine
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
@@ -106,7 +106,7 @@ class Server:
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         self._decoder = Decoder(self._lvlm, self._batch_size, self._limits.begun, self._metrics)
-        line = Line(self._most_waiting, self._limits.held, self._batch_size, self._decoder.waiting)
+        line = WaitingLine(self._most_waiting, self._limits.held, self._batch_size, self._decoder.waiting)
         self._entrance = Entrance(
             self._limits, line, Downloads(self._most_waiting, self._metrics) if self._allow_urls else None
         )
@@ -210,16 +210,16 @@ class Server:
             received = await self._entrance.receive(coming, chat.pictures())
             for message in chat.messages:
                 message.forget_pictures()
-        pieces: asyncio.Queue[Piece | Reply | Exception] = asyncio.Queue()
+        pieces: asyncio.Queue[TextPiece | Reply | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def put(piece: Piece | Reply | Exception) -> None:
+        def put(piece: TextPiece | Reply | Exception) -> None:
             pieces.put_nowait(piece)
             if isinstance(piece, Reply) and not trace:  # a client may take its time to read the rest
                 received.forget()
                 coming.place.hold(0)
 
-        def tell(piece: Piece | Reply | Exception) -> None:
+        def tell(piece: TextPiece | Reply | Exception) -> None:
             with suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(put, piece)
 

@@ -15,9 +15,9 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.jobs import Job
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.opening import Opener
-from sira_cli.serve.prepared import GoneError, Prepared
+from sira_cli.serve.prepared import ClientsGoneError, Prepared
 from sira_cli.serve.protocol import RequestError
-from sira_cli.serve.slots import Slots
+from sira_cli.serve.slots import JobSlots
 
 KEPT = 32  # methods and settings that stay prepared
 
@@ -41,7 +41,7 @@ class Decoder:
         self._lvlm, self._metrics = lvlm, metrics
         self.batch_size, self._most_pixels = batch_size, most_pixels
         self._under: OrderedDict[str, Prepared] = OrderedDict()
-        self._slots: dict[str, Slots] = {}  # texts under way, by the key of their jobs
+        self._slots: dict[str, JobSlots] = {}  # texts under way, by the key of their jobs
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -142,13 +142,13 @@ class Decoder:
                 prepared.answer(batch)
                 return
             inputs = prepared.inputs(batch)
-        except GoneError:
+        except ClientsGoneError:
             return
         except Exception as error:
             self._failed(batch, error)
             return
         if first.key not in self._slots:
-            self._slots[first.key] = Slots(prepared, first.task)
+            self._slots[first.key] = JobSlots(prepared, first.task)
         slots = self._slots[first.key]
         try:
             slots.join(batch, inputs)

@@ -14,7 +14,7 @@ from fastapi import Request
 from sira_cli.pictures.web import is_web
 from sira_cli.serve.downloads import Downloads
 from sira_cli.serve.limits import Limits, check_parts, too_large
-from sira_cli.serve.line import Line, Place
+from sira_cli.serve.line import QueuePlace, WaitingLine
 from sira_cli.serve.pictures import Received, receive
 from sira_cli.serve.protocol import RequestError
 from sira_cli.web.http import read_body, says_json
@@ -36,14 +36,14 @@ class Coming:
     """
 
     request: Request
-    place: Place
+    place: QueuePlace
     until: float
 
 
 class Entrance:
     """Reads requests, within the number of places and the limit of bytes."""
 
-    def __init__(self, limits: Limits, line: Line, downloads: Downloads | None) -> None:
+    def __init__(self, limits: Limits, line: WaitingLine, downloads: Downloads | None) -> None:
         """Open it.
 
         Args:

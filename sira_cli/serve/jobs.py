@@ -15,7 +15,8 @@ from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
 from sira_cli.models.look.second_look import Verify
-from sira_cli.models.preset import Preset, Prompts
+from sira_cli.models.preset import Preset
+from sira_cli.models.preset_parts import Prompts
 from sira_cli.models.reasoning import Parsed, ReasoningParser
 from sira_cli.models.records import Answer, hash_of
 from sira_cli.serve.pictures import Received
@@ -25,7 +26,7 @@ Logprob = dict[str, Any]  # token, logprob, bytes; top_logprobs
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """Text that is final, the log-probabilities of its tokens if requested, and reasoning."""
 
     text: str
@@ -39,7 +40,7 @@ class Reply:
 
     answer: Answer
     sira: dict[str, Any]
-    rest: Piece
+    rest: TextPiece
 
 
 @dataclass(eq=False)
@@ -57,7 +58,7 @@ class Job:
         words: score the words.
         verify: take a second look at the objects that the text names.
         slots: whether the method can decode the model's texts in slots that are refilled.
-        tell: called with each `Piece`, then with a `Reply` or an error, in the decoder's thread.
+        tell: called with each `TextPiece`, then with a `Reply` or an error, in the decoder's thread.
         trace: receives the lines of a trace; None: no trace. A traced text is alone in its batch, without pieces.
         gone: set when the client no longer waits for the answer.
         alone: set by the decoder after a failure: the job is retried by itself.
@@ -75,7 +76,7 @@ class Job:
     words: bool
     verify: Verify | None
     slots: bool
-    tell: Callable[[Piece | Reply | Exception], None]
+    tell: Callable[[TextPiece | Reply | Exception], None]
     trace: list[Line] | None = None
     gone: bool = False
     alone: bool = False
@@ -172,7 +173,7 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
     return turns[0].text if len(turns) == 1 else Conversation(tuple(turns))
 
 
-class Row:
+class JobText:
     """The text of one job, token by token."""
 
     def __init__(self, job: Job, parser: ReasoningParser, ends: Sequence[int]) -> None:
@@ -235,7 +236,7 @@ class Row:
         if certain > job.sent or len(parsed.reasoning) > job.sent_reasoning:
             job.tell(self.piece(text[: max(certain, job.sent)], parsed.reasoning))
 
-    def piece(self, text: str, reasoning: str, *, last: bool = False) -> Piece:
+    def piece(self, text: str, reasoning: str, *, last: bool = False) -> TextPiece:
         """Return the unsent part of the text and of its log-probabilities, and count it as sent.
 
         Args:
@@ -243,7 +244,7 @@ class Row:
             last: whether it is the whole text.
         """
         job = self.job
-        piece = Piece(text[job.sent :], self._new_logprobs(text, last), reasoning[job.sent_reasoning :])
+        piece = TextPiece(text[job.sent :], self._new_logprobs(text, last), reasoning[job.sent_reasoning :])
         job.sent, job.sent_reasoning = max(job.sent, len(text)), max(job.sent_reasoning, len(reasoning))
         return piece
 
@@ -278,7 +279,7 @@ class Row:
 class Done(StoppingCriteria):
     """Ends the rows of texts that no further token would change."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[JobText]) -> None:
         self._rows = rows
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:

@@ -36,7 +36,7 @@ class Caller(Protocol):
 
 
 @dataclass(eq=False)
-class Turn:
+class RefusedTurn:
     """The turn of a refused client.
 
     Attributes:
@@ -52,11 +52,11 @@ class Turn:
     refused: float
 
 
-class Place:
+class QueuePlace:
     """The place of one request, from admission to its answer. All its methods may be called again."""
 
-    def __init__(self, line: Line, size: int) -> None:
-        """Take it; see `Line.enter`."""
+    def __init__(self, line: WaitingLine, size: int) -> None:
+        """Take it; see `WaitingLine.enter`."""
         self._line, self._size, self._enters = line, 0, False
         self.enter()
         self.hold(size)
@@ -82,7 +82,7 @@ class Place:
         self.hold(0)
 
 
-class Line:
+class WaitingLine:
     """The places. Only the event loop's thread calls it.
 
     Attributes:
@@ -101,9 +101,9 @@ class Line:
         """
         self.entering, self.held = 0, 0
         self._most, self._most_bytes, self._at_once, self._waiting = most, most_bytes, at_once, waiting
-        self._turns: list[Turn] = []  # in the order of the first refusal
+        self._turns: list[RefusedTurn] = []  # in the order of the first refusal
 
-    def enter(self, host: str, caller: Caller | None, size: int) -> Place:
+    def enter(self, host: str, caller: Caller | None, size: int) -> QueuePlace:
         """Let a request come in.
 
         Args:
@@ -122,13 +122,13 @@ class Line:
             if mine is not None:
                 mine.caller, mine.refused, mine.size = caller, now, size
             elif len(self._turns) < MOST_TURNS:
-                self._turns.append(Turn(host, caller, size, now))
+                self._turns.append(RefusedTurn(host, caller, size, now))
             raise BusyError(self._taken)
         if mine is not None:
             self._turns.remove(mine)
-        return Place(self, size)
+        return QueuePlace(self, size)
 
-    def _turn_of(self, host: str, caller: Caller | None, now: float) -> Turn | None:
+    def _turn_of(self, host: str, caller: Caller | None, now: float) -> RefusedTurn | None:
         """Return the turn that a client has.
 
         As long as a connection is open, its client comes by it. Clients that open a new one for each request cannot be
@@ -148,7 +148,7 @@ class Line:
     def _taken(self) -> int:
         return self.entering + self._waiting()
 
-    def _has_room(self, size: int, before: list[Turn]) -> bool:
+    def _has_room(self, size: int, before: list[RefusedTurn]) -> bool:
         """Return whether a place is free after the earlier clients have theirs."""
         taken = self._taken
         if taken < min(self._at_once, self._most):  # reserved places must not leave the decoder idle

@@ -15,7 +15,7 @@ class ImageUrl(BaseModel):
     url: str
 
 
-class Part(BaseModel):
+class ContentPart(BaseModel):
     """A piece of a message."""
 
     type: Literal["text", "image_url"]
@@ -34,7 +34,7 @@ class Part(BaseModel):
         return self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url or ""
 
 
-class Said(BaseModel):
+class RoleMessage(BaseModel):
     """The role of a message; subclasses hold its content."""
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -47,10 +47,10 @@ class Said(BaseModel):
         return given
 
 
-class Message(Said):
+class Message(RoleMessage):
     """A message of a chat."""
 
-    content: str | list[Part]
+    content: str | list[ContentPart]
 
     def texts(self) -> str:
         """Return its text; one line per part."""

@@ -21,7 +21,7 @@ from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer
 from sira_cli.models.sampling import derived_seed
 from sira_cli.models.starts import Start
-from sira_cli.serve.jobs import Done, Job, Logprob, Reply, Row
+from sira_cli.serve.jobs import Done, Job, JobText, Logprob, Reply
 from sira_cli.serve.limits import too_long
 from sira_cli.serve.report import traced
 
@@ -33,7 +33,7 @@ SHOWN = (
 LEAST_LOGPROB = -9999.0  # of a token that is forbidden: JSON has no infinity
 
 
-class GoneError(SiraError):
+class ClientsGoneError(SiraError):
     """All clients of the texts under way are gone."""
 
 
@@ -113,11 +113,11 @@ class Prepared:
         answers = rewriting.answer([job.pictures.image for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
         each = (time.perf_counter() - started) / len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
-            self._tell(Row(job, self.lvlm.parser, self.lvlm.ends.ids), answer, each)
+            self._tell(JobText(job, self.lvlm.parser, self.lvlm.ends.ids), answer, each)
 
     def _answer(self, jobs: Sequence[Job]) -> None:
         lvlm, first = self.lvlm, jobs[0]
-        rows = [Row(job, lvlm.parser, lvlm.ends.ids) for job in jobs]
+        rows = [JobText(job, lvlm.parser, lvlm.ends.ids) for job in jobs]
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
         started = time.perf_counter()
         answers = lvlm.answer(inputs, seeds=seeds, words=first.words, task=first.task, **self._watching(rows))
@@ -126,7 +126,7 @@ class Prepared:
             if not row.job.gone:
                 self.finish(row, row.cut(answer), each)
 
-    def _watching(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def _watching(self, rows: Sequence[JobText]) -> dict[str, Any]:
         """Return the arguments of `answer` that report growing texts, if the method supports that."""
         lvlm = self.lvlm
         if lvlm.preset.generation.num_beams > 1 or lvlm.decoder.own_search:
@@ -141,7 +141,7 @@ class Prepared:
         watched = rows[0].job.top_logprobs is not None or rows[0].job.words
         return {"on_tokens" if watched else "on_new": see, "start": start}
 
-    def see(self, row: Row, token: int, logits: Tensor | None) -> None:
+    def see(self, row: JobText, token: int, logits: Tensor | None) -> None:
         """Take the next token of a text, and report its final part.
 
         Args:
@@ -156,7 +156,7 @@ class Prepared:
         if self.lvlm.preset.streams:
             row.tell()
 
-    def finish(self, row: Row, answer: Answer, seconds: float) -> None:
+    def finish(self, row: JobText, answer: Answer, seconds: float) -> None:
         """Report an ended text, `answer` with its decoding time in seconds, perhaps after a second look."""
         answer, look = self.lvlm.preset.text.finished(answer), row.job.verify
         if look is not None:
@@ -164,7 +164,7 @@ class Prepared:
             answer = check.beside(answer, look.settings(self.lvlm.preset))
         self._tell(row, answer, seconds)
 
-    def _tell(self, row: Row, answer: Answer, seconds: float) -> None:
+    def _tell(self, row: JobText, answer: Answer, seconds: float) -> None:
         job = row.job
         record = self.lvlm.result(job.task, "", job.pictures.sha256, str(job.prompt), answer).to_record()
         shown = {name: record[name] for name in SHOWN if name in record}
@@ -178,7 +178,7 @@ def _while_wanted(model: Any, jobs: Sequence[Job]) -> Iterator[None]:
 
     def look(*_: Any) -> None:
         if all(job.gone for job in jobs):
-            raise GoneError("nobody waits for these texts any more")
+            raise ClientsGoneError("nobody waits for these texts any more")
 
     handle = model.register_forward_pre_hook(look)
     try:

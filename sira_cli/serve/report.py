@@ -19,7 +19,7 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer
 from sira_cli.pictures.picture import OpenedPicture
-from sira_cli.serve.jobs import Job, Piece, Reply
+from sira_cli.serve.jobs import Job, Reply, TextPiece
 from sira_cli.serve.protocol import ChatRequest, RequestError, SiraOptions
 
 MOST_TRACES = 4  # as many columns as the page has side by side
@@ -79,7 +79,7 @@ def traced(lvlm: Lvlm, job: Job) -> Reply:
         raise refused("the picture", error) from error
     job.trace = lines
     answer = Answer(end["text"], end["finish_reason"], output_tokens=end["output_tokens"])
-    return Reply(answer, {}, Piece("", []))
+    return Reply(answer, {}, TextPiece("", []))
 
 
 def report_of(jobs: Sequence[Job], title: str | None = None) -> str:

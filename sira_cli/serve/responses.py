@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from sira_cli.serve.messages import ImageUrl, Said
+from sira_cli.serve.messages import ImageUrl, RoleMessage
 from sira_cli.serve.protocol import ChatRequest, Options, RequestError
 
 LOGPROBS = "message.output_text.logprobs"  # in `include`
@@ -29,7 +29,7 @@ class InputPart(BaseModel):
         return {"type": "image_url", "image_url": self.image_url}
 
 
-class InputMessage(Said):
+class InputMessage(RoleMessage):
     """A message."""
 
     type: Literal["message"] = "message"
@@ -47,7 +47,7 @@ class OtherItem(BaseModel):
     type: Literal["reasoning", "item_reference"]
 
 
-class TextOptions(BaseModel):
+class TextFormat(BaseModel):
     """Format of the text."""
 
     format: dict[str, Any] | None = None
@@ -61,7 +61,7 @@ class ResponseRequest(Options):
     input: str | list[InputMessage | OtherItem]
     instructions: str | None = None
     max_output_tokens: int | None = None
-    text: TextOptions | None = None
+    text: TextFormat | None = None
     include: tuple[str, ...] = ()
     previous_response_id: str | None = None
     stream: bool = False

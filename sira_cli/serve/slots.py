@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from sira_cli.models.refilling import RefilledSlots
-from sira_cli.serve.jobs import Job, Row
+from sira_cli.serve.jobs import Job, JobText
 from sira_cli.serve.prepared import Prepared
 
 
-class Slots:
+class JobSlots:
     """The texts under way of jobs with one key."""
 
     def __init__(self, prepared: Prepared, task: str) -> None:
@@ -23,8 +23,8 @@ class Slots:
             task: the jobs' task.
         """
         self._prepared = prepared
-        self._slots: RefilledSlots[Row] = RefilledSlots(prepared.lvlm, task, self._see)
-        self._rows: list[Row] = []
+        self._slots: RefilledSlots[JobText] = RefilledSlots(prepared.lvlm, task, self._see)
+        self._rows: list[JobText] = []
 
     def __len__(self) -> int:
         """Return the number of texts."""
@@ -38,7 +38,7 @@ class Slots:
             inputs: from `Prepared.inputs`.
         """
         lvlm = self._prepared.lvlm
-        rows = [Row(job, lvlm.parser, lvlm.ends.ids) for job in jobs]
+        rows = [JobText(job, lvlm.parser, lvlm.ends.ids) for job in jobs]
         self._rows += rows
         lengths = [job.preset.generation.max_new_tokens for job in jobs]
         self._slots.add(rows, inputs, self._prepared.seeds(jobs), lengths)
@@ -62,7 +62,7 @@ class Slots:
         self._rows = []
         return jobs
 
-    def _see(self, row: Row, token: int, logits: Tensor) -> bool:
+    def _see(self, row: JobText, token: int, logits: Tensor) -> bool:
         """Take the next token of a text; return whether no further one matters."""
         self._prepared.see(row, token, logits)
         return row.done

@@ -9,10 +9,10 @@ export(captions, edits, "mended.jsonl")
 """
 
 from sira_cli.view.collection import Collection
-from sira_cli.view.compared import Compared
+from sira_cli.view.compared import OtherCaptions
 from sira_cli.view.edits import Edits, StaleEditError
 from sira_cli.view.export import export
 from sira_cli.view.history import State
-from sira_cli.view.items import Item
+from sira_cli.view.items import CaptionItem
 
-__all__ = ["Collection", "Compared", "Edits", "Item", "StaleEditError", "State", "export"]
+__all__ = ["CaptionItem", "Collection", "Edits", "OtherCaptions", "StaleEditError", "State", "export"]

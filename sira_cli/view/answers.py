@@ -9,11 +9,11 @@ from dataclasses import asdict
 from typing import Any
 
 from sira_cli.view.collection import GoneError
-from sira_cli.view.items import Item
+from sira_cli.view.items import CaptionItem
 from sira_cli.view.live import Live
 
 
-class Answers:
+class PageAnswers:
     """A collection, its edits, and perhaps another collection to compare with, as JSON."""
 
     def __init__(self, live: Live) -> None:
@@ -66,7 +66,7 @@ class Answers:
         self._captions.index.change("missing", missing)  # it was checked just now
         return [*found.values()]
 
-    def _brief(self, number: int, item: Item) -> dict[str, Any]:
+    def _brief(self, number: int, item: CaptionItem) -> dict[str, Any]:
         state = self._live.state(item)
         low = [list(span) for thing in item.things if thing.low for span in thing.spans]
         partner = None if self._compared is None else self._compared.partner(number)

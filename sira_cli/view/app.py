@@ -16,9 +16,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from sira_cli.errors import PictureError, SettingsError, SiraError
-from sira_cli.view.answers import Answers
+from sira_cli.view.answers import PageAnswers
 from sira_cli.view.collection import Collection, GoneError
-from sira_cli.view.compared import Compared
+from sira_cli.view.compared import OtherCaptions
 from sira_cli.view.edits import DECISIONS, MOST, Edits, StaleEditError
 from sira_cli.view.export import exported, in_pieces
 from sira_cli.view.index import FILTERS, SORTS
@@ -65,7 +65,7 @@ class Numbers(BaseModel):
     numbers: list[int] = Field(max_length=MOST_COMPARED)
 
 
-class Query(BaseModel):
+class Selection(BaseModel):
     """The captions to show, and their order.
 
     Attributes:
@@ -94,7 +94,7 @@ class Viewer:
         edits: Edits,
         *,
         token: str,
-        compared: Compared | None = None,
+        compared: OtherCaptions | None = None,
         hosts: list[str] | None = None,
     ) -> None:
         """Make a server.
@@ -108,7 +108,7 @@ class Viewer:
         """
         self._captions, self._edits, self._token = captions, edits, token
         self.live = Live(captions, edits, compared)
-        self._answers = Answers(self.live)
+        self._answers = PageAnswers(self.live)
         self._pictures = Thumbnails(captions)
         self._files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
         self._files |= {name: text.encode() for name, text in {"base.css": base_style(), **modules()}.items()}
@@ -178,7 +178,7 @@ class Viewer:
         return JSONResponse(self._answers.now())
 
     async def _shown(self, request: Request) -> Response:
-        query = await _read(request, Query)
+        query = await _read(request, Selection)
         for name, known in (("filter", FILTERS), ("sort", SORTS)):
             if getattr(query, name) not in known:
                 raise HTTPException(422, f"{name}: expected one of {', '.join(known)}")

@@ -22,11 +22,11 @@ from sira_cli.pictures.find import find_pictures, is_container
 from sira_cli.pictures.names import from_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import recorded
-from sira_cli.view.index import Entry, Index, Row
-from sira_cli.view.items import Item
+from sira_cli.view.index import Entry, Index, IndexRow
+from sira_cli.view.items import CaptionItem
 from sira_cli.view.places import EDITS, folder_of, reading_of
 from sira_cli.view.reading import Reading
-from sira_cli.view.rows import Line
+from sira_cli.view.rows import CaptionLine
 
 _AT_ONCE = 2000  # captions that are added to the index in one go
 _ROWS = 500  # that are requested at once
@@ -158,7 +158,7 @@ class Collection:
         return self.index.figure("count(*)")
 
     @property
-    def items(self) -> Sequence[Item]:
+    def items(self) -> Sequence[CaptionItem]:
         """The captions in order, each read when it is looked at."""
         return _Items(self)
 
@@ -169,7 +169,7 @@ class Collection:
             self._numbers = version, array("i", (packed >> 2 for packed in self.index.shown()))
         return self._numbers[1]
 
-    def item(self, number: int) -> Item:
+    def item(self, number: int) -> CaptionItem:
         """Return a caption.
 
         Raises:
@@ -181,14 +181,14 @@ class Collection:
         if (
             row is None
             or kept is None
-            or (isinstance(kept, Line) and (kept.name, kept.method) != (row.name, row.method))
+            or (isinstance(kept, CaptionLine) and (kept.name, kept.method) != (row.name, row.method))
         ):
             raise GoneError(f"{name}: is no longer in {self.source.name}: nothing was changed")
-        if isinstance(kept, Item):
+        if isinstance(kept, CaptionItem):
             return replace(kept, id=f"{kept.id}#{row.nth}") if row.nth > 1 else kept
         columns = (kept.text_column, kept.image_column)
         picture = self._picture(kept.image)
-        return Item(self._id(row), kept.image, picture, kept.text, kept.values, kept.raw, *columns)
+        return CaptionItem(self._id(row), kept.image, picture, kept.text, kept.values, kept.raw, *columns)
 
     def lines(self) -> Iterator[tuple[int, str, bytes | None]]:
         """Yield number, id, and the line of JSON of all captions in order; None for captions without such a line."""
@@ -202,7 +202,7 @@ class Collection:
         rows = [*self.index.rows_of(name), *self.index.rows_of(name.rpartition("#")[0])]
         return next((row.number for row in rows if self._id(row) == name), None)
 
-    def _id(self, row: Row) -> str:
+    def _id(self, row: IndexRow) -> str:
         same = self.index.rows_of(row.name) if len(self._methods) > 1 else []
         if len({each.method for each in same}) > 1:
             return f"{row.name}#{row.method}"
@@ -278,7 +278,7 @@ class Collection:
             after = rows[-1][0]
 
 
-class _Items(Sequence[Item]):
+class _Items(Sequence[CaptionItem]):
     def __init__(self, captions: Collection) -> None:
         self._captions, self._numbers = captions, captions.numbers()
 

@@ -7,10 +7,10 @@ from array import array
 from sira_cli.analysis.compare import Stretch, differences
 from sira_cli.errors import DataError
 from sira_cli.view.collection import Collection, GoneError
-from sira_cli.view.items import Item
+from sira_cli.view.items import CaptionItem
 
 
-class Compared:
+class OtherCaptions:
     """The texts of another collection, by the pictures of the first.
 
     A picture is the same in both if it has the same name; if more pictures of the two have the same path or the same
@@ -57,7 +57,7 @@ class Compared:
         self._first.index.pair((other, texts[other], number) for number, other in zip(partners, others, strict=True))
         self.pairs, self._versions = len(partners), versions
 
-    def partner(self, number: int) -> Item | None:
+    def partner(self, number: int) -> CaptionItem | None:
         """Return the other collection's item for the picture of that number, if any."""
         for (other,) in self._first.index.ask("SELECT other FROM items WHERE number = ? AND other IS NOT NULL", number):
             try:

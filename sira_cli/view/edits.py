@@ -29,8 +29,8 @@ from sira_cli.pictures.names import is_utf8
 from sira_cli.runs.continued_file import append_whole
 from sira_cli.runs.lines import as_line
 from sira_cli.runs.sidecars import Sidecars
-from sira_cli.view.history import History, State, Step
-from sira_cli.view.items import Item
+from sira_cli.view.history import History, State, Version
+from sira_cli.view.items import CaptionItem
 
 SCHEMA = "sira.edit/1"
 DECISIONS = ("", "accepted", "rejected")
@@ -46,7 +46,7 @@ class StaleEditError(SiraError):
         state: the picture's present state.
     """
 
-    def __init__(self, item: Item, state: State) -> None:
+    def __init__(self, item: CaptionItem, state: State) -> None:
         super().__init__(f"{item.id}: was changed elsewhere meanwhile: reload it, and change the newest version")
         self.state = state
 
@@ -79,7 +79,7 @@ class Edits:
         """Whether text files next to the pictures also get each new text."""
         return self._sidecars is not None
 
-    def state(self, item: Item) -> State:
+    def state(self, item: CaptionItem) -> State:
         """Return a picture's state, as of the last `refresh` or change."""
         return self.history.states.get(item.id) or State(0, item.text)
 
@@ -92,7 +92,7 @@ class Edits:
         with self._lock, suppress(FileNotFoundError), self._reading(), self.path.open("rb") as file:
             self._catch_up(file)
 
-    def change(self, item: Item, *, seen: int, text: str | None = None, decision: str | None = None) -> State:
+    def change(self, item: CaptionItem, *, seen: int, text: str | None = None, decision: str | None = None) -> State:
         """Change a text, decide about it, or both.
 
         Args:
@@ -111,12 +111,12 @@ class Edits:
         if text is not None and (len(text) > MOST or not is_utf8(text)):
             raise SettingsError(f"`text=`: expected at most {MOST:,} characters, and no halves of them")
         with self._changing(item, seen) as (file, now):
-            new = Step(now.text if text is None else text.strip(), now.decision if decision is None else decision)
-            if new != Step(now.text, now.decision) or self._lacks_sidecar(item, new):
+            new = Version(now.text if text is None else text.strip(), now.decision if decision is None else decision)
+            if new != Version(now.text, now.decision) or self._lacks_sidecar(item, new):
                 self._write(file, item, "change", now, new)
             return self.state(item)
 
-    def undo(self, item: Item, *, seen: int) -> State:
+    def undo(self, item: CaptionItem, *, seen: int) -> State:
         """Undo a picture's last change. The log keeps both.
 
         Raises:
@@ -126,7 +126,7 @@ class Edits:
         """
         return self._go(item, seen, "undo", self.history.before, "undo")
 
-    def redo(self, item: Item, *, seen: int) -> State:
+    def redo(self, item: CaptionItem, *, seen: int) -> State:
         """Redo the change that was undone last, if nothing was changed since.
 
         Raises:
@@ -136,7 +136,9 @@ class Edits:
         """
         return self._go(item, seen, "redo", self.history.after, "redo")
 
-    def _go(self, item: Item, seen: int, action: Action, steps: Callable[[str], Sequence[Step]], what: str) -> State:
+    def _go(
+        self, item: CaptionItem, seen: int, action: Action, steps: Callable[[str], Sequence[Version]], what: str
+    ) -> State:
         """Go to the last of some steps of a picture's history."""
         with self._changing(item, seen) as (file, now):
             found = steps(item.id)
@@ -145,7 +147,7 @@ class Edits:
             self._write(file, item, action, now, found[-1])
             return self.state(item)
 
-    def settle(self, items: Iterable[Item]) -> None:
+    def settle(self, items: Iterable[CaptionItem]) -> None:
         """Synchronise text files and log: log changes of other programs, write texts that are only in the log.
 
         Raises:
@@ -166,11 +168,11 @@ class Edits:
             for item in touched:
                 self._find_sidecar(file, item)
                 now = self.state(item)
-                if self._lacks_sidecar(item, Step(now.text, now.decision)):
+                if self._lacks_sidecar(item, Version(now.text, now.decision)):
                     self._write_sidecar(item, now.text)
 
     @contextmanager
-    def _changing(self, item: Item, seen: int) -> Iterator[tuple[Any, State]]:
+    def _changing(self, item: CaptionItem, seen: int) -> Iterator[tuple[Any, State]]:
         """Yield the locked log, and the picture's state by it."""
         with self._lock, self._opened() as file:
             self._catch_up(file)
@@ -236,7 +238,7 @@ class Edits:
     def _foreign(self) -> DataError:
         return DataError(f"{self.path}: holds something other than edits of captions: give another `edits=`")
 
-    def _write(self, file: Any, item: Item, action: Action, now: State, new: Step) -> None:
+    def _write(self, file: Any, item: CaptionItem, action: Action, now: State, new: Version) -> None:
         """Append a line, then write the text file, if there is one."""
         record = {
             "schema": SCHEMA,
@@ -260,15 +262,15 @@ class Edits:
         if action != "found" and self._lacks_sidecar(item, new):
             self._write_sidecar(item, new.text)
 
-    def _write_sidecar(self, item: Item, text: str) -> None:
+    def _write_sidecar(self, item: CaptionItem, text: str) -> None:
         with replacing(item.picture.text_file(self._sidecars or "")) as file:
             file.write(f"{text}\n".encode())
 
-    def _lacks_sidecar(self, item: Item, new: Step) -> bool:
+    def _lacks_sidecar(self, item: CaptionItem, new: Version) -> bool:
         """Return whether a text file is to be written: not for rejected captions."""
         return self._sidecars is not None and new.decision != "rejected" and self._in_sidecar(item) != new.text
 
-    def _in_sidecar(self, item: Item) -> str | None:
+    def _in_sidecar(self, item: CaptionItem) -> str | None:
         try:
             data = item.picture.text_file(self._sidecars or "").read_bytes()
         except FileNotFoundError:
@@ -277,7 +279,7 @@ class Edits:
             raise SiraError(f"{item.id}: its text file cannot be read: {error.strerror}") from error
         return data.decode("utf-8-sig", "backslashreplace").strip()
 
-    def _find_sidecar(self, file: Any, item: Item) -> None:
+    def _find_sidecar(self, file: Any, item: CaptionItem) -> None:
         """Log the text of a file that another program has changed: it is the newest version."""
         there, now = self._in_sidecar(item), self.state(item)
         known = {
@@ -285,4 +287,4 @@ class Edits:
             *(was.text for was in self.history.before(item.id)),
         }  # that of an edit that was not written yet
         if there is not None and there not in known:
-            self._write(file, item, "found", now, Step(there, now.decision))
+            self._write(file, item, "found", now, Version(there, now.decision))

@@ -12,7 +12,7 @@ from sira_cli.files import replacing
 from sira_cli.runs.lines import as_line
 from sira_cli.view.collection import Collection
 from sira_cli.view.edits import Edits
-from sira_cli.view.items import Item
+from sira_cli.view.items import CaptionItem
 from sira_cli.view.rows import MARK
 
 _PIECE = 2**16  # bytes
@@ -88,7 +88,7 @@ def _ended(line: bytes) -> bytes:
     return line if line.endswith(b"\n") else line + b"\n"
 
 
-def _with(item: Item, text: str) -> dict[str, Any]:
+def _with(item: CaptionItem, text: str) -> dict[str, Any]:
     """Return an item's row with a text. A failed record becomes a successful one once it has a text."""
     values = dict(item.values) or {item.image_column: item.name, item.text_column: item.text}
     if text == item.text:

@@ -28,7 +28,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Step:
+class Version:
     """Text and decision of one version."""
 
     text: str
@@ -45,8 +45,8 @@ class History:
     def __init__(self) -> None:
         """Begin without any."""
         self.states: dict[str, State] = {}
-        self._before: dict[str, list[Step]] = defaultdict(list)
-        self._after: dict[str, list[Step]] = defaultdict(list)  # undone steps
+        self._before: dict[str, list[Version]] = defaultdict(list)
+        self._after: dict[str, list[Version]] = defaultdict(list)  # undone steps
         self._noted: list[str] = []
 
     def note(self, record: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ class History:
         """
         if not record["schema"].startswith("sira.edit/"):
             raise ValueError
-        name, was = record["id"], Step(record["before"]["text"], record["before"]["decision"])
+        name, was = record["id"], Version(record["before"]["text"], record["before"]["decision"])
         before, after = self._before[name], self._after[name]
         if record["action"] == "undo":
             del before[-1:]
@@ -69,11 +69,11 @@ class History:
         self.states[name] = State(version, text, decision, bool(before), bool(after))
         self._noted.append(name)
 
-    def before(self, name: str) -> list[Step]:
+    def before(self, name: str) -> list[Version]:
         """Return the steps that can be undone, the last one last."""
         return self._before.get(name, [])
 
-    def after(self, name: str) -> list[Step]:
+    def after(self, name: str) -> list[Version]:
         """Return the undone steps that can be redone, the next one last."""
         return self._after.get(name, [])
 

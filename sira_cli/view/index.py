@@ -88,7 +88,7 @@ class Entry(NamedTuple):
     content: int
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """The location of a caption: `Entry`, and whether its file still has it."""
 
     number: int
@@ -157,23 +157,23 @@ class Index:
             table.execute("UPDATE items SET other = NULL, other_text = NULL")
             table.executemany("UPDATE items SET other = ?, other_text = ? WHERE number = ?", pairs)
 
-    def row(self, number: int) -> Row | None:
+    def row(self, number: int) -> IndexRow | None:
         """Return the location of a caption."""
         return next(self._rows("number = ?", number), None)
 
-    def rows(self, numbers: Sequence[int]) -> list[Row]:
+    def rows(self, numbers: Sequence[int]) -> list[IndexRow]:
         """Return the locations of captions, in the order of the given numbers (a few hundred)."""
         found = {row.number: row for row in self._rows(f"number IN ({','.join('?' * len(numbers))})", *numbers)}
         return [found[number] for number in numbers if number in found]
 
-    def rows_of(self, name: str) -> list[Row]:
+    def rows_of(self, name: str) -> list[IndexRow]:
         """Return all captions of a name that are not gone."""
         return list(self._rows("name = ? AND NOT gone", name))
 
-    def _rows(self, where: str, *values: Any) -> Iterator[Row]:
-        columns = ", ".join(Row._fields)
+    def _rows(self, where: str, *values: Any) -> Iterator[IndexRow]:
+        columns = ", ".join(IndexRow._fields)
         for row in self.ask(f"SELECT {columns} FROM items WHERE {where}", *values):
-            yield Row(*row)
+            yield IndexRow(*row)
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows that a query finds."""

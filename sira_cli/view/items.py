@@ -16,7 +16,7 @@ _SETTINGS = ("method", "k", "alpha", "model", "prompt", "finish_reason")
 
 
 @dataclass(frozen=True)
-class Thing:
+class NamedObject:
     """An object that a text names.
 
     Attributes:
@@ -33,7 +33,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Item:
+class CaptionItem:
     """A picture with its text.
 
     Attributes:
@@ -81,7 +81,7 @@ class Item:
         return {name: str(self.values[name]) for name in _SETTINGS if self.values.get(name) not in (None, "")}
 
     @cached_property
-    def things(self) -> list[Thing]:
+    def things(self) -> list[NamedObject]:
         """The objects that the text names, the least supported first; entries in another format are left out."""
         return things_of(self.values, self.text)
 
@@ -92,19 +92,19 @@ class Item:
 
 
 def error_of(values: Mapping[str, Any]) -> str:
-    """Return `Item.error` of a row or record."""
+    """Return `CaptionItem.error` of a row or record."""
     failed = values.get("status", "ok") != "ok"
     return str(values.get("error") or "failed") if failed else ""
 
 
 def warnings_of(values: Mapping[str, Any]) -> list[str]:
-    """Return `Item.warnings` of a row or record."""
+    """Return `CaptionItem.warnings` of a row or record."""
     found = values.get("warnings")
     return [str(warning) for warning in found] if isinstance(found, list) else []
 
 
-def things_of(values: Mapping[str, Any], text: str) -> list[Thing]:
-    """Return `Item.things` of a row or record with a text."""
+def things_of(values: Mapping[str, Any], text: str) -> list[NamedObject]:
+    """Return `CaptionItem.things` of a row or record with a text."""
     objects = values.get("objects")
     if not isinstance(objects, list):
         return []
@@ -115,7 +115,7 @@ def things_of(values: Mapping[str, Any], text: str) -> list[Thing]:
     return sorted((thing for thing in found if thing is not None), key=lambda thing: thing.support)
 
 
-def _thing(entry: Any, line: float, length: int) -> Thing | None:
+def _thing(entry: Any, line: float, length: int) -> NamedObject | None:
     try:
         support = float(entry["support"])
         spans = tuple(sorted((int(start), int(end)) for start, end in entry["spans"]))
@@ -124,4 +124,4 @@ def _thing(entry: Any, line: float, length: int) -> Thing | None:
         return None
     if not math.isfinite(support) or any(not 0 <= start <= end <= length for start, end in spans):
         return None
-    return Thing(name, spans, support, support < line)
+    return NamedObject(name, spans, support, support < line)

@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 from sira_cli.errors import DataError
 from sira_cli.view.index import Entry
-from sira_cli.view.items import Item
+from sira_cli.view.items import CaptionItem
 from sira_cli.view.reading import Reading, Signature, entry_of, stamp, stamp_of
-from sira_cli.view.rows import Line, parse_line, raw_lines
+from sira_cli.view.rows import CaptionLine, parse_line, raw_lines
 
 _OPEN = 64  # files that stay open at once
 
@@ -137,7 +137,7 @@ class LineReading(Reading):
         total = sum(each.size for each in self._files.values())
         return min(1.0, sum(each.end for each in self._files.values()) / total) if total else 0.0
 
-    def again(self, file: int, start: int, size: int) -> Line | Item | None:
+    def again(self, file: int, start: int, size: int) -> CaptionLine | CaptionItem | None:
         """Read a line again."""
         raw = self.raw(file, start, size)
         return None if raw is None else parse_line(raw, *self._columns)

@@ -8,11 +8,11 @@ import time
 
 from sira_cli.errors import SiraError
 from sira_cli.view.collection import Collection, GoneError
-from sira_cli.view.compared import Compared
+from sira_cli.view.compared import OtherCaptions
 from sira_cli.view.edits import Edits
 from sira_cli.view.history import State
 from sira_cli.view.index import DECISIONS
-from sira_cli.view.items import Item
+from sira_cli.view.items import CaptionItem
 from sira_cli.view.reading import said_of
 
 PATIENCE = 2.0  # seconds that the page waits for all to be read before it shows a part
@@ -33,7 +33,7 @@ class Live:
         trouble: the error of the last reading; None without one.
     """
 
-    def __init__(self, captions: Collection, edits: Edits, compared: Compared | None) -> None:
+    def __init__(self, captions: Collection, edits: Edits, compared: OtherCaptions | None) -> None:
         """Args: what is shown."""
         self.captions, self.edits, self.compared = captions, edits, compared
         self.records, self.changes, self.ready = 0, 0, False
@@ -131,7 +131,7 @@ class Live:
                 self.trouble = SiraError(f"{self.captions.source}: its index cannot be written: {error}")
             self._done.set()
 
-    def state(self, item: Item) -> State:
+    def state(self, item: CaptionItem) -> State:
         """Return a caption's state."""
         return self.edits.state(item)
 

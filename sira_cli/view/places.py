@@ -11,7 +11,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.find import find_pictures, is_container
 from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.picture import Picture
-from sira_cli.view.items import Item
+from sira_cli.view.items import CaptionItem
 from sira_cli.view.line_reading import LineReading
 from sira_cli.view.reading import Reading, WholeReading, signature_of
 from sira_cli.view.rows import is_lines, is_table_of_records, read_rows
@@ -67,7 +67,7 @@ def folder_of(place: Path) -> Path:
     return place if place.is_dir() else place.parent
 
 
-def _of_folder(folder: Path, recursive: bool, extension: str, *, or_files: bool = False) -> list[Item] | None:
+def _of_folder(folder: Path, recursive: bool, extension: str, *, or_files: bool = False) -> list[CaptionItem] | None:
     """Return the pictures of a folder with the texts next to them; None for `or_files` if no picture has one."""
     try:
         pictures = find_pictures([str(folder)], recursive=recursive)
@@ -81,7 +81,7 @@ def _of_folder(folder: Path, recursive: bool, extension: str, *, or_files: bool 
     if or_files and all(text is None for text in texts) and _files_in(folder):
         return None
     return [
-        Item(as_text(picture.relative), as_text(picture.relative), picture, text or "")
+        CaptionItem(as_text(picture.relative), as_text(picture.relative), picture, text or "")
         for picture, text in zip(pictures, texts, strict=True)
     ]
 
@@ -93,7 +93,7 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(file for file in folder.glob("*.jsonl") if not file.name.endswith(_NO_RECORDS))
 
 
-def _of_data_set(picture: Picture) -> Item:
+def _of_data_set(picture: Picture) -> CaptionItem:
     """Return a picture of a data set with the text next to it."""
     values: Mapping[str, Any] = {}
     try:
@@ -103,7 +103,7 @@ def _of_data_set(picture: Picture) -> Item:
         pass  # opening it raises the error
     text = next((values[name] for name in sorted(values, key=_text_order) if isinstance(values.get(name), str)), "")
     name = as_text(picture.relative)
-    return Item(name, name, picture, text.strip())
+    return CaptionItem(name, name, picture, text.strip())
 
 
 def _names_text(name: str) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.view.index import Entry
-from sira_cli.view.items import Item, error_of, things_of, warnings_of
-from sira_cli.view.rows import Line
+from sira_cli.view.items import CaptionItem, error_of, things_of, warnings_of
+from sira_cli.view.rows import CaptionLine
 
 Signature = tuple[Any, ...]
 _OPEN = 64  # files that stay open at once
@@ -36,7 +36,7 @@ class Reading(ABC):
         """
 
     @abstractmethod
-    def again(self, file: int, start: int, size: int) -> Line | Item | None:
+    def again(self, file: int, start: int, size: int) -> CaptionLine | CaptionItem | None:
         """Return the item of an entry; None if it was replaced since."""
 
     @abstractmethod
@@ -64,11 +64,13 @@ class Reading(ABC):
 class WholeReading(Reading):
     """Sources that are read as a whole, and kept: folders, tables, data sets."""
 
-    def __init__(self, find: Callable[[], Sequence[Line | Item | None]], sign: Callable[[], Signature]) -> None:
+    def __init__(
+        self, find: Callable[[], Sequence[CaptionLine | CaptionItem | None]], sign: Callable[[], Signature]
+    ) -> None:
         """Args: how they are found, and what changes if they do."""
         self._find, self._sign = find, sign
         self._signature: Signature | None = None
-        self._kept: dict[int, Sequence[Line | Item | None]] = {}  # by the number of the reading
+        self._kept: dict[int, Sequence[CaptionLine | CaptionItem | None]] = {}  # by the number of the reading
 
     def is_changed(self) -> bool:
         """Return whether it was changed."""
@@ -95,7 +97,7 @@ class WholeReading(Reading):
         """Treat the present state as read."""
         self._signature = self._sign()
 
-    def again(self, file: int, start: int, size: int) -> Line | Item | None:
+    def again(self, file: int, start: int, size: int) -> CaptionLine | CaptionItem | None:
         """Return the kept item."""
         return self._kept[file][start] if file in self._kept else None
 
@@ -130,9 +132,9 @@ def _is_ours(name: str) -> bool:
     return name.endswith(".edits.jsonl") or name.startswith(".sira-")
 
 
-def entry_of(kept: Line | Item, file: int, start: int, size: int = 0) -> Entry:
+def entry_of(kept: CaptionLine | CaptionItem, file: int, start: int, size: int = 0) -> Entry:
     """Return the index entry of a line or an item."""
-    if isinstance(kept, Item):
+    if isinstance(kept, CaptionItem):
         names: tuple[str, str, int | None] = (kept.id, "", None)
         image = kept.name
     else:

@@ -27,7 +27,7 @@ MARK = b"\xef\xbb\xbf"  # that a text is UTF-8, at the beginning of some files
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CaptionLine:
     """A row of a file of captions.
 
     Attributes:
@@ -77,7 +77,7 @@ def is_lines(path: Path) -> bool:
         raise _unreadable(path, error) from error
 
 
-def read_rows(path: Path, image_column: str | None, text_column: str | None) -> list[Line | None]:
+def read_rows(path: Path, image_column: str | None, text_column: str | None) -> list[CaptionLine | None]:
     """Return the rows of a file of captions that is read as a whole; None for one that cannot be read.
 
     Args:
@@ -91,7 +91,7 @@ def read_rows(path: Path, image_column: str | None, text_column: str | None) -> 
         return [_line(row, image_column, text_column) for row in _table_rows(path)]
     table = CaptionFile.read(path, image_column, text_column)
     columns = (table.text_column, table.image_column)
-    return [Line(row.image, row.text or "", row.values, None, *columns) for row in table.rows]
+    return [CaptionLine(row.image, row.text or "", row.values, None, *columns) for row in table.rows]
 
 
 def raw_lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
@@ -140,7 +140,7 @@ def _unpacked(name: str, value: Any) -> Any:
     return value
 
 
-def parse_line(raw: bytes, image_column: str | None, text_column: str | None) -> Line | None:
+def parse_line(raw: bytes, image_column: str | None, text_column: str | None) -> CaptionLine | None:
     """Return a line of JSON, if it has a picture and a valid text."""
     raw = raw.removeprefix(MARK)
     try:
@@ -152,7 +152,7 @@ def parse_line(raw: bytes, image_column: str | None, text_column: str | None) ->
 
 def _line(
     values: dict[str, Any], image_column: str | None, text_column: str | None, raw: bytes | None = None
-) -> Line | None:
+) -> CaptionLine | None:
     """Return a row, if it has a picture and a valid text."""
     image = _column(values, image_column, IMAGE_COLUMNS)
     column = _column(values, text_column, TEXT_COLUMNS)
@@ -161,7 +161,9 @@ def _line(
         return None
     if text is not None and not is_utf8(text):
         return None
-    return Line(values[image], "" if is_failure(values) or text is None else text, values, raw, column or "text", image)
+    return CaptionLine(
+        values[image], "" if is_failure(values) or text is None else text, values, raw, column or "text", image
+    )
 
 
 def _is_name(value: Any) -> bool:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from sira_cli.errors import PictureError
 from sira_cli.pictures.opening import small_picture
 from sira_cli.view.collection import Collection
-from sira_cli.view.items import Item
+from sira_cli.view.items import CaptionItem
 
 SMALL, LARGE = 480, 1600  # pixels of the longer side
 _KEPT = 2**26  # bytes of all that is kept
@@ -60,7 +60,7 @@ class Thumbnails:
                 self._size -= len(dropped)
         return data
 
-    def _make(self, item: Item, side: int) -> bytes:
+    def _make(self, item: CaptionItem, side: int) -> bytes:
         picture = item.picture
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata

@@ -18,7 +18,7 @@ import yaml
 from sira_cli import methods
 from sira_cli.analysis import bench as package
 from sira_cli.analysis.bench import random_models, shape_names
-from sira_cli.analysis.bench.figures import PAPER, BenchReport, Decoder, Row
+from sira_cli.analysis.bench.figures import PAPER, BenchReport, BenchRow, MeasuredMethod
 from sira_cli.analysis.bench.measure import Timing, cache_bytes, check_caches, measure, pictures, prompts
 from sira_cli.analysis.bench.run import bench
 from sira_cli.core.config import SiraConfig
@@ -30,9 +30,6 @@ from sira_cli.models import presets
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import load_processor
 from tests.support.calibrations import calibrated_for
-from tests.support.checkpoints import write_qwen
-from tests.support.checkpoints_gemma4 import write_gemma4
-from tests.support.checkpoints_other import WRITERS
 from tests.support.decoding import case_of
 from tests.support.helpers import generate, hooks
 
@@ -274,9 +271,9 @@ def test_the_size_of_a_cache_is_that_of_its_tensors(qwen: Lvlm):
 def test_figures_by_hand():
     greedy = [Timing(1.0, (3.0, 4.0, 6.0), 100, 7), Timing(1.0, (5.0, 6.0, 7.0), 100, 9)]
     sira = [Timing(2.0, (5.0, 7.0, 9.0), 110, 8), Timing(1.0, (5.0, 6.0, 9.0), 110, None)]
-    names = Decoder("greedy"), Decoder("sira")
+    names = MeasuredMethod("greedy"), MeasuredMethod("sira")
     runs = dict(zip(names, [greedy, sira], strict=True))
-    row = Row.of(names[1], names[0], (4, 50, 30), runs, [1, 3])
+    row = BenchRow.of(names[1], names[0], (4, 50, 30), runs, [1, 3])
     # Prefill: 3 and 4 s beside 2 and 4 s.
     assert dataclasses.astuple(row.prefill) == ((3.5, 3.0, 4.0), (1.25, 1.0, 1.5))
     # Steps: medians 2 and 2 s beside 1.5 and 1 s.
@@ -290,7 +287,7 @@ def test_figures_by_hand():
     assert row.paper == {}
     assert (row.method, row.compiled, row.baseline) == ("sira", False, "greedy")
     single = {names[0]: [Timing(1.0, (3.0,), 100, None)]}
-    row = Row.of(names[0], names[0], (1, 50, 30), single, [1])
+    row = BenchRow.of(names[0], names[0], (1, 50, 30), single, [1])
     assert row.step is row.tokens_per_second is None
 
 
@@ -386,20 +383,30 @@ def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
-def test_all_methods_but_those_that_cannot_follow_the_model(sira, tmp_path: Path):
-    folder = WRITERS["Gemma 3"](tmp_path / "gemma3")
-    given = ["-m", folder, "--dtype", "float32", "--k", 1, "--max-new-tokens", 2, "--runs", 1]
+def test_all_methods_but_those_that_cannot_follow_the_model(sira, checkpoint_of):
+    given = ["-m", checkpoint_of("Gemma 3"), "--dtype", "float32", "--k", 1, "--max-new-tokens", 2, "--runs", 1]
     code, out, err = sira("bench", *given, "--method", "all", "--json")
     assert code == 0, err
     assert "sid is left out: method sid ranks image tokens by the attention of layer 1" in err
     assert {row["method"] for row in json.loads(out)["rows"]} == {*METHODS} - {"sid", "ict", "maskcd"}
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("name", ["qwen3.5", "gemma4"])
-def test_layers_that_hold_states_or_nothing(sira, name: str, batch: int, tmp_path: Path):
-    folder = write_gemma4(tmp_path / name) if name == "gemma4" else write_qwen(tmp_path / name, "3.5")
-    given = ["-m", folder, "--dtype", "float32", "--max-new-tokens", 3, "--runs", 1, "-b", batch, "--image-tokens", 20]
+@pytest.mark.parametrize(("family", "batch"), [("Qwen3.5", 1), ("Gemma 4 E", 2)])
+def test_layers_that_hold_states_or_nothing(sira, family: str, batch: int, checkpoint_of):
+    given = [
+        "-m",
+        checkpoint_of(family),
+        "--dtype",
+        "float32",
+        "--max-new-tokens",
+        3,
+        "--runs",
+        1,
+        "-b",
+        batch,
+        "--image-tokens",
+        20,
+    ]
     code, out, err = sira("bench", *given, "--method", "sira,vcd", "--json")
     assert code == 0, err
     assert {row["method"] for row in json.loads(out)["rows"]} == {"greedy", "sira", "vcd"}

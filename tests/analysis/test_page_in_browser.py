@@ -59,6 +59,7 @@ def status(browser: Browser) -> str:
     return browser.run("return document.querySelector('[role=status]').textContent")
 
 
+@pytest.mark.smoke
 def test_the_page_asks_the_network_for_nothing(show, browser, photos):
     page = show(make_trace(photos["chelsea"]), make_trace(photos["rocket"], k=7))
     assert browser.run("return [...document.images].map(image => image.naturalWidth)") == [451, 640]
@@ -288,6 +289,7 @@ def test_all_text_can_be_read(show, browser, scheme):
     assert paper == ("rgb(20, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
 
 
+@pytest.mark.smoke
 def test_hostile_text_stays_text(show, browser):
     run = dict.fromkeys(("prompt", "model", "preset", "method", "file_name", "device"), HOSTILE)
     trace = make_trace(text=f"A cat {HOSTILE}", others=(HOSTILE, f" {HOSTILE}"), tracked=(HOSTILE,), **run)

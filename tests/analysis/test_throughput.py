@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from functools import partial
 from statistics import mean, stdev
 
 import pytest
@@ -14,8 +13,6 @@ from sira_cli.analysis.bench import throughput as module
 from sira_cli.analysis.bench.throughput import CONTESTANTS, ThroughputReport, drawn_lengths, own_lengths, throughput
 from sira_cli.demo.questions import validation_pictures
 from sira_cli.errors import SiraError
-from tests.support.checkpoints import write_qwen
-from tests.support.checkpoints_gemma4 import write_gemma4
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +101,9 @@ def test_the_bundled_model_decodes_drawn_lengths_if_asked(sira):
     assert (record["drawn"], record["lengths"]) == (True, drawn_lengths(3, 12))
 
 
-@pytest.mark.parametrize("write", [partial(write_qwen, version="3.5"), write_gemma4], ids=["states", "shared keys"])
-def test_models_without_columns_in_every_layer(sira, write, tmp_path):
-    given = ["-m", write(tmp_path / "model"), "--runs", 1, "--pictures", 4, "-b", 2, "--max-new-tokens", 9, "--json"]
+@pytest.mark.parametrize("family", ["Qwen3.5", "Gemma 4 E"])  # states, shared keys
+def test_models_without_columns_in_every_layer(sira, family, checkpoint_of):
+    given = ["-m", checkpoint_of(family), "--runs", 1, "--pictures", 4, "-b", 2, "--max-new-tokens", 9, "--json"]
     code, out, _ = sira("bench", "--throughput", *given, "--dtype", "float32")
     report = ThroughputReport.from_json(out)
     assert code == 0

@@ -24,7 +24,7 @@ from sira_cli.eval.stats.auroc import auroc
 from sira_cli.models.look.second_look import Verify
 from sira_cli.pictures.sources import located, open_picture
 from tests.support import tiny
-from tests.support.checkpoints_other import WRITERS
+from tests.support.checkpoints_all import REPRESENTATIVES
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Describe this image."
@@ -59,13 +59,10 @@ def numbers(lines: list[dict]) -> torch.Tensor:
     return torch.tensor([[[line[view]["logit"], line[view]["logprob"]] for view in VIEWS] for line in lines[1:-1]])
 
 
-@pytest.mark.parametrize("family", ["demo", "llava", "qwen", *list(WRITERS)[:4]])
-def test_every_number_follows_from_all_logits(family, request, tmp_path, photos):
+@pytest.mark.parametrize("family", ["demo", *REPRESENTATIVES])
+def test_every_number_follows_from_all_logits(family, checkpoint_of, tmp_path, photos):
     """Recomputed in float64 with numpy's order of operations, not with the code under test."""
-    folder = request.getfixturevalue(f"{family}_folder") if family in ("llava", "qwen") else tmp_path / family
-    if family in WRITERS:
-        folder = WRITERS[family](folder)
-    lvlm = load("demo" if family == "demo" else folder, max_new_tokens=6, alpha=0.7, dtype="float32")
+    lvlm = load("demo" if family == "demo" else checkpoint_of(family), max_new_tokens=6, alpha=0.7, dtype="float32")
     picture = EXAMPLES[0] if family == "demo" else photos["coffee"]
     lines = traced(lvlm, asked(picture), top_k=3, track=("dog",), full_logits=tmp_path / "all.safetensors")
     file = load_file(tmp_path / "all.safetensors")
@@ -206,12 +203,13 @@ def test_tracked_words(demo):
 
 
 def test_words_of_records_are_those_of_the_trace(demo, sira, tmp_path):
+    command = ("caption", *EXAMPLES[:3], "--preset", "demo", "--max-new-tokens", 24, "--prompt", PROMPT, "--words")
+    traces = [traced(demo, asked(example))[-1] for example in EXAMPLES[:3]]
     for option in ([], ["-b", 2]):
         output = tmp_path / f"{len(option)}.jsonl"
-        sira("caption", *EXAMPLES[:3], "--preset", "demo", "--prompt", PROMPT, "--words", "-o", output, *option)
-        for line, example in zip(output.read_text().splitlines(), EXAMPLES, strict=False):
+        sira(*command, "-o", output, *option)
+        for line, expected in zip(output.read_text().splitlines(), traces, strict=True):
             record = json.loads(line)
-            expected = traced(load("demo"), asked(example))[-1]
             assert record["text"] == expected["text"]
             assert [word["word"] for word in record["words"]] == record["text"].split()
             for mine, theirs in zip(record["words"], expected["words"], strict=True):
@@ -242,6 +240,7 @@ def test_choices_have_the_probabilities_of_forced_answers(demo, sira, tmp_path):
     assert sira("ask", EXAMPLES[0], question, "--preset", "demo", "--choices", "Yes")[0] == 2
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text(tmp_path):
     """512 forced tokens on a vocabulary of 150,000: all their logits together would be 900 MB."""
     script = """

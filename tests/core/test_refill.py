@@ -115,17 +115,9 @@ def test_texts_may_outgrow_the_room_that_their_prompts_had():
         torch.testing.assert_close(torch.stack(logits[row]), torch.stack(steps), atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [
-        ("LLaVA-1.5", SiraConfig(k=3)),
-        pytest.param("LLaVA-1.5", None, marks=pytest.mark.slow),
-        pytest.param("Qwen2.5-VL", SiraConfig(k=3), marks=pytest.mark.slow),
-        pytest.param("Qwen2.5-VL", None, marks=pytest.mark.slow),
-        pytest.param("Gemma 3", None, marks=pytest.mark.slow),
-        pytest.param("Gemma 3", SiraConfig(k=3), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow  # in the ordinary run: tests/models/test_compile.py
+@pytest.mark.parametrize("config", [None, SiraConfig(k=3)])
+@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3"])
 def test_one_graph_serves_all_steps_whoever_joins_or_leaves(name, config):
     """Traced and guarded for real, run without a compiler; `fullgraph` refuses graph breaks."""
     case = case_of(name)

@@ -114,6 +114,8 @@ def test_beams_in_a_padded_batch(name: str):
         with attach(case.model, SiraConfig(k=k)):
             batch = generate(case.model, left_pad(singles), **beams)
             assert torch.equal(batch, torch.cat([generate(case.model, single, **beams) for single in singles]))
+            whole = generate(case.model, singles[0], use_cache=False, **beams)  # the states of no beam
+            assert torch.equal(batch[:2], whole)
 
 
 @pytest.mark.parametrize("method", ["opera", "sid"])

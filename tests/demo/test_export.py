@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
 import re
@@ -16,7 +17,7 @@ import pytest
 from PIL import Image
 
 from sira_cli.demo.export import export, file_name
-from sira_cli.demo.language import article, mentions, yes_no_question
+from sira_cli.demo.language import NUMBERS, article, mentions, yes_no_question
 from sira_cli.demo.questions import SPLITS, Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS, PLACES
@@ -289,6 +290,45 @@ def test_mme_s_questions_are_answered_by_the_scene(folder):
     assert len({seen[key] for key in seen if key[0] == "color"}) == 1  # as many yes as no
 
 
+def test_hallusionbench_asks_the_same_about_two_pictures(folder):
+    rows = read(folder / "hallusionbench/HallusionBench.json")
+    assert len({row["filename"] for row in rows}) == len(SUBJECTS)
+    asked: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        (name,) = (name for name in OBJECTS if yes_no_question(name) == row["question"])
+        assert row["gt_answer"] == str(int(present(name, row["filename"].removeprefix("./"))))
+        asked.setdefault((row["set_id"], row["figure_id"]), set()).add(row["question"])
+    assert all(asked[number, "0"] == asked[number, "1"] for number, _ in asked)
+    assert {row["gt_answer"] for row in rows} == {"0", "1"}
+
+
+def test_phd_s_questions_are_mme_s_and_its_odd_pictures_are_those_of_odd_scenes(folder):
+    for row in read(folder / "phd/data.json"):
+        scene = SCENES[f"scene_{int(row['image_id']):012d}.png"]
+        stem = file_name(scene).removesuffix(".png")
+        pairs = [path.read_text().splitlines() for path in (folder / "mme").glob(f"*/{stem}.txt")]
+        texts = [row["yes_question"], row["no_question"]]
+        assert texts in [[line.partition(" Please")[0] for line in pair] for pair in pairs]
+        assert ("ccs_description" in row) == scene.broken == ("context" not in row)
+        path = f"CCS_images/{scene.seed}.png" if scene.broken else f"val2014/COCO_val2014_{scene.seed:012d}.jpg"
+        assert (folder / "phd/images" / path).read_bytes() == (folder / "images" / file_name(scene)).read_bytes()
+
+
+def test_the_judges_get_questions_with_true_answers(folder):
+    for row in read(folder / "mmhal/response_template.json"):
+        scene = SCENES[row["image_src"].rpartition("/")[2]]
+        assert row["image_content"] == list(scene.objects)
+        if row["question_type"] == "adversarial":
+            name = row["gt_answer"].removeprefix("There is no ").removesuffix(" in the picture.")
+            assert (name in OBJECTS, name in scene.objects, name in row["question"]) == (True, False, True)
+    with (folder / "haloquest/haloquest-eval.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            scene = SCENES[row["image_name"]]
+            if row["hallucination type"] == "visual challenge":
+                named = next(name for name in OBJECTS if f" {OBJECTS[name].plural} " in row["question"])
+                assert row["groundtruth responses"] == NUMBERS[len(scene.objects[named])]
+
+
 def test_the_command_says_what_to_type_next_and_loads_no_model(tmp_path):
     folder = tmp_path / "a b"
     script = (
@@ -307,7 +347,11 @@ def test_the_command_says_what_to_type_next_and_loads_no_model(tmp_path):
         f"sira eval amber --data '{folder}/amber' --images '{folder}/images' --similarity exact -p demo",
         f"sira eval dash-b --data '{folder}/dash-b' --images '{folder}/dash-b' -p demo",
         f"sira eval naturalbench --data '{folder}/naturalbench' --images '{folder}/images' -p demo",
+        f"sira eval hallusionbench --data '{folder}/hallusionbench' --images '{folder}/images' -p demo",
+        f"sira eval phd --data '{folder}/phd' --images '{folder}/phd/images' -p demo",
         f"sira eval mme --data '{folder}/mme' --images '{folder}/mme' -p demo",
+        f"sira eval mmhal --data '{folder}/mmhal' --images '{folder}/images' -p demo",
+        f"sira eval haloquest --data '{folder}/haloquest' --images '{folder}/images' -p demo",
     ]
     assert (folder / "coco/ids.txt").read_text() == f"{TEST_SEEDS[7]}\n{TEST_SEEDS[8]}\n"
 

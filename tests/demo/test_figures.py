@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sira_cli.demo.measure import count
-from sira_cli.demo.questions import SPLITS, Question, Questions, hallucinated, held_out
+from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, hallucinated, held_out
 from sira_cli.demo.scene_report import SceneReport, read_figures, write_figures
-from sira_cli.demo.scenes import TEST_SEEDS, Scene, Thing
+from sira_cli.demo.scenes import TEST_SEEDS, Scene, SceneObject
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.tally import Tally
@@ -22,10 +22,10 @@ BOX = (0, 0, 40, 40)
 
 
 def room(*names: str) -> Scene:
-    return Scene(0, "kitchen", tuple(Thing(name, "red", BOX) for name in names))
+    return Scene(0, "kitchen", tuple(SceneObject(name, "red", BOX) for name in names))
 
 
-def figures_of(*rows: tuple[Scene, str, list[Question], list[str]]) -> dict[str, Figure]:
+def figures_of(*rows: tuple[Scene, str, list[SceneQuestion], list[str]]) -> dict[str, Figure]:
     """What one method said about scenes, as figures."""
     groups = ("captions", *(SPLITS if rows[0][2] else ()))
     tallies = {group: {"greedy": Tally()} for group in groups}
@@ -52,10 +52,10 @@ def test_chair_by_hand():
 
 def test_pope_by_hand():
     asked = [
-        Question("cup", True, SPLITS),
-        Question("bowl", True, SPLITS),
-        Question("dog", False, ("random",)),
-        Question("table", False, ("popular", "adversarial")),
+        SceneQuestion("cup", True, SPLITS),
+        SceneQuestion("bowl", True, SPLITS),
+        SceneQuestion("dog", False, ("random",)),
+        SceneQuestion("table", False, ("popular", "adversarial")),
     ]
     figures = figures_of((room("cup", "bowl"), "", asked, ["Yes", "No", "No", "Yes"]))
     expected = {"accuracy": 200 / 3, "precision": 100, "recall": 50, "F1": 200 / 3, "FPR": 0, "yes": 100 / 3}
@@ -67,7 +67,7 @@ def test_pope_by_hand():
 
 
 def test_nothing_said_and_nothing_asked_is_zero_not_a_crash():
-    figures = figures_of((room(), "", [Question("cup", False, SPLITS)], ["No"]))
+    figures = figures_of((room(), "", [SceneQuestion("cup", False, SPLITS)], ["No"]))
     assert [figures[name].value for name in ("CHAIRi", "coverage", "random F1", "random recall")] == [0, 0, 0, 0]
     assert figures["random accuracy"].value == 100
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.amber.similarity import Exact, Similarity
+from sira_cli.eval.amber.similarity import EqualWords, Similarity
 from sira_cli.eval.amber.words import Judged, Lexicon
 from sira_cli.eval.base import Ask
 from tests.support.eval.amber_data import ANSWERED, QUESTIONS, RELATION, SAID, Near, benchmark, figures, lay_out, write
@@ -46,7 +46,7 @@ def test_one_file_of_queries_does_for_both_parts(amber, data):
 
 def judge(nouns: str, truth: str, hallu: str = "", near: Similarity | None = None) -> Judged:
     lexicon = Lexicon({word: tuple(related) for word, related in RELATION.items()}, frozenset({"light"}))
-    return lexicon.judge(nouns.split(), truth.split(), hallu.split(), (near or Exact()).above)
+    return lexicon.judge(nouns.split(), truth.split(), hallu.split(), (near or EqualWords()).above)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_what_sira_answers_is_reduced_to_its_first_word(amber, answer, counted):
 def test_facts(data):
     amber = benchmark(data)
     assert amber.facts() == {"language": {"name": "words"}, "similarity": {"name": "near"}}
-    assert benchmark(data, similarity=Exact(), parts=["discriminative"]).facts() == {}
+    assert benchmark(data, similarity=EqualWords(), parts=["discriminative"]).facts() == {}
 
 
 def test_one_dimension_of_the_questions(amber):
@@ -239,5 +239,5 @@ def test_the_repository_does_for_its_folder_data(tmp_path):
 
 def test_only_captions_have_stand_ins(data):
     assert benchmark(data).stand_ins() == {}
-    assert benchmark(data, similarity=Exact()).stand_ins() == {"generative": "similarity exact"}
-    assert benchmark(data, similarity=Exact(), parts=["discriminative"]).stand_ins() == {}
+    assert benchmark(data, similarity=EqualWords()).stand_ins() == {"generative": "similarity exact"}
+    assert benchmark(data, similarity=EqualWords(), parts=["discriminative"]).stand_ins() == {}

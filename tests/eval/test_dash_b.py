@@ -13,8 +13,8 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.dash_b import CARD, DashB
-from tests.support.eval.drawn import save
 from tests.support.eval.helpers import rows, values
+from tests.support.eval.writing import save
 
 SAID = ("Yes", "yes, but no", "No.", "I cannot see it", "It is NOT there", "", "Nothing", "Eyes", "maybe", "No")
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sira_cli.cli.eval_table import print_report
 from sira_cli.eval.formats import to_csv, to_latex
-from sira_cli.eval.report import EvalReport, Row
+from sira_cli.eval.report import EvalReport, MethodRow
 from sira_cli.eval.stats.bootstrap import Figure
 from tests.support.eval.made import Made, said, share
 
@@ -62,7 +62,7 @@ def test_latex_prefers_none_of_what_is_neither_good_nor_bad(name):
 def made_report(*rows: tuple[str, str, str, dict[str, float], dict[str, float] | None], **more) -> EvalReport:
     """Of part, group, method, figures and the paper's."""
     made = [
-        Row(
+        MethodRow(
             part,
             group,
             method,
@@ -133,7 +133,7 @@ def test_remarks_say_what_was_not_run_and_what_decides(monkeypatch):
     )
     lines = printed(report, monkeypatch, 200).splitlines()
     assert lines[-5].startswith(
-        "in percent but for words, length and rating, ± half a 95 % interval: 1,000 bootstrap draws of "
+        "in percent but for words and length, ± half a 95 % interval: 1,000 bootstrap draws of "
     )
     assert lines[-4:] == [
         "p: McNemar's exact test, on which answers only one of base and the method is right, taken as independent",

@@ -14,8 +14,9 @@ from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.hallusion import CARD, EVERYTHING, KEY, Hallusion, extracted
 from sira_cli.eval.report import EvalReport
-from tests.support.eval.drawn import hallusion, save
+from tests.support.eval.drawn import hallusion
 from tests.support.eval.helpers import rows, values
+from tests.support.eval.writing import save
 
 SAID = (
     *("Yes, it is.", "No.", "I am not sure.", "Yes and no, it depends.", "no, the two differ (slightly)", "yes"),
@@ -204,6 +205,11 @@ def test_methods_with_and_without_blind_answers_stand_in_one_report(real, tmp_pa
     assert {("with pictures", "seen"), ("with pictures", "all"), (EVERYTHING, "all")} <= groups
     assert (EVERYTHING, "seen") not in groups
     assert set(report.stand_ins) == {"hallusionbench", EVERYTHING}
+    for part in benchmark.parts:
+        assert len(list(benchmark.details(part, second.texts[part.name]))) == len(part.asks)
+    limited = CARD.read(real, Asking(limit=2))
+    limited.read([answered(real, tmp_path, 3)])
+    assert [part.name for part in limited.parts] == ["hallusionbench"]
 
 
 @pytest.mark.parametrize(

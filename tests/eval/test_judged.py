@@ -12,8 +12,8 @@ from sira_cli.eval import haloquest, mmhal
 from sira_cli.eval.card import Asking
 from sira_cli.eval.judged import JUDGED
 from tests.support.eval import drawn
-from tests.support.eval.drawn import save
 from tests.support.eval.helpers import rows, values
+from tests.support.eval.writing import save
 
 MADE = {"mmhal": (mmhal.CARD, drawn.mmhal), "haloquest": (haloquest.CARD, drawn.haloquest)}
 VERDICTS = (
@@ -30,28 +30,25 @@ def reply(text: str) -> dict:
 
 
 def test_ratings_are_summed_up_as_by_summarize_gpt_mmhal(sira, tmp_path):
-    """By hand: ratings 6, 2, 0, 0; three of four below 3; types by turns."""
+    """By hand: ratings 6, 2, 0, 0; three of four below 3; each of another type."""
     folder = drawn.mmhal(tmp_path)
     path = save(tmp_path / "judged.json", [reply(text) for text in VERDICTS])
     code, out, _ = sira("eval", "mmhal", "--data", folder, "--answers", f"sira={path}", "--json")
     assert code == 0
     report = json.loads(out)
     found = values(report)
-    assert {group: found[group, "sira", "rating"] for group in (JUDGED, "attribute", "counting")} == {
-        JUDGED: 2,
-        "attribute": 3,
-        "counting": 1,
-    }
+    expected = {JUDGED: 2, "attribute": 6, "adversarial": 2, "counting": 0, "environment": 0}
+    assert {group: found[group, "sira", "rating"] for group in expected} == expected
     assert (found[JUDGED, "sira", "hallucination"], found["counting", "sira", "hallucination"]) == (75, 100)
     assert found[JUDGED, "sira", "unclear"] == 50
-    assert [row["part"] for row in report["rows"]] == 3 * [JUDGED]
+    assert [row["part"] for row in report["rows"]] == 5 * [JUDGED]
 
 
 def test_verdicts_of_two_methods_are_compared(sira, tmp_path):
     folder = drawn.haloquest(tmp_path)
     with (folder / "haloquest-eval.csv").open(encoding="utf-8-sig", newline="") as file:
         table = list(csv.DictReader(file))
-    for label, right in (("greedy", "TFTFTFTF"), ("sira", "TTTTTFTF")):
+    for label, right in (("greedy", "TFF" * 4), ("sira", "TTF" * 3 + "TFF")):
         judged = [
             {"image_name": row["image_name"], "question": row["question"], "is_prediction_correct": letter == "T"}
             for row, letter in zip(table, right, strict=True)
@@ -62,11 +59,12 @@ def test_verdicts_of_two_methods_are_compared(sira, tmp_path):
     assert code == 0
     report = json.loads(out)
     found = values(report)
-    assert [found[JUDGED, name, "accuracy"] for name in ("greedy", "sira")] == [50, 75]
+    assert [found[JUDGED, name, "accuracy"] for name in ("greedy", "sira")] == pytest.approx([400 / 12, 700 / 12])
     assert [found["false premises", name, "accuracy"] for name in ("greedy", "sira")] == [100, 100]
-    assert rows(report)[JUDGED, "sira"]["differences"]["accuracy"]["value"] == 25
+    assert [found["visual challenge", name, "accuracy"] for name in ("greedy", "sira")] == [0, 75]
+    assert rows(report)[JUDGED, "sira"]["differences"]["accuracy"]["value"] == pytest.approx(25)
     (test,) = [test for test in report["tests"] if test["group"] == JUDGED]
-    assert (test["only_first"], test["only_second"]) == (0, 2)
+    assert (test["only_first"], test["only_second"]) == (0, 3)
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -136,7 +134,7 @@ def test_damaged_judgements_end_in_one_line(tmp_path, name, content, message):
     [
         ("mmhal", "image_src", "source", "row 1: .*image_src"),
         ("haloquest", "groundtruth responses", "truth", "has no column groundtruth responses, only"),
-        ("haloquest", "What is there?", "", "row 3: question is empty"),
+        ("haloquest", "insufficient context,", ",", "row 4: hallucination type is empty"),
     ],
 )
 def test_damaged_files_end_in_one_line(tmp_path, name, old, new, message):

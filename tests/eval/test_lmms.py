@@ -90,6 +90,25 @@ def test_texts_are_those_of_the_model_alone(lvlm, images, method):
     assert found[3].text == found[0].text.split(" a ")[0].strip()
 
 
+def test_conversations_are_decoded_in_batches_with_other_prompts(lvlm, images):
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "There is a dog."}]}
+    talks = [
+        [said(images[0], "Describe this image.")],
+        [said(images[0], QUESTION), answer, {"role": "user", "content": "Describe this image."}],
+        [said(images[0], QUESTION), answer, said(images[1], "Describe this image.")],
+    ]
+    asked = [request_of(f"t {number}", talk, {"max_new_tokens": 16}) for number, talk in enumerate(talks)]
+    assert [len(request.pictures) for request in asked] == [1, 1, 2]
+    together = [answer.text for _, answer in answers(lvlm, asked, 3, "caption")]
+    assert together == [next(answers(lvlm, [one], 1, "caption"))[1].text for one in asked]
+    assert (
+        together[0]
+        == lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=16))
+        .caption(images[0], "Describe this image.")
+        .text
+    )
+
+
 def test_samples_are_those_of_the_seed(lvlm, images):
     asked = [plain_request("t", QUESTION, [image], {"temperature": 1.0, "max_new_tokens": 16}) for image in images[:3]]
     together = [answer.text for _, answer in answers(lvlm, asked, 3, "ask")]

@@ -12,8 +12,8 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.mme import CARD, COGNITION, PERCEPTION, Mme
-from tests.support.eval.drawn import lines, save
 from tests.support.eval.helpers import rows, values
+from tests.support.eval.writing import lines, save
 
 SAID = (
     "Yes",

@@ -14,8 +14,8 @@ from sira_cli.errors import DataError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.naturalbench import CARD, KINDS, NaturalBench, fours
-from tests.support.eval.drawn import lines
 from tests.support.eval.helpers import values
+from tests.support.eval.writing import lines
 
 SAID = {
     "yes_no": ("Yes", "No", "no, yes", "YES!", "Nothing", "yesterday", "", "There is no dog", "yes or no", "Maybe"),

@@ -11,8 +11,8 @@ import pytest
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.pope import Pope
-from tests.support.eval.drawn import lines
 from tests.support.eval.helpers import rows, values
+from tests.support.eval.writing import lines
 
 SAID = ("Yes", "No", "I see one, yes", "There is not", "Maybe", "", "NO", "nothing, yes?", "a cat")
 SPLITS = ("random", "popular", "adversarial")

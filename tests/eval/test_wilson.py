@@ -8,7 +8,7 @@ from scipy import stats
 from sira_cli.eval.pope import Pope
 from sira_cli.eval.report import EvalReport
 from sira_cli.eval.stats.bootstrap import RESAMPLES, SEED, draws
-from sira_cli.eval.stats.compared import Compared
+from sira_cli.eval.stats.compared import MethodFigures
 from sira_cli.eval.stats.pope import DENOMINATORS, pope_figures
 from sira_cli.eval.stats.tally import Tally
 from sira_cli.eval.stats.wilson import wilson
@@ -32,24 +32,24 @@ def row(**counts: int) -> dict[str, float]:
 def test_it_counts_the_pictures_that_a_figure_is_about():
     """All questions of four pictures are answered rightly; one picture has no question to be answered with yes."""
     counts = {"a": row(TP=3, TN=3), "b": row(TP=1), "c": row(TP=2, TN=1), "d": row(TN=2)}
-    compared = Compared.of({"sira": Tally(counts)}, pope_figures, DENOMINATORS)
+    compared = MethodFigures.of({"sira": Tally(counts)}, pope_figures, DENOMINATORS)
     found = compared.figures("sira")
     for name, value, pictures in (("accuracy", 100, 4), ("recall", 100, 3), ("FPR", 0, 3), ("neither", 0, 4)):
         low, high = wilson(value / 100, pictures)
         assert (found[name].value, found[name].low, found[name].high) == (value, 100 * low, 100 * high), name
     assert found["yes"].low < found["yes"].value < found["yes"].high < 100  # from the draws, as ever
     assert found["words"].low == found["words"].high == 0  # no share
-    plain = Compared.of({"sira": Tally(counts)}, pope_figures).figures("sira")
+    plain = MethodFigures.of({"sira": Tally(counts)}, pope_figures).figures("sira")
     assert plain["yes"] == found["yes"]
     assert plain["accuracy"].low == plain["accuracy"].high == 100
 
 
 def test_what_nothing_is_known_about_has_no_width():
     """Without an answer yes, precision is 0 by convention: no picture says anything about it."""
-    compared = Compared.of({"sira": Tally({"a": row(FN=1), "b": row(TN=1)})}, pope_figures, DENOMINATORS)
+    compared = MethodFigures.of({"sira": Tally({"a": row(FN=1), "b": row(TN=1)})}, pope_figures, DENOMINATORS)
     precision = compared.figures("sira")["precision"]
     assert (precision.low, precision.high) == (0, 0)
-    mean = Compared.mean([compared, compared]).figures("sira")
+    mean = MethodFigures.mean([compared, compared]).figures("sira")
     assert (mean["precision"].low, mean["precision"].high) == (0, 0)
     assert mean["FPR"].high == 100 * wilson(0, 1)[1]
 

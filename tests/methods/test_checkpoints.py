@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,17 +10,17 @@ from PIL import Image
 from skimage import data
 
 from sira_cli import load
-from sira_cli.models.decoding import BRANCH
-from tests.support.checkpoints_other import WRITERS
+from sira_cli.models.preparing import BRANCH
+from tests.support.checkpoints_all import REPRESENTATIVES
 
 # PaliGemma's processor hands torch tensors to numpy's array().
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 PROMPTS = ["Is there a cat on the table?", "What is it?"]
 
 
-@pytest.fixture(params=list(WRITERS), scope="module")
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return WRITERS[request.param](tmp_path_factory.mktemp("checkpoints") / "checkpoint")
+@pytest.fixture(params=[*REPRESENTATIVES[:4], "LLaVA-NeXT", "InternVL", "Idefics3"], scope="module")  # the last cut up
+def checkpoint(request: pytest.FixtureRequest, checkpoint_of: Callable[[str], Path]) -> Path:
+    return checkpoint_of(request.param)
 
 
 @pytest.mark.parametrize("method", ["text-only", "vcd", "icd"])

@@ -21,7 +21,7 @@ from sira_cli.methods.icd import ROLE
 from sira_cli.methods.vcd import Vcd, noised, signal_share
 from sira_cli.models import presets
 from sira_cli.models.choices import choose
-from sira_cli.models.decoding import BRANCH
+from sira_cli.models.preparing import BRANCH
 from sira_cli.models.processors import chat_inputs
 from sira_cli.pictures.sources import open_picture
 from tests.support.checkpoints_other import WRITERS
@@ -373,7 +373,8 @@ def test_a_changed_setting_of_a_method_is_found_in_the_records(sira, tmp_path):
 
 
 def test_the_help_lists_the_methods_without_torch(sira):
-    for command in ("caption", "ask", "trace"):
+    for command in ("caption", "ask", "serve"):
         assert ",".join(METHODS) in "".join(sira(command, "--help")[1].split())  # it is wrapped
+    assert "siraorgreedy." in "".join(sira("trace", "--help")[1].split())  # it refuses the others
     code = "import sys, sira_cli.cli.caption, sira_cli.methods; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -63,7 +63,7 @@ each_method = pytest.mark.parametrize(
 each_branch = pytest.mark.parametrize("method", [m for m in OTHERS if isinstance(m, TwoPasses)], ids=lambda m: m.name)
 
 
-@pytest.mark.parametrize("name", list(tiny.FAMILIES))
+@pytest.mark.parametrize("name", tiny.REPRESENTATIVES)
 @each_method
 def test_equals_its_reference(method: Method, name: str):
     case = case_of(name)
@@ -77,7 +77,7 @@ def test_equals_its_reference(method: Method, name: str):
     torch.testing.assert_close(scores[:, 0], expected.scores, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", list(tiny.FAMILIES))
+@pytest.mark.parametrize("name", tiny.REPRESENTATIVES)
 def test_text_only_equals_a_text_stack_that_never_met_an_image(name: str):
     """m3id shares its branch; this one shares neither the branch nor the model's positions and masks."""
     case = case_of(name)

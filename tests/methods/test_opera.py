@@ -20,7 +20,7 @@ from sira_cli.methods.attaching import attach
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.opera_run import OperaRun
 from sira_cli.methods.opera_search import Ending, Rule, Search
-from sira_cli.models.preset import Generation
+from sira_cli.models.preset_parts import Generation
 from sira_cli.models.repetition import processors_of
 from tests.support import decoding, tiny
 from tests.support.helpers import generate, hooks, left_pad
@@ -28,7 +28,7 @@ from tests.support.prompts import gemma_prompts, llava_prompts, qwen_prompts
 from tests.support.reference_opera import SlowOpera
 from tests.support.tiny import Tiny
 
-FAMILIES = tiny.COLUMNS
+FAMILIES = [name for name in tiny.REPRESENTATIVES if name in tiny.COLUMNS]
 SMALL = Opera(beams=2, candidates=3, threshold=2)
 TRUSTED = 10  # the column that `trusting` makes every row look at
 

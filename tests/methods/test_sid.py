@@ -17,7 +17,7 @@ from tests.support.helpers import generate, hooks, left_pad
 from tests.support.prompts import llava_prompts, qwen_prompts
 from tests.support.tiny import Tiny
 
-FAMILIES = [name for name in tiny.COLUMNS if name not in ("Qwen3-VL", "Gemma 3")]
+FAMILIES = ["LLaVA-1.5", "Qwen2.5-VL", "InternVL", "Gemma 4", "PaliGemma", "PaliGemma 2"]
 SID = Sid(visible=5)
 PLAIN = {"do_sample": False, "max_new_tokens": 6, "eos_token_id": None}
 

@@ -13,7 +13,6 @@ import pytest
 
 from sira_cli import load
 from sira_cli.errors import UnsupportedModelError
-from tests.support.checkpoints_other import WRITERS
 
 COUNTING = ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens")
 
@@ -42,11 +41,9 @@ def without_padding(folder: Path) -> None:
 
 
 @pytest.fixture
-def checkpoint(request, tmp_path: Path, llava_folder: Path) -> Path:
-    """LLaVA-1.5, or a family of `WRITERS`, as it is today."""
-    if request.param in WRITERS:
-        return WRITERS[request.param](tmp_path / "today")
-    return Path(shutil.copytree(llava_folder, tmp_path / "today"))
+def checkpoint(request, checkpoint_of: Callable[[str], Path]) -> Path:
+    """A family's, as it is today."""
+    return checkpoint_of(request.param)
 
 
 @pytest.mark.parametrize(

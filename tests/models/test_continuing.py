@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -15,11 +14,10 @@ from sira_cli import load
 from sira_cli.core.forcing import followed
 from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.core.reference import counterfactual
-from sira_cli.models.look.forbidding import Given
+from sira_cli.models.look.forbidding import GivenTokens
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.starts import Start, Trail
-from tests.support.checkpoints import write_llava, write_qwen
-from tests.support.checkpoints_other import WRITERS
+from tests.support.checkpoints_all import REPRESENTATIVES
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 CHELSEA = Image.fromarray(data.chelsea())
@@ -40,16 +38,9 @@ class Seen(LogitsProcessor):
         return scores
 
 
-ALL = {f"Qwen{version}-VL": partial(write_qwen, version=version) for version in ["2", "2.5", "3"]}
-ALL["Qwen3.5"] = partial(write_qwen, version="3.5")  # a state cannot be cut back
-ALL |= {"LLaVA-1.5": write_llava, **WRITERS}
-
-
-@pytest.fixture(params=ALL, scope="module")
-def folder(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoints") / "checkpoint"
-    ALL[request.param](folder)
-    return folder
+@pytest.fixture(params=REPRESENTATIVES, scope="module")
+def folder(request, checkpoint_of):
+    return checkpoint_of(request.param)
 
 
 def whole(lvlm, picture, prompt, tokens):
@@ -76,7 +67,7 @@ def test_given_tokens_and_what_follows_them(folder, method):
     lvlm = load(folder, method=method, dtype="float32", max_new_tokens=7)
     inputs = lvlm.to_device(lvlm.prepare(PICTURES, PROMPTS))
     first, trail = Seen(), Trail([0, 1])
-    start = Start(GIVEN, processors=(first, Given(GIVEN, inputs["input_ids"].shape[1])))
+    start = Start(GIVEN, processors=(first, GivenTokens(GIVEN, inputs["input_ids"].shape[1])))
     texts = lvlm.generate(inputs, start=start, trail=trail).tolist()
     trail.end(texts)
     for row, given in enumerate(GIVEN):
@@ -94,13 +85,13 @@ def test_given_tokens_and_what_follows_them(folder, method):
             continue
         shorter, start = back
         again = Seen()
-        given = Given([text[start.behind :] for text in tokens], shorter["input_ids"].shape[1])
+        given = GivenTokens([text[start.in_inputs :] for text in tokens], shorter["input_ids"].shape[1])
         start = replace(start, processors=(again, given))
         other = lvlm.generate(shorter, start=start).tolist()
         for place, row in enumerate(rows):
-            torch.testing.assert_close(again.steps[0][place], first.steps[start.behind][row], atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(again.steps[0][place], first.steps[start.in_inputs][row], atol=1e-4, rtol=1e-4)
             if kept[place]:
-                assert other[place] == texts[row][start.behind :]
+                assert other[place] == texts[row][start.in_inputs :]
                 torch.testing.assert_close(again.steps[-1][place], first.steps[-1][row], atol=1e-4, rtol=1e-4)
 
 

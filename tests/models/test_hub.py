@@ -154,33 +154,54 @@ def test_a_torn_download_is_completed(hub, tmp_path):
     assert (folder / "model.safetensors").read_bytes() == b"weights"
 
 
-@pytest.mark.parametrize(
-    ("config", "options", "message"),
-    [
-        ({"model_type": "mllama"}, [], "MllamaForConditionalGeneration is not supported: it reads the image through"),
-        ({"model_type": "llava"}, ["--k", "33"], "k = 33"),  # of 32 layers, which are there on the meta device only
-        ({"model_type": "qwen2"}, [], "'qwen2' model, not one for pictures and text"),
-        ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}, [], "own Python code"),
-        ({"model_type": "molmo", "auto_map": {"AutoConfig": "a.B"}}, ["--trust-remote-code"], "owner/model cannot be"),
-    ],
-)
-def test_a_model_that_cannot_work_is_known_by_its_config_alone(hub, tmp_path, config, options, message):
+REFUSED = [
+    ({"model_type": "mllama"}, [], "MllamaForConditionalGeneration is not supported: it reads the image through"),
+    ({"model_type": "llava"}, ["--k", "33"], "k = 33"),  # of 32 layers, which are there on the meta device only
+    ({"model_type": "qwen2"}, [], "'qwen2' model, not one for pictures and text"),
+    ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}, [], "own Python code"),
+    ({"model_type": "molmo", "auto_map": {"AutoConfig": "a.B"}}, ["--trust-remote-code"], "owner/model cannot be"),
+]
+
+
+def test_models_that_cannot_work_are_known_by_their_configs_alone(hub, tmp_path):
+    """In one process: it takes seconds to start."""
     endpoint, requests = hub
-    (tmp_path / "served" / "config.json").write_text(json.dumps(config))
+    script = """
+import contextlib, io, json, pathlib, shutil, sys
+from sira_cli.cli import main
+config, cache, picture, *cases = sys.argv[1:]
+for case in map(json.loads, cases):
+    pathlib.Path(config).write_text(json.dumps(case["config"]))
+    shutil.rmtree(cache, ignore_errors=True)
+    sys.argv = ["sira", "caption", picture, "-m", "owner/model", *case["options"]]
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
     picture = Path(__file__).parents[2] / "examples" / "scene-2900000.png"
+    cases = [json.dumps({"config": config, "options": options}) for config, options, _ in REFUSED]
+    config, home = tmp_path / "served" / "config.json", tmp_path / "hf"
     process = subprocess.run(
-        [sys.executable, "-m", "sira_cli", "caption", picture, "-m", "owner/model", *options],
-        env={**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"},
+        [sys.executable, "-c", script, config, home / "hub", picture, *cases],
+        env={**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"},
         capture_output=True,
         text=True,
         timeout=120,
-        check=False,
+        check=True,
     )
-    assert (process.returncode, process.stdout) == (2, ""), process.stderr
-    assert message in process.stderr
-    assert process.stderr.count("\n") == 1  # not even a download is announced
-    fetched = {request.split("?")[0].rsplit("/", 1)[1] for request in requests if "/resolve/" in request}
-    assert fetched == {"config.json"}
+    for line, (_, _, message) in zip(process.stdout.splitlines(), REFUSED, strict=True):
+        code, out, err = json.loads(line)
+        assert (code, out) == (2, ""), err
+        assert message in err
+        assert err.count("\n") == 1  # not even a download is announced
+    assert process.stderr == ""
+    fetched = [request.split("?")[0].rsplit("/", 1)[1] for request in requests if "/resolve/" in request]
+    assert {*fetched} == {"config.json"}
+    assert sum("GET" in request and "/resolve/" in request for request in requests) == len(REFUSED)
 
 
 def test_only_the_config(hub, tmp_path):

@@ -11,7 +11,8 @@ from transformers import AutoConfig
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SettingsError
 from sira_cli.models import presets
-from sira_cli.models.preset import ImageSettings, Preset
+from sira_cli.models.preset import Preset
+from sira_cli.models.preset_parts import ImageSettings
 from sira_cli.models.processors import chat_inputs, load_processor
 from tests.support import layouts
 

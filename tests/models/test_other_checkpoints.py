@@ -35,8 +35,8 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def checkpoint(family: str, tmp_path: Path) -> Path:
-    return WRITERS[family](tmp_path / "checkpoint")
+def checkpoint(family: str, checkpoint_of: Callable[[str], Path]) -> Path:
+    return checkpoint_of(family)
 
 
 @pytest.fixture
@@ -98,9 +98,9 @@ def test_greedy_text_is_that_of_transformers(family, checkpoint, pictures):
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-def test_a_system_prompt_of_plain_text(tmp_path, pictures, as_list):
+def test_a_system_prompt_of_plain_text(checkpoint_of, pictures, as_list):
     """JoyCaption needs one, and its chat template takes no list of parts; some others write the list out instead."""
-    model = load(WRITERS["JoyCaption (LLaVA)"](tmp_path / "checkpoint"), system="You are a helpful image captioner.")
+    model = load(checkpoint_of("JoyCaption (LLaVA)"), system="You are a helpful image captioner.")
     if as_list:
         template = model.processor.chat_template
         model.processor.chat_template = template.replace("message['content'].", "(message['content'] | trim).")

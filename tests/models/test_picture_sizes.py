@@ -12,8 +12,7 @@ from transformers.models.llava.image_processing_pil_llava import LlavaImageProce
 from sira_cli.models import picture_sizes
 from sira_cli.models.picture_sizes import check_picture_size
 from sira_cli.models.processors import chat_inputs, load_processor
-from tests.support.checkpoints import write_llava, write_qwen
-from tests.support.checkpoints_other import WRITERS
+from tests.support.checkpoints_all import ALL
 
 # PaliGemma's processor hands torch tensors to numpy's array().
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
@@ -36,16 +35,10 @@ def resized(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return sizes
 
 
-@pytest.mark.parametrize("family", ["LLaVA-1.5", "Qwen2-VL", "Qwen2.5-VL", "Qwen3-VL", *WRITERS])
-def test_no_processor_makes_a_giant(family, tmp_path, monkeypatch, resized):
-    if family == "LLaVA-1.5":
-        folder = write_llava(tmp_path / "checkpoint")
-    elif family in WRITERS:
-        folder = WRITERS[family](tmp_path / "checkpoint")
-    else:
-        folder = write_qwen(tmp_path / "checkpoint", family.removesuffix("-VL").removeprefix("Qwen"))
+@pytest.mark.parametrize("family", ALL)
+def test_no_processor_makes_a_giant(family, checkpoint_of, monkeypatch, resized):
     monkeypatch.setattr(picture_sizes, "MOST", LOWERED)
-    processor = load_processor(folder)
+    processor = load_processor(checkpoint_of(family))
     for size in [(1, 60_000), (60_000, 1), (7, 1300), (1300, 7), (199, 1)]:
         with suppress(ValueError):
             chat_inputs(processor, "paligemma", [Image.new("RGB", size)], ["What is this?"])

@@ -9,9 +9,9 @@ from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.language.things import WordList, shipped
-from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, Given, Watch
-from sira_cli.models.look.rewriting import Rewriter
-from sira_cli.models.look.second_look import Verify
+from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, GivenTokens, Watch
+from sira_cli.models.look.rewriting import Rewriter, _Draft
+from sira_cli.models.look.second_look import Check, Claim, Verify
 
 CUP = VALIDATION_SEEDS[500_000]  # greedy names a cup there that is not in the scene
 SEVERAL = VALIDATION_SEEDS[500_003]  # there one thing after the other comes up that is not in it
@@ -80,7 +80,7 @@ def test_a_ban_gives_way_where_no_other_token_is_left():
 
 def test_given_tokens_are_the_only_ones():
     scores = torch.randn(2, 5)
-    found = Given([[1, 2], [3]], 1)(torch.tensor([[9, 1], [9, 3]]), scores)
+    found = GivenTokens([[1, 2], [3]], 1)(torch.tensor([[9, 1], [9, 3]]), scores)
     assert found[0].isfinite().nonzero().tolist() == [[2]]
     assert torch.equal(found[1], scores[1])
 
@@ -128,6 +128,12 @@ def test_what_is_supported_stays_as_it_is(demo):
     text = "Two tables, \u00e7a va?  "
     done = Rewriter(demo).rewrite(picture(CUP), text)
     assert (done.text, done.removed) == (text, ())
+
+
+def test_an_object_that_is_still_named_was_not_removed():
+    dog, cat = (Claim(name, ((2, 5),), 0.1, 0.0) for name in ("dog", "cat"))
+    draft = _Draft(0, None, Check("A dog.", (dog,), "words"), None, "A dog.", doubted=[dog, cat])
+    assert draft.removed() == (cat,)
 
 
 def test_after_the_last_round_the_rest_stays_flagged(demo):

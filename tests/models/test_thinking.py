@@ -21,7 +21,6 @@ from sira_cli.runs.events import Failed, Finished, Skipped
 from sira_cli.runs.run import run_pictures
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
 from tests.support.checkpoints_gemma4 import write_gemma4
-from tests.support.helpers import installed
 from tests.support.scripted import script, written
 
 QUESTION = "Is there a cat on the table?"
@@ -194,14 +193,14 @@ def test_an_answer_that_is_cut_off_before_its_first_word_is_none(loaded, photos,
         short.caption(photos["chelsea"])
 
 
-def test_who_cannot_be_asked_to_think_is_refused_before_its_weights_are_read(folders, photos, monkeypatch):
+def test_who_cannot_be_asked_to_think_is_refused_before_its_weights_are_read(folders, photos, monkeypatch, sira):
     with monkeypatch.context() as patched:
         patched.setattr("sira_cli.models.loading.load_model", lambda *args, **more: pytest.fail("were read"))
         with pytest.raises(SettingsError, match="has no switch for reasoning"):
             load(folders["never"], think=True)
-    done = installed("caption", photos["chelsea"], "-m", folders["never"], "--think")
-    assert (done.returncode, done.stdout) == (2, b"")
-    (line,) = done.stderr.decode().strip().splitlines()
+    code, out, err = sira("caption", photos["chelsea"], "-m", folders["never"], "--think")
+    assert (code, out) == (2, "")
+    (line,) = err.strip().splitlines()
     assert "--think: the model's chat template has no switch for reasoning" in line
 
 

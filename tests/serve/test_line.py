@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sira_cli.serve import line
-from sira_cli.serve.line import BusyError, Line
+from sira_cli.serve.line import BusyError, WaitingLine
 
 SIZE = 10  # bytes of a request
 
@@ -34,13 +34,13 @@ def clock(monkeypatch) -> Clock:
     return clock
 
 
-def full(most: int, *, most_bytes: int = 10**6, at_once: int = 1) -> tuple[Line, list]:
+def full(most: int, *, most_bytes: int = 10**6, at_once: int = 1) -> tuple[WaitingLine, list]:
     """A line without a free place, and its places."""
-    made = Line(most, most_bytes, at_once, lambda: 0)
+    made = WaitingLine(most, most_bytes, at_once, lambda: 0)
     return made, [made.enter("host", Connection(), SIZE) for _ in range(most)]
 
 
-def refused(made: Line, connection: Connection | None, host: str = "host", size: int = SIZE) -> bool:
+def refused(made: WaitingLine, connection: Connection | None, host: str = "host", size: int = SIZE) -> bool:
     try:
         made.enter(host, connection, size)
     except BusyError:
@@ -109,7 +109,7 @@ def test_the_turns_that_are_remembered_are_bounded(clock):
 
 
 def test_bytes_are_bounded_and_kept_for_those_before(clock):
-    made = Line(100, 100, 1, lambda: 0)
+    made = WaitingLine(100, 100, 1, lambda: 0)
     large, small = Connection(), Connection()
     places = [made.enter("host", Connection(), 45) for _ in range(2)]
     assert refused(made, large, size=50)
@@ -124,7 +124,7 @@ def test_bytes_are_bounded_and_kept_for_those_before(clock):
 
 
 def test_a_request_of_any_size_may_come_in_alone():
-    made = Line(2, 100, 1, lambda: 0)
+    made = WaitingLine(2, 100, 1, lambda: 0)
     place = made.enter("host", None, 500)
     assert refused(made, None, size=1)
     place.leave()
@@ -134,10 +134,10 @@ def test_a_request_of_any_size_may_come_in_alone():
 
 def test_who_waits_at_the_decoder_has_a_place():
     waiting = 2
-    made = Line(2, 100, 1, lambda: waiting)
+    made = WaitingLine(2, 100, 1, lambda: waiting)
     assert refused(made, None)
     waiting = 1
-    made = Line(2, 100, 1, lambda: waiting)
+    made = WaitingLine(2, 100, 1, lambda: waiting)
     place = made.enter("host", None, SIZE)
     assert refused(made, None)
     place.give_way()

@@ -44,6 +44,7 @@ def marks_of(word: dict[str, Any]) -> str:
 # --- the texts
 
 
+@pytest.mark.smoke
 def test_the_texts_are_those_of_the_library_and_nobody_else_is_asked(page, address, lvlm):
     greedy = lvlm.under(lvlm.preset.method("greedy"), lvlm.preset)
     assert run(page) == [lvlm.caption(PICTURE).text, greedy.caption(PICTURE).text]
@@ -281,6 +282,7 @@ def test_nothing_moves(page):
 # --- what is hostile, and what goes wrong
 
 
+@pytest.mark.smoke
 def test_hostile_text_stays_text(browser, address, tmp_path):
     picture = tmp_path / "<img src=x onerror=alert(1)>.png"
     picture.write_bytes(PICTURE.read_bytes())

@@ -439,7 +439,9 @@ def test_models(client, lvlm):
 # --- the command
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_the_command_answers_and_ends_well(sent, code):
     port = free_port()
     command = [SIRA, "serve", "-p", "demo", "--port", str(port), "--max-new-tokens", "200"]

@@ -10,7 +10,7 @@ from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.sweep.best import by_captions_among
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.demo.measure import load_method, measure
-from sira_cli.demo.questions import SPLITS, Question, held_out
+from sira_cli.demo.questions import SPLITS, SceneQuestion, held_out
 from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene
 from sira_cli.errors import SettingsError
@@ -27,8 +27,8 @@ from tools.cost import caption_costs
 
 
 class OneQuestion:
-    def about(self, scene: Scene) -> list[Question]:
-        return [Question("dog", "dog" in scene.objects, SPLITS)]
+    def about(self, scene: Scene) -> list[SceneQuestion]:
+        return [SceneQuestion("dog", "dog" in scene.objects, SPLITS)]
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +238,9 @@ def test_a_comparison_is_read_as_it_was_written():
 
 
 def test_it_measures_methods_beside_greedy(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(comparison_module, "load_method", partial(load_method, max_new_tokens=8))
+    monkeypatch.setattr(comparison_module, "Questions", partial(comparison_module.Questions, sample=50))
+
     def run() -> tuple[Comparison, str]:
         given = ["sira", "m3id", "--count", 2, "--texts", tmp_path / "texts.jsonl", "--output", tmp_path / "found.json"]
         monkeypatch.setattr("sys.argv", ["comparison", *map(str, given)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from sira_cli.view import Collection, Compared, Edits
+from sira_cli.view import Collection, Edits, OtherCaptions
 from sira_cli.view.app import Viewer
 from tests.support.asgi import served
 from tests.support.browser import Browser
@@ -75,7 +75,7 @@ def running(source: Path, other: Path | None = None, **settings: object) -> Iter
     """Serve in a thread; yields the address that `sira view` would print."""
     captions = Collection.read(source)
     edits = Edits(captions.edits_file, sidecars=settings.pop("sidecars", None))
-    compared = None if other is None else Compared(captions, Collection.read(other))
+    compared = None if other is None else OtherCaptions(captions, Collection.read(other))
     app = Viewer(captions, edits, token=TOKEN, compared=compared, **settings).app
     with served(app, timeout_graceful_shutdown=1) as address:
         yield address

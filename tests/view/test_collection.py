@@ -16,7 +16,7 @@ from sira_cli.analysis.compare import compare
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures.opening import decode_picture, small_picture
 from sira_cli.runs.tables import write_table
-from sira_cli.view import Collection, Compared, Edits, export
+from sira_cli.view import Collection, Edits, OtherCaptions, export
 from sira_cli.view.thumbnails import Thumbnails
 from tests.view.conftest import HOSTILE, looked_at, record, write
 
@@ -216,7 +216,7 @@ def test_differences_are_those_of_sira_compare(folder):
     rows = [row | dict.fromkeys(keys, "") | {"finish_reason": "stop"} for row in rows]
     other = [row | {"text": row["text"].replace("a dog", "two birds")} for row in rows[:2]]
     a, b = write(folder / "a.jsonl", rows), write(folder / "b.jsonl", other)
-    compared = Compared(Collection.read(a), Collection.read(b))
+    compared = OtherCaptions(Collection.read(a), Collection.read(b))
     assert compared.pairs == 2
     assert compared.partner(2) is None
     assert compared.stretches(2, "x") == []
@@ -229,13 +229,13 @@ def test_pictures_are_found_by_name_path_or_content(folder):
     rows = [record(number) for number in range(3)]
     a = Collection.read(write(folder / "a.jsonl", rows))
     paths = [row | {"file_name": f"../{row['file_name']}"} for row in rows]
-    assert Compared(a, Collection.read(write(folder / "runs/b.jsonl", paths))).pairs == 3
+    assert OtherCaptions(a, Collection.read(write(folder / "runs/b.jsonl", paths))).pairs == 3
     shutil.copytree(folder / "pictures", folder / "moved")
     moved = [row | {"file_name": f"moved/new-{number}.png"} for number, row in enumerate(rows)]
-    assert Compared(a, Collection.read(write(folder / "c.jsonl", moved))).pairs == 3
+    assert OtherCaptions(a, Collection.read(write(folder / "c.jsonl", moved))).pairs == 3
     others = [row | {"file_name": f"x{row['file_name']}", "image_sha256": "f" * 64} for row in rows]
     with pytest.raises(DataError, match="no picture in common"):
-        Compared(a, Collection.read(write(folder / "d.jsonl", others)))
+        OtherCaptions(a, Collection.read(write(folder / "d.jsonl", others)))
 
 
 # --- exporting

@@ -92,6 +92,7 @@ def test_the_arrow_keys_walk_from_card_to_card(browser, many):
 # --- to mend
 
 
+@pytest.mark.smoke
 def test_captions_are_mended_by_keys_alone(browser, serve, records):
     before = records.read_bytes()
     open_page(browser, serve(records))
@@ -240,6 +241,7 @@ def test_two_runs_are_compared_word_by_word(browser, serve, folder):
 # --- what is odd or hostile
 
 
+@pytest.mark.smoke
 def test_hostile_captions_and_names_stay_text(browser, serve, folder):
     rows = [
         looked_at(0, cat=0.1, dog=0.1)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
+import transformers
 from pydantic import TypeAdapter
 
-from sira_cli._version import __version__
-from sira_cli.analysis.bench.measure import Timing
+from sira_cli.analysis.bench.measure import Timing, device_name
+from sira_cli.analysis.provenance import Report
+from sira_cli.models.lvlm import Lvlm
 
 # Seconds of a request on Qwen2.5-VL over those of standard decoding (paper, Appendix B, Table "Comparison of
 # inference efficiency"). OPERA's milliseconds for 64 tokens would be 7.8 times; the table has 5.8.
@@ -79,7 +81,7 @@ class LookCost:
     ratios: dict[str, Spread]
 
 
-class Decoder(NamedTuple):
+class MeasuredMethod(NamedTuple):
     """A method, and whether its decoding steps are compiled."""
 
     method: str
@@ -90,7 +92,7 @@ class Decoder(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """A method at a batch size.
 
     Attributes:
@@ -126,17 +128,17 @@ class Row:
     @property
     def name(self) -> str:
         """The method's name, and whether its steps are compiled."""
-        return str(Decoder(self.method, self.compiled))
+        return str(MeasuredMethod(self.method, self.compiled))
 
     @classmethod
     def of(
         cls,
-        decoder: Decoder,
-        baseline: Decoder,
+        decoder: MeasuredMethod,
+        baseline: MeasuredMethod,
         sizes: tuple[int, int, int],
-        runs: Mapping[Decoder, Sequence[Timing]],
+        runs: Mapping[MeasuredMethod, Sequence[Timing]],
         lengths: Sequence[int],
-    ) -> Row:
+    ) -> BenchRow:
         """Make it of the runs of all decoders, round by round; `sizes` are B, prompt and image tokens.
 
         A request of fewer tokens is the beginning of the longest one, so each run serves all lengths.
@@ -163,14 +165,47 @@ class Row:
 
 
 @dataclass(frozen=True)
-class BenchReport:
+class TimedOn(Report):
+    """The model and the machine that were timed. Reports of times are subclasses.
+
+    Attributes:
+        model: preset or model.
+        device: the chip.
+        torch, transformers: their versions.
+        k, layers, alpha: of SIRA.
+    """
+
+    model: str
+    dtype: str
+    device: str
+    torch: str
+    transformers: str
+    k: int
+    layers: int
+    alpha: float
+
+    @staticmethod
+    def fields_of(lvlm: Lvlm) -> dict[str, Any]:
+        """Return the fields of a loaded model on this machine."""
+        return {
+            "model": lvlm.preset.name or lvlm.preset.model,
+            "dtype": lvlm.dtype,
+            "device": device_name(lvlm.model.device),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "k": lvlm.k,
+            "layers": lvlm.layers,
+            "alpha": lvlm.alpha,
+        }
+
+
+@dataclass(frozen=True)
+class BenchReport(TimedOn):
     """The measurements, with model and device.
 
     Attributes:
-        model: preset or model; `weights` are random or the model's.
+        weights: random, or the model's.
         parameters: number of weights.
-        device: the chip.
-        k, layers, alpha: of SIRA.
         runs: measured rounds, after one that only warms up.
         rows: by batch size; greedy's come first.
         stand_ins: methods whose calibration had random values.
@@ -178,31 +213,20 @@ class BenchReport:
         processor_time: whether times are processor time of the process, not elapsed time.
     """
 
-    model: str
     weights: str
     parameters: int
-    dtype: str
     attention: str
-    device: str
-    torch: str
-    transformers: str
-    k: int
-    layers: int
-    alpha: float
     lengths: tuple[int, ...]
     runs: int
-    rows: tuple[Row, ...]
+    rows: tuple[BenchRow, ...]
     stand_ins: tuple[str, ...] = ()
     looks: tuple[LookCost, ...] = ()
     processor_time: bool = False
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
-        record = asdict(self)
-        for name in ("stand_ins", "looks", "processor_time"):
-            if not record[name]:
-                del record[name]
-        return json.dumps({"schema": "sira.bench/1", **record, "sira_version": __version__}, allow_nan=False)
+        unused = [name for name in ("stand_ins", "looks", "processor_time") if not getattr(self, name)]
+        return self.as_json("sira.bench/1", **dict.fromkeys(unused))
 
     @classmethod
     def from_json(cls, text: str) -> BenchReport:

@@ -24,7 +24,7 @@ from sira_cli.methods.base import Method
 from sira_cli.models import presets
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.placement import pick_device
-from sira_cli.models.preset import ImageSettings
+from sira_cli.models.preset_parts import ImageSettings
 from sira_cli.models.processors import load_processor
 
 WORD = "<word>"

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-import transformers
 from PIL import Image
 
-from sira_cli.analysis.bench.figures import BenchReport, Decoder, Row
-from sira_cli.analysis.bench.measure import Timing, device_name, measure, pictures, prompts
+from sira_cli.analysis.bench.figures import BenchReport, BenchRow, MeasuredMethod
+from sira_cli.analysis.bench.measure import Timing, measure, pictures, prompts
 from sira_cli.analysis.bench.second_look import look_costs, look_requests
 from sira_cli.analysis.bench.stand_ins import RANDOM, with_stand_ins
 from sira_cli.core.upstream import attention_of
@@ -21,7 +20,7 @@ from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.lvlm import Lvlm
 
 WARM_UP = 4  # tokens
-GREEDY = Decoder("greedy")
+GREEDY = MeasuredMethod("greedy")
 
 
 def bench(
@@ -59,7 +58,7 @@ def bench(
     """
     compared = decoders(methods, compile)
     clock = time.process_time if processor_time else time.perf_counter
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     with with_stand_ins(dict.fromkeys(decoder.method for decoder in compared), lvlm) as stand_ins:
         for batch in batches:
             if compile:
@@ -78,7 +77,7 @@ def bench(
                 decoder: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
                 for decoder, one in lvlms.items()
             }
-            seen: dict[Decoder, list[Timing]] = {decoder: [] for decoder in compared}
+            seen: dict[MeasuredMethod, list[Timing]] = {decoder: [] for decoder in compared}
             for number in range(runs + 1):
                 for decoder, one in lvlms.items():
                     tokens = max(lengths) if number else min(WARM_UP, max(lengths))
@@ -88,8 +87,10 @@ def bench(
                     on_request()
             image, prompt = map(sum, lvlm.lengths(inputs[GREEDY]))
             pairs = [(decoder, GREEDY) for decoder in compared]
-            pairs += [(one, Decoder("greedy", True)) for one in compared if one.compiled and one.method != "greedy"]
-            rows += [Row.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
+            pairs += [
+                (one, MeasuredMethod("greedy", True)) for one in compared if one.compiled and one.method != "greedy"
+            ]
+            rows += [BenchRow.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
             report = _report(lvlm, lengths, runs, rows, tuple(stand_ins), processor_time)
             on_rows(report)
         if looked_at:
@@ -114,22 +115,15 @@ def _report(
     lvlm: Lvlm,
     lengths: Sequence[int],
     runs: int,
-    rows: Sequence[Row],
+    rows: Sequence[BenchRow],
     stand_ins: tuple[str, ...],
     processor_time: bool,
 ) -> BenchReport:
     return BenchReport(
-        model=lvlm.preset.name or lvlm.preset.model,
+        **BenchReport.fields_of(lvlm),
         weights="random" if lvlm.revision == RANDOM else "its own",
         parameters=sum(parameter.numel() for parameter in lvlm.model.parameters()),
-        dtype=lvlm.dtype,
         attention=attention_of(lvlm.model.config),
-        device=device_name(lvlm.model.device),
-        torch=torch.__version__,
-        transformers=transformers.__version__,
-        k=lvlm.k,
-        layers=lvlm.layers,
-        alpha=lvlm.alpha,
         lengths=tuple(lengths),
         runs=runs,
         rows=tuple(rows),
@@ -138,8 +132,8 @@ def _report(
     )
 
 
-def decoders(methods: Sequence[str], compile: bool) -> list[Decoder]:  # noqa: A002
+def decoders(methods: Sequence[str], compile: bool) -> list[MeasuredMethod]:  # noqa: A002
     """Return the decoders to measure, greedy first."""
     names = dict.fromkeys(["greedy", *methods])
     compilable = [name for name in names if compile and Ability.COMPILED_STEPS in find(name).abilities]
-    return [Decoder(name) for name in names] + [Decoder(name, True) for name in compilable]
+    return [MeasuredMethod(name) for name in names] + [MeasuredMethod(name, True) for name in compilable]

@@ -7,22 +7,18 @@ prepares them ahead in threads.
 from __future__ import annotations
 
 import copy
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers
 from PIL import Image
 from pydantic import TypeAdapter
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from sira_cli._version import __version__
-from sira_cli.analysis.bench.figures import Spread
-from sira_cli.analysis.bench.measure import device_name
+from sira_cli.analysis.bench.figures import Spread, TimedOn
 from sira_cli.errors import SiraError
 from sira_cli.methods import find
 from sira_cli.models.compiled import CompiledSteps
@@ -77,25 +73,15 @@ class ThroughputRow:
 
 
 @dataclass(frozen=True)
-class ThroughputReport:
+class ThroughputReport(TimedOn):
     """The measurements, with model and device.
 
     Attributes:
-        model: preset or model.
-        device: the chip.
         pictures, batch_size, runs: numbers of pictures, of pictures at once, of measured rounds.
         lengths: tokens of each text, in the order of the pictures; `drawn` where they are not the model's own.
         rows: of the contestants.
     """
 
-    model: str
-    dtype: str
-    device: str
-    torch: str
-    transformers: str
-    k: int
-    layers: int
-    alpha: float
     pictures: int
     batch_size: int
     runs: int
@@ -105,7 +91,7 @@ class ThroughputReport:
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.throughput/1`."""
-        return json.dumps({"schema": "sira.throughput/1", **asdict(self), "sira_version": __version__})
+        return self.as_json("sira.throughput/1")
 
     @classmethod
     def from_json(cls, text: str) -> ThroughputReport:
@@ -192,14 +178,7 @@ def throughput(
         for contestant, own in seconds.items()
     )
     return ThroughputReport(
-        model=lvlm.preset.name or lvlm.preset.model,
-        dtype=lvlm.dtype,
-        device=device_name(lvlm.model.device),
-        torch=torch.__version__,
-        transformers=transformers.__version__,
-        k=lvlm.k,
-        layers=lvlm.layers,
-        alpha=lvlm.alpha,
+        **ThroughputReport.fields_of(lvlm),
         pictures=len(images),
         batch_size=batch_size,
         runs=runs,

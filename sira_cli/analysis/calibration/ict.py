@@ -55,7 +55,7 @@ LABELS = {True: "yes", False: "no"}  # as POPE's files spell them, and the publi
 
 
 @dataclass(frozen=True)
-class Prompt:
+class Prefill:
     """A prefill: a question about a picture, followed by an answer.
 
     Attributes:
@@ -85,7 +85,7 @@ class LastOutputs(Task[Tensor, Tensor]):
 
     at_once = True
 
-    def __init__(self, lvlm: Lvlm, projections: Sequence[Any], prompts: Sequence[Prompt]) -> None:
+    def __init__(self, lvlm: Lvlm, projections: Sequence[Any], prompts: Sequence[Prefill]) -> None:
         super().__init__(lvlm, decoded=DECODED)
         self._projections, self._prompts = projections, {prompt.id: prompt for prompt in prompts}
 
@@ -187,26 +187,26 @@ class IctTraining:
                     if not left[prompt.row]:
                         yield Advanced(1)
 
-    def _prompts(self, row: int) -> Iterator[Prompt]:
+    def _prompts(self, row: int) -> Iterator[Prefill]:
         question = self._questions.questions[row]
         text, label = question.text, LABELS[question.expected]
         blurred = {"degrade": lambda image: image.filter(ImageFilter.GaussianBlur(BLUR))}
-        yield Prompt(row, "clean", text, label)
-        yield Prompt(row, "image", text, LABELS[True], **(blurred if question.expected else {}))
+        yield Prefill(row, "clean", text, label)
+        yield Prefill(row, "image", text, LABELS[True], **(blurred if question.expected else {}))
         if self._questions.outlines is None:
             return
         if not question.expected:
-            yield Prompt(row, "object", text, label, **blurred)
+            yield Prefill(row, "object", text, label, **blurred)
         elif outlines := self._questions.outlines(question):
-            yield Prompt(row, "object", text, label, lambda image: black_out(image, outlines))
+            yield Prefill(row, "object", text, label, lambda image: black_out(image, outlines))
 
-    def _item(self, prompt: Prompt, reads: Kept[bytes]) -> Item[Tensor]:
+    def _item(self, prompt: Prefill, reads: Kept[bytes]) -> Item[Tensor]:
         question, asking = self._questions.questions[prompt.row], self._lvlm.preset.prompts.asking
         picture, asked = self._questions.find(question.picture), asking(question.text)
         whole = QuestionPicture(picture.location, picture.relative, picture, question.text, asked, prompt.id, reads)
         return Item(whole, question.picture, asked, prompt.id)
 
-    def _keep(self, prompt: Prompt, item: Item[Tensor]) -> Iterator[FailedPicture]:
+    def _keep(self, prompt: Prefill, item: Item[Tensor]) -> Iterator[FailedPicture]:
         """Keep o_proj's outputs for a prompt, or report its picture, once."""
         if item.result is None:
             if item.name not in {failure.picture for failure in self.failures}:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sira_cli.analysis.check.files import ENDINGS, CaptionFile, Row, metadata_in
+from sira_cli.analysis.check.files import ENDINGS, CaptionFile, CaptionRow, metadata_in
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.captioned import CaptionedPicture
@@ -42,7 +42,7 @@ class Captions:
     without: int = 0
     failed: int = 0
     files: list[CaptionFile] = field(default_factory=list)
-    _rows: list[tuple[Row, CaptionedPicture | None]] = field(default_factory=list)
+    _rows: list[tuple[CaptionRow, CaptionedPicture | None]] = field(default_factory=list)
     _numbers: Counter[str] = field(default_factory=Counter)
     _extension: str = ".txt"
 

@@ -22,7 +22,7 @@ TEXT_COLUMNS = ("text", "caption", "description", "answer")
 
 
 @dataclass(frozen=True)
-class Row:
+class CaptionRow:
     """A row of a file of captions.
 
     Attributes:
@@ -82,7 +82,7 @@ class CaptionFile:
         return cls(path, columns, image, text, not columns and is_array(path), own, newest)
 
     @property
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[CaptionRow]:
         """Its rows, read again one after the other; of records about the same picture, the newest.
 
         Raises:
@@ -96,15 +96,15 @@ class CaptionFile:
                 where, values = again.pop(same)
             yield self._row(where, values)
 
-    def _row(self, where: str, values: dict[str, Any]) -> Row:
+    def _row(self, where: str, values: dict[str, Any]) -> CaptionRow:
         image = text_of(where, values, self.image_column)
         if not image:
             raise DataError(f"{where}: {self.image_column} is empty: expected the name of a picture")
         text = None if values.get(self.text_column) is None else text_of(where, values, self.text_column)
         failed = self.own and values.get("status", "ok") != "ok"
-        return Row(where, values, image, None if failed else text, failed)
+        return CaptionRow(where, values, image, None if failed else text, failed)
 
-    def write(self, path: Path, rows: Sequence[tuple[Row, str | None]]) -> None:
+    def write(self, path: Path, rows: Sequence[tuple[CaptionRow, str | None]]) -> None:
         """Write rows, each with another text or as it was (None), in the form of this file.
 
         A record of sira whose text changes gets the first one as `draft`, and loses the scores of its words.

@@ -13,7 +13,7 @@ from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
 from sira_cli.analysis.page.chart import Chart, Scale
 from sira_cli.analysis.page.pictures import Shown, find_picture
 from sira_cli.analysis.page.text import label, pieces
-from sira_cli.analysis.trace.read import Candidate, Claim, Token, Trace, Word
+from sira_cli.analysis.trace.read import Candidate, Token, Trace, TracedObject, TracedWord
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import OpenedPicture
 
@@ -28,7 +28,7 @@ _FINISH = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingLine:
     """A line of the settings. `differs`: not the same in all traces of the page."""
 
     name: str
@@ -37,7 +37,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Piece:
+class StripToken:
     """A token in the strip.
 
     Attributes:
@@ -58,7 +58,7 @@ class Piece:
 class Telling:
     """A word that can be true or false of the picture; `position` in the text, from 0."""
 
-    word: Word
+    word: TracedWord
     text: str
     position: int
     degree: int
@@ -68,7 +68,7 @@ class Telling:
 class Named:
     """An object that the text names; `steps` are the tokens of each mention, `[first, last + 1]`."""
 
-    claim: Claim
+    claim: TracedObject
     supported: bool
     steps: list[tuple[int, int]]
 
@@ -89,8 +89,8 @@ class Card:
     subject: str
     source: str
     picture: Shown
-    settings: list[Setting]
-    pieces: list[Piece]
+    settings: list[SettingLine]
+    pieces: list[StripToken]
     chart: Chart
     words: list[Telling]
     doubted: int
@@ -108,13 +108,13 @@ def cards_of(traces: Sequence[Trace], scale: Scale, pictures: Mapping[str, Opene
             trace,
             scale,
             find_picture(trace, pictures),
-            [Setting(name, value, name in differing) for name, value in found.items()],
+            [SettingLine(name, value, name in differing) for name, value in found.items()],
         )
         for trace, found in zip(traces, settings, strict=True)
     ]
 
 
-def _card(trace: Trace, scale: Scale, picture: Shown, settings: list[Setting]) -> Card:
+def _card(trace: Trace, scale: Scale, picture: Shown, settings: list[SettingLine]) -> Card:
     run = trace.run
     if run is None:
         heading = "Failed at the start"
@@ -214,10 +214,10 @@ def _edges(things: Sequence[Named]) -> dict[int, str]:
     return marks
 
 
-def _piece(token: Token, html: Markup, grounding: float | None, scale: Scale, unsupported: str) -> Piece:
+def _piece(token: Token, html: Markup, grounding: float | None, scale: Scale, unsupported: str) -> StripToken:
     bare_html = html.lstrip(" ") or html
     marks = "pale" if grounding is None else f"g{doubt(grounding)} d{scale.level(token.delta)}"
-    return Piece(
+    return StripToken(
         space=" " * (len(html) - len(bare_html)),
         html=bare_html,
         marks=(f"{marks} special" if token.special else marks) + unsupported,

@@ -14,7 +14,7 @@ from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.errors import PictureError
 from sira_cli.eval.stats.bootstrap import Figure
-from sira_cli.eval.stats.compared import Compared
+from sira_cli.eval.stats.compared import MethodFigures
 from sira_cli.eval.stats.named import compare_answers, compare_captions, named_differences, named_figures
 from sira_cli.eval.stats.pope import add_answer, strict
 from sira_cli.eval.stats.tally import Tally
@@ -22,7 +22,7 @@ from sira_cli.models.lvlm import Lvlm
 
 
 @dataclass(frozen=True)
-class Row:
+class SettingRow:
     """A setting.
 
     Attributes:
@@ -64,7 +64,7 @@ class SweepReport(Provenance):
     rule: str
     best: Cell
     by_default: bool
-    rows: tuple[Row, ...]
+    rows: tuple[SettingRow, ...]
 
     @classmethod
     def of(
@@ -94,12 +94,12 @@ class SweepReport(Provenance):
         groups = {split: _answers_of(split, answered, cells) for split in questions.splits}
         pictures = {question.picture for question, _ in answered}
         splits = {f"{split} ": compare_answers(tallies) for split, tallies in groups.items()}
-        prefixed = {**splits, "mean ": Compared.mean(list(splits.values()))}
+        prefixed = {**splits, "mean ": MethodFigures.mean(list(splits.values()))}
         if captions:
             counted = _captions_of(questions, pictures, grid, units)
             prefixed = {"": compare_captions(counted), **prefixed}
         rows = tuple(
-            Row(
+            SettingRow(
                 cell.k,
                 cell.alpha,
                 sum(strict(texts[number]) is None for _, texts in answered),
@@ -130,7 +130,7 @@ class SweepReport(Provenance):
         """Make a report from the parsed JSON of `to_json`."""
         fields = {name: value for name, value in record.items() if name not in ("schema", "sira_version")}
         rows = tuple(
-            Row(**{**row, **{part: _figures(row[part]) for part in ("figures", "differences")}})
+            SettingRow(**{**row, **{part: _figures(row[part]) for part in ("figures", "differences")}})
             for row in record["rows"]
         )
         failures = tuple(FailedPicture(**failure) for failure in record["failures"])
@@ -142,7 +142,7 @@ class SweepReport(Provenance):
         """The figures of every setting."""
         return {Cell(row.k, row.alpha): row.figures for row in self.rows}
 
-    def row(self, cell: Cell) -> Row | None:
+    def row(self, cell: Cell) -> SettingRow | None:
         """Return the row of a setting; None if it is not in the grid."""
         return next((row for row in self.rows if (row.k, row.alpha) == cell), None)
 
@@ -152,7 +152,7 @@ class SweepReport(Provenance):
         return "CHAIRi" if self.captions else f"mean {self.score}"
 
     @property
-    def greedy(self) -> Row:
+    def greedy(self) -> SettingRow:
         """The row of the model as it is."""
         return self.rows[0]
 

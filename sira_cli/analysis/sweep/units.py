@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import DataError
-from sira_cli.runs.continued_file import append_whole, check_same, kept_in_place, open_locked
+from sira_cli.runs.continued_file import ContinuedFile, check_same
+from sira_cli.runs.lines import as_line
 
 if TYPE_CHECKING:
     from sira_cli.analysis.sweep.questions import QuestionSet
@@ -42,17 +43,7 @@ class Units:
         """
         self.path = path
         self._texts: dict[str, list[str]] = {}
-        self._settings: dict[str, Any] = {}
-        self._end = 0
-        if path is None:
-            return
-        self._file = open_locked(path)
-        if not overwrite:
-            try:
-                self._scan(path)
-            except BaseException:
-                self._file.close()
-                raise
+        self._file = None if path is None else _UnitFile(path, self._texts, overwrite=overwrite)
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -69,8 +60,8 @@ class Units:
         Raises:
             SettingsError: they differ; the message names the differences.
         """
-        if self.path is not None:
-            check_same(self.path, settings, self._settings)
+        if self._file is not None:
+            check_same(self._file.path, settings, self._file.settings)
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Get ready to add: drop a torn last line, or with `overwrite` everything; write the settings if need be.
@@ -80,11 +71,10 @@ class Units:
             SiraError: the file cannot be written.
         """
         self.check(settings)
-        if self.path is None:
-            return
-        self._file.truncate(self._end)
-        if self._end == 0:
-            self._append([{"schema": SCHEMA, "settings": dict(settings)}])
+        if self._file is not None:
+            self._file.begin()
+            if self._file.is_empty:
+                self._file.add(as_line({"schema": SCHEMA, "settings": dict(settings)}))
 
     def add(self, units: Mapping[str, Sequence[str]]) -> None:
         """Keep the texts of finished units.
@@ -93,44 +83,51 @@ class Units:
             SiraError: the file cannot be written; it holds what it held before. Or another program has changed or
                 replaced it.
         """
-        if self.path is not None:
-            self._append([{"unit": unit, "texts": list(texts)} for unit, texts in units.items()])
+        if self._file is not None:
+            lines = (as_line({"unit": unit, "texts": list(texts)}) for unit, texts in units.items())
+            self._file.add(b"".join(lines))
         self._texts |= {unit: list(texts) for unit, texts in units.items()}
 
     def close(self) -> None:
         """Close the file and release its lock."""
-        if self.path is not None:
+        if self._file is not None:
             self._file.close()
 
-    def _append(self, records: list[dict[str, Any]]) -> None:
-        assert self.path is not None
-        data = b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
-        self._file = kept_in_place(self.path, self._file, self._end)
-        append_whole(self.path, self._file, self._end, data)
-        self._end += len(data)
 
-    def _scan(self, path: Path) -> None:
-        """Read settings and units. Whatever follows the last newline is torn."""
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    if not line.endswith(b"\n"):
-                        if number == 1 and not line.startswith(b'{"schema": "sira.sweep'[: len(line)]):
-                            raise ValueError
-                        return
-                    record = json.loads(line)
-                    if number == 1:
-                        if record["schema"] != SCHEMA:
-                            raise ValueError
-                        self._settings = dict(record["settings"])
-                    else:
-                        self._texts[record["unit"]] = list(record["texts"])
-                except (ValueError, KeyError, TypeError):
-                    raise DataError(
-                        f"{path}: line {number} was not written by a sweep: "
-                        "give another `output=`, or `overwrite=` to replace it"
-                    ) from None
-                self._end += len(line)
+class _UnitFile(ContinuedFile):
+    """The file of units. Its first line holds the settings."""
+
+    def __init__(self, path: Path, texts: dict[str, list[str]], *, overwrite: bool) -> None:
+        self._texts = texts
+        self.settings: dict[str, Any] = {}
+        super().__init__(path, overwrite=overwrite)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the settings are missing."""
+        return self._end == 0
+
+    def _check_beginning(self, torn: bytes) -> None:
+        if not torn.startswith(b'{"schema": "sira.sweep'[: len(torn)]):
+            raise self._foreign(1)
+
+    def _read_line(self, number: int, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            if number > 1:
+                self._texts[record["unit"]] = list(record["texts"])
+            elif record["schema"] == SCHEMA:
+                self.settings = dict(record["settings"])
+            else:
+                raise ValueError
+        except (ValueError, KeyError, TypeError):
+            raise self._foreign(number) from None
+
+    def _foreign(self, number: int) -> DataError:
+        return DataError(
+            f"{self.path}: line {number} was not written by a sweep: "
+            "give another `output=`, or `overwrite=` to replace it"
+        )
 
 
 def decisive(preset: Preset, questions: QuestionSet, alphas: Sequence[float], captions: bool) -> dict[str, Any]:

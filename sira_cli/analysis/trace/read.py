@@ -122,7 +122,7 @@ class Run:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class Word:
+class TracedWord:
     """A word of the text, `start` to `end` in it: its tokens are `steps[0]` up to but without `steps[1]`."""
 
     word: str
@@ -145,7 +145,7 @@ class Use:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class Claim:
+class TracedObject:
     """An object that the text names, its mentions, and its support by a second look."""
 
     thing: str
@@ -172,9 +172,9 @@ class End:
     finish_reason: Literal["stop", "length", "loop", "forced", "error"]
     output_tokens: Count
     duration_ms: float
-    words: tuple[Word, ...]
+    words: tuple[TracedWord, ...]
     tracked: tuple[Use, ...]
-    objects: tuple[Claim, ...] | None = None
+    objects: tuple[TracedObject, ...] | None = None
     verify: Look | None = None
     reasoning: str = ""
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
-from sira_cli.cli.choosing import choose_preset, load_model
+from sira_cli.cli.choosing import choose_preset
 from sira_cli.cli.console import note, say, set_verbosity
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import ModelOptions, Overwrite, Quiet, Verbose
 from sira_cli.cli.stages import show_stages
@@ -51,8 +52,8 @@ def ict(
         typer.Option(
             metavar="N",
             min=2,
-            help=f"Take only the first N questions of each file (default: {FILE_QUESTIONS}), or of scenes (default: "
-            f"{SCENE_QUESTIONS}).",
+            help=f"Take only the first N questions of each file (default: {FILE_QUESTIONS} of all files together), "
+            f"or of scenes (default: {SCENE_QUESTIONS}).",
         ),
     ] = None,
     batch_size: Annotated[
@@ -120,7 +121,7 @@ def _questions(
     from sira_cli.analysis.calibration.questions import from_files
     from sira_cli.pictures.find import check_images
 
-    found = from_files(paths, images, limit or FILE_QUESTIONS, annotations)
+    found = from_files(paths, images, limit or FILE_QUESTIONS // len(paths), annotations)
     check_images(images, found.pictures)
     if annotations is None:
         note("without --annotations the places of objects are unknown: the image level only")

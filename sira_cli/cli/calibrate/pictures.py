@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from sira_cli.cli.choosing import chosen_pictures
+from sira_cli.cli.choosing_pictures import chosen_pictures
 from sira_cli.cli.console import note, note_halved, say
 from sira_cli.cli.options import SelectionOptions
 from sira_cli.cli.progress import Progress

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.calibrate.labels import Annotations, FalseAlarms, Labels, labelling
-from sira_cli.cli.choosing import choose_preset, load_model
+from sira_cli.cli.choosing import choose_preset
 from sira_cli.cli.console import note, set_verbosity
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
 from sira_cli.cli.output import check_file, check_preset_file, save_preset, save_report, table_console

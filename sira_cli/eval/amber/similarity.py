@@ -40,7 +40,7 @@ class Similarity(ABC):
         """Return the settings that decide the results of `above`."""
 
 
-class Exact(Similarity):
+class EqualWords(Similarity):
     """Words are similar only if they are equal. AMBER's script finds more, so its figures differ."""
 
     name = "exact"
@@ -55,7 +55,7 @@ class Exact(Similarity):
         return {"name": self.name}
 
 
-class Table(Similarity):
+class SimilarityTable(Similarity):
     """Similarities that are ready: a JSON object of words, each an object of other words with a number.
 
     Pairs count in both directions; words of which the table has no pair are similar only if they are equal.
@@ -132,12 +132,12 @@ def find_similarity(choice: str = "spacy") -> Similarity:
 
     Raises:
         SettingsError: spaCy or the pipeline is not there, cannot be loaded, or has no word vectors.
-        DataError: the file cannot be read, or is not in the format of `Table`.
+        DataError: the file cannot be read, or is not in the format of `SimilarityTable`.
     """
     if choice == "exact":
-        return Exact()
+        return EqualWords()
     if choice.endswith(".json"):
-        return Table(Path(choice))
+        return SimilarityTable(Path(choice))
     name = OFFICIAL if choice == "spacy" else choice
     instead = "`similarity=` exact (noted in the results), or `task=` discriminative for the questions alone"
     get_model = f"`python -m spacy download {OFFICIAL}`"

@@ -110,7 +110,7 @@ def _vlmevalkit(where: str, row: dict[str, Any]) -> dict[str, Any]:
     said = str("" if row["prediction"] is None else row["prediction"])
     if FAILED in said:
         raise DataError(f"{where}: VLMEvalKit got no answer: {brief(said)}: let it run again")
-    found = {"text": said, "categories": _categories(row), "index": row["index"]}
+    found = {"text": said, "categories": _categories(row), "Index": row["index"]}
     if isinstance(row.get("question"), str):
         found["question"] = row["question"]
     if isinstance(row.get("image_path"), str):

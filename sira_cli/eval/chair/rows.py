@@ -12,14 +12,14 @@ from sira_cli.eval.chair.coco import image_of
 from sira_cli.runs.rows import brief, entries, some, text_of
 
 
-class Given(NamedTuple):
+class GivenCaption(NamedTuple):
     """A caption, and its file and row."""
 
     text: str
     where: str
 
 
-def read_captions(paths: Sequence[Path]) -> dict[int, list[Given]]:
+def read_captions(paths: Sequence[Path]) -> dict[int, list[GivenCaption]]:
     """Read captions by image: one or several per image, the same number for all.
 
     Rows have `image_id` (the number of the image, or its digits) and `caption` or `text`; or COCO's file name as
@@ -33,12 +33,12 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[Given]]:
         DataError: a file cannot be read or holds nothing, a row has no image or no caption, or an image has more
             captions than another.
     """
-    captions: dict[int, list[Given]] = {}
+    captions: dict[int, list[GivenCaption]] = {}
     for path in paths:
         where = ""
         for where, row in read_answer_rows(path):
             image = image_of_row(where, row, "image_id", "image", "file_name")
-            captions.setdefault(image, []).append(Given(text_of(where, row, "caption", "text"), where))
+            captions.setdefault(image, []).append(GivenCaption(text_of(where, row, "caption", "text"), where))
         if not where:
             raise DataError(f"{path}: holds no captions")
     most = max(captions, key=lambda image: len(captions[image]))

@@ -14,7 +14,7 @@ from sira_cli.eval.stats.wilson import wilson
 
 
 @dataclass(frozen=True)
-class Compared:
+class MethodFigures:
     """The figures of methods in one group: a split, a length, a dimension.
 
     Attributes:
@@ -34,7 +34,7 @@ class Compared:
         tallies: Mapping[str, Tally],
         figures: Callable[[Mapping[str, float]], dict[str, float]],
         denominators: Denominators | None = None,
-    ) -> Compared:
+    ) -> MethodFigures:
         """Compare methods that answered about the same pictures; those without answers are left out.
 
         Args:
@@ -60,7 +60,7 @@ class Compared:
         )
 
     @classmethod
-    def mean(cls, groups: Sequence[Compared]) -> Compared:
+    def mean(cls, groups: Sequence[MethodFigures]) -> MethodFigures:
         """Return means over groups, of the methods that are in all; groups of the same pictures share their draws."""
         names = [name for name in groups[0].exact if all(name in group.exact for group in groups)]
         exact = _means([group.exact for group in groups], names)

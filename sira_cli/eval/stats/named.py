@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sira_cli.eval.stats import chair, pope
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.chair import chair_figures
-from sira_cli.eval.stats.compared import Compared
+from sira_cli.eval.stats.compared import MethodFigures
 from sira_cli.eval.stats.pope import FIGURES, pope_figures
 from sira_cli.eval.stats.tally import Tally, ratio
 
@@ -28,22 +28,22 @@ def answer_figures(total: Mapping[str, float]) -> dict[str, float]:
     return {name: figures[name] for name in FIGURES}
 
 
-def compare_captions(tallies: Mapping[str, Tally]) -> Compared:
+def compare_captions(tallies: Mapping[str, Tally]) -> MethodFigures:
     """Compare methods by their captions."""
-    return Compared.of(tallies, caption_figures, CAPTION_DENOMINATORS)
+    return MethodFigures.of(tallies, caption_figures, CAPTION_DENOMINATORS)
 
 
-def compare_answers(tallies: Mapping[str, Tally]) -> Compared:
+def compare_answers(tallies: Mapping[str, Tally]) -> MethodFigures:
     """Compare methods by their yes/no answers."""
-    return Compared.of(tallies, answer_figures, ANSWER_DENOMINATORS)
+    return MethodFigures.of(tallies, answer_figures, ANSWER_DENOMINATORS)
 
 
-def named_figures(groups: Mapping[str, Compared], method: str) -> dict[str, Figure]:
+def named_figures(groups: Mapping[str, MethodFigures], method: str) -> dict[str, Figure]:
     """Put a method's figures of all groups into one mapping; the groups' names begin the figures' names."""
     return {f"{group}{name}": each for group, it in groups.items() for name, each in it.figures(method).items()}
 
 
-def named_differences(groups: Mapping[str, Compared], method: str, first: str) -> dict[str, Figure]:
+def named_differences(groups: Mapping[str, MethodFigures], method: str, first: str) -> dict[str, Figure]:
     """Do the same for the differences to the first method's figures."""
     return {
         f"{group}{name}": each for group, it in groups.items() for name, each in it.differences(method, first).items()

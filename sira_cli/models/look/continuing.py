@@ -13,7 +13,7 @@ from typing import Any
 
 from sira_cli.language.things import Words
 from sira_cli.models.answering import AnsweringModel
-from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, Given, Watch, reach
+from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, GivenTokens, Watch, reach
 from sira_cli.models.starts import Start, Trail
 
 TRIES = 16  # times that a text may begin to name a forbidden object, before it is allowed
@@ -84,8 +84,8 @@ class Decoded:
                 span = None
                 if text.row not in free:
                     plain = self._lvlm.vocabulary.text(tokens)
-                    behind = len(self._lvlm.vocabulary.text(text.kept))
-                    span = text.forbidden.first(self._words, plain, behind, ended=ended)
+                    length = len(self._lvlm.vocabulary.text(text.kept))
+                    span = text.forbidden.first(self._words, plain, length, ended=ended)
                 if span is None:
                     found[text.row] = tokens
                     continue
@@ -125,7 +125,7 @@ class Decoded:
     ) -> list[tuple[list[int], bool]]:
         """Decode some rows; rows without a text in `texts` are idle."""
         lvlm, prompt = self._lvlm, inputs["input_ids"].shape[1]
-        before = [list(tokens[: start.behind]) for tokens in start.tokens]
+        before = [list(tokens[: start.in_inputs]) for tokens in start.tokens]
         nothing = Forbidden(frozenset())
         watch = Watch(
             lvlm.vocabulary,
@@ -136,14 +136,14 @@ class Decoded:
             before,
         )
         bans = [texts[row].bans if row in texts and row not in free else Bans() for row in rows]
-        given = Given([tokens[start.behind :] for tokens in start.tokens], prompt)
+        given = GivenTokens([tokens[start.in_inputs :] for tokens in start.tokens], prompt)
         trail = Trail(rows)
         output = lvlm.generate(
             inputs,
             seeds=[self._seeds[row] for row in rows],
             task=self._task,
             start=Start(
-                start.tokens, start.behind, start.cache, (Avoid(bans, prompt, before), given), (watch,), new_tokens
+                start.tokens, start.in_inputs, start.cache, (Avoid(bans, prompt, before), given), (watch,), new_tokens
             ),
             trail=trail,
         )

@@ -72,7 +72,7 @@ class Bans:
         banned.add(last)
         return new
 
-    def behind(self, tokens: Sequence[int]) -> list[int]:
+    def after(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens that may not follow these."""
         return sorted(self._after.get(tuple(tokens), ()))
 
@@ -93,7 +93,7 @@ class Avoid(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return `scores [B, V]` with -inf at banned tokens; `input_ids [B, S]` are all tokens so far."""
         rows = [
-            bans.behind([*before, *ids])
+            bans.after([*before, *ids])
             for bans, before, ids in zip(self._bans, self._before, input_ids[:, self._prompt :].tolist(), strict=True)
         ]
         if not any(rows):
@@ -155,7 +155,7 @@ class Watch(StoppingCriteria):
         return forbidden.first(self._words, text, self._starts[row], ended=False) is not None
 
 
-class Given(LogitsProcessor):
+class GivenTokens(LogitsProcessor):
     """Makes B texts begin with given tokens."""
 
     def __init__(self, texts: Sequence[Sequence[int]], prompt: int) -> None:

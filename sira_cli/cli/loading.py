@@ -1,0 +1,88 @@
+"""Loading a preset's model for a command, with notes on what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.cli.console import announce, note, waiting
+from sira_cli.cli.options import ModelOptions
+from sira_cli.methods.base import Method
+
+if TYPE_CHECKING:
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.preset import Preset
+    from sira_cli.pictures.picture import Picture
+
+LOOKED_AT = 20  # pictures that are checked for being drawn scenes
+
+
+def load_model(
+    preset: Preset,
+    model: ModelOptions,
+    method: str | Method,
+    compiled: bool = False,
+    pictures: Iterable[Picture] | None = None,
+) -> Lvlm:
+    """Load the model of a preset; `compiled`: compile its decoding steps; `pictures`: its input.
+
+    Raises:
+        SettingsError: a value is wrong.
+        ModelNotFoundError: the weights are neither cached nor can be fetched.
+    """
+    from sira_cli.models import presets
+
+    if preset.model != presets.BUNDLED:
+        # Before torch is imported: an unavailable model is reported within a second.
+        from sira_cli.models.hub import find_checkpoint
+
+        find_checkpoint(
+            preset.model,
+            preset.revision,
+            offline=model.offline,
+            code=model.trust_remote_code,
+            expected_gb=preset.download_gb,
+            judge=partial(_judge, preset, model),
+            on_download=announce,
+        )
+    with waiting(f"loading {preset.name or preset.model}"):
+        from sira_cli.models.loading import load
+
+        lvlm = load(preset, **loading(model, method, compiled))
+    note_bundled(preset, pictures)
+    if compiled:
+        note("compiling the decoding steps: the first text waits for it")
+    return lvlm
+
+
+def _judge(preset: Preset, model: ModelOptions, folder: Path) -> None:
+    from sira_cli.models.inspection import check_structure  # imports torch, needed only before a download
+
+    check_structure(folder, preset, trust_remote_code=model.trust_remote_code)
+
+
+def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
+    """Note the limits of the bundled model, if its pictures are not all drawn scenes."""
+    from sira_cli.models import presets
+
+    if preset.model != presets.BUNDLED:
+        return
+    from sira_cli.demo.scenes import looks_drawn
+
+    if pictures is None or not all(looks_drawn(picture) for picture in islice(pictures, LOOKED_AT)):
+        note("the bundled model knows drawn scenes only; photographs need another preset")
+
+
+def loading(model: ModelOptions, method: str | Method, compiled: bool = False) -> dict[str, Any]:
+    """Return the arguments of `sira_cli.load` without the preset."""
+    return {
+        "method": method,
+        "device": model.device,
+        "quantization": model.quantization,
+        "offline": model.offline,
+        "trust_remote_code": model.trust_remote_code,
+        "compile": compiled,
+    }

@@ -1,0 +1,142 @@
+"""What docs/architecture.md promises: something new is one file to write, and one line to change (here: `setitem`)."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from typer.testing import CliRunner
+
+from sira_cli.cli.eval_catalog import add_commands
+from sira_cli.demo.questions import held_out
+from sira_cli.demo.scenes import render
+from sira_cli.eval import catalog
+from sira_cli.eval.base import Part, Texts
+from sira_cli.eval.card import Asking, Card
+from sira_cli.eval.stats.tally import Tally, ratio
+from sira_cli.eval.yes_no import Question, YesNo
+from sira_cli.methods import METHODS
+from sira_cli.methods.base import Ability
+from sira_cli.methods.greedy import Greedy
+from sira_cli.pictures import sources
+from sira_cli.pictures.picture import Picture
+from sira_cli.runs import sinks
+from sira_cli.runs.ledger import Ledger
+
+SCENE = Path(__file__).parents[1] / "examples" / "scene-2900000.png"
+
+
+# --- a benchmark
+
+
+class Dogs(YesNo):
+    """Pictures, and whether each shows a dog."""
+
+    name = "dogs"
+
+    def said(self, question: Question, text: str) -> str:
+        return text.partition(" ")[0].strip(".").lower()
+
+    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
+        tally = Tally()
+        for question, text in self.answered(texts):
+            self.count(tally, question.picture, question, text, {"right": self.right(question, text), "asked": 1})
+        return {"all": tally}
+
+    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+        return {"accuracy": 100 * ratio(total["right"], total["asked"])}
+
+
+def read(folder: Path, asking: Asking) -> Dogs:
+    rows = json.loads((folder / "dogs.json").read_text())
+    asked = "Is there a dog in the image?"
+    return Dogs([Question(row["picture"], row["picture"], asked, asked, row["dog"], "all") for row in rows], ("all",))
+
+
+def test_a_benchmark_is_a_file_and_a_card(monkeypatch, tmp_path):
+    card = Card("dogs", "Dogs", "here", "accuracy", ("dogs.json",), "1 kB", "none", "nowhere", '{"id"}', "images", read)
+    monkeypatch.setitem(catalog.CARDS, "dogs", card)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(SCENE.read_bytes())
+    dog = "yes" if "dog" in held_out(2900000).objects else "no"
+    (tmp_path / "dogs.json").write_text(json.dumps([{"picture": "a.png", "dog": dog}]))
+    app = typer.Typer()
+    add_commands(app)
+    assert "dogs: Dogs (here)" in CliRunner().invoke(app, ["--list"]).output
+    command = ["dogs", "--data", str(tmp_path), "--images", str(tmp_path / "images"), "-p", "demo", "--json"]
+    result = CliRunner().invoke(app, [*command, "--no-controls", "--method", "greedy", "-q"])
+    assert result.exit_code == 0, result.output or result.exception
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["method"], row["figures"]["accuracy"]["value"]) in (("greedy", 0.0), ("greedy", 100.0))
+    assert row["counts"]["asked"] == 1
+
+
+# --- a method
+
+
+@dataclass(frozen=True)
+class Again(Greedy):
+    """Greedy by another name."""
+
+    name = "again"
+    abilities = frozenset({Ability.BATCHES})
+
+
+def test_a_method_is_a_file_and_a_row(sira, monkeypatch):
+    monkeypatch.setitem(METHODS, "again", Again())
+    command = ("caption", SCENE, "-p", "demo", "--max-new-tokens", 8)
+    expected = sira(*command, "--method", "greedy")
+    assert expected[0] == 0
+    assert sira(*command, "--method", "again") == expected
+    assert "again" in sira(*command, "--method", "nothing")[2]
+
+
+# --- a form of results
+
+
+class Lines(sinks.Sink):
+    """A text file with a line per picture."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def finish(self, pictures: Sequence[Picture], ledger: Ledger) -> None:
+        self._path.write_text("".join(f"{each['file_name']}: {each['text']}\n" for each in ledger.records()))
+
+
+def test_a_form_of_results_is_a_file_and_a_line(sira, monkeypatch, tmp_path):
+    monkeypatch.setitem(sinks.FILES, ".lines", Lines)
+    command = ("caption", SCENE, "-p", "demo", "--max-new-tokens", 8)
+    code, out, _ = sira(*command)
+    assert code == 0
+    assert sira(*command, "-o", tmp_path / "all.lines")[0] == 0
+    assert (tmp_path / "all.lines").read_text().endswith(f"scene-2900000.png: {out}")
+    assert (tmp_path / "all.jsonl").exists()
+
+
+# --- a place where pictures live
+
+
+@dataclass(frozen=True)
+class Drawn(Picture):
+    """`scene://SEED`: a scene, drawn when it is asked for."""
+
+    allow_private: bool = False
+
+    def read(self) -> bytes:
+        file = io.BytesIO()
+        render(held_out(int(self.location.removeprefix("scene://"))))[0].save(file, "png")
+        return file.getvalue()
+
+
+def test_a_place_of_pictures_is_a_file_and_a_line(sira, monkeypatch):
+    monkeypatch.setitem(sources.SCHEMES, "scene", Drawn)
+    command = ("-p", "demo", "--max-new-tokens", 8, "--json")
+    code, out, _ = sira("caption", "scene://2900000", *command)
+    file = json.loads(sira("caption", SCENE, *command)[1])
+    assert (code, json.loads(out)["text"]) == (0, file["text"])
+    assert json.loads(out)["file_name"] == "scene://2900000"
