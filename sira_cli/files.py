@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import lock_descriptor
-
 from sira_cli.errors import SettingsError, SiraError
 
 _LONGEST = 255  # bytes of a name, on all usual file systems
@@ -62,6 +60,8 @@ def _temporary(path: Path) -> tuple[Path, BinaryIO]:
 
 def _is_ours(file: BinaryIO, path: Path) -> bool:
     """Lock an open file; return whether no other process holds it and the name still refers to it."""
+    from filelock import lock_descriptor  # late: the list of benchmarks imports this module, and help has to be fast
+
     try:
         return lock_descriptor(file.fileno(), blocking=False) and os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
