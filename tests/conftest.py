@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import itertools
@@ -20,14 +21,17 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
 from PIL import Image
 from skimage import data
 
 from sira_cli import interrupts
 from sira_cli.cli import main
+from sira_cli.models import loading, presets
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
 from tests.support.checkpoints_all import ALL
@@ -38,6 +42,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _HOMES = itertools.count()
+# Commands are put together once in this process, as in one that is started; it takes a tenth of a second.
+typer.main.get_command = functools.cache(typer.main.get_command)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bundled_weights() -> Iterator[None]:
+    """The bundled model's weights are read once in this process; each model that is loaded has a copy of its own."""
+    read, kept = loading.load_model, dict[str, Any]()
+
+    def load_model(folder: Path, **options: Any) -> Any:
+        if folder != presets.BUNDLED_FOLDER:
+            return read(folder, **options)
+        how = repr(sorted(options.items()))
+        if how not in kept:
+            kept[how] = read(folder, **options)
+        return copy.deepcopy(kept[how])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "load_model", load_model)
+        yield
 
 
 @functools.cache
