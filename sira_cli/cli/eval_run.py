@@ -129,7 +129,7 @@ def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions, lvlm
             if options.details is not None and options.details.resolve() == path.resolve():
                 raise SettingsError(f"--details {path}: answers are kept in this file: give another")
         preset, method = evaluation.first
-        if lvlm is None and not evaluation.nothing_left(trust_remote_code=model.trust_remote_code):
+        if lvlm is None and not evaluation.nothing_left(dtype=model.dtype, trust_remote_code=model.trust_remote_code):
             lvlm = load_model(preset, model, method, pictures=evaluation.pictures)
         listen(evaluation, lvlm)
 

@@ -85,10 +85,9 @@ class PartRun:
         part: Part,
         preset: Preset,
         method: Method,
-        images: Path,
+        pictures: Sequence[Picture],
         ledger: Ledger,
         *,
-        shard: Shard | None = None,
         retry_errors: bool = False,
     ) -> None:
         """Prepare it.
@@ -96,13 +95,11 @@ class PartRun:
         Args:
             part: of the benchmark.
             preset, method: with the part's settings.
-            images: the folder of the pictures.
+            pictures: from `part_pictures`.
             ledger: the open file of records.
-            shard: ask only about this part of the pictures.
             retry_errors: ask again where an earlier run failed.
         """
         self.part, self.file = part, PartFile(ledger, part)
-        pictures = part_pictures(part, preset, images, shard)
         targets = Targets(self.file, retry_errors=retry_errors)
         self.job = Job(pictures, Request(part.task, ""), preset, method, targets)
 

@@ -10,6 +10,7 @@ print(evaluation.report().to_json())
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from sira_cli.methods import check_beams
 from sira_cli.methods.base import Method
 from sira_cli.models.preset import Preset
 from sira_cli.pictures.find import Shard, check_images
+from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
 from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Halved, PictureEvent
@@ -142,35 +144,47 @@ class Evaluation:
             SettingsError: a file is in use.
             DataError: a file holds no records of sira.
         """
-        from sira_cli.eval.asking import PartRun
+        from sira_cli.eval.asking import PartRun, part_pictures
 
         with ExitStack() as stack:
             folder = self._output or Path(stack.enter_context(TemporaryDirectory(prefix="sira-eval-")))
             make_folder(folder)
-            self._runs = {name: [] for name in self._methods if name not in self.not_run}
-            for name, runs in self._runs.items():
+            stack.callback(self._runs.clear)
+            made: dict[tuple[str, str], list[Picture]] = {}  # methods share them
+            for name, (preset, method) in self._methods.items():
+                if name in self.not_run:
+                    continue
+                self._runs[name] = []
                 for part in self._benchmark.parts:
                     ledger = Ledger(self._file(folder, name, part), overwrite=self._overwrite, by="id")
                     stack.callback(ledger.close)
-                    preset, method = self._methods[name]
                     own = preset.without_text().with_settings(**part.settings | self._settings)
-                    again = self._retry_errors
-                    runs.append(PartRun(part, own, method, self._images, ledger, shard=self._shard, retry_errors=again))
-            try:
-                yield [run.file.path for runs in self._runs.values() for run in runs]
-            finally:
-                self._runs = {}
+                    key = part.name, own.prompts.ask
+                    if key not in made:
+                        made[key] = part_pictures(part, own, self._images, self._shard)
+                    run = PartRun(part, own, method, made[key], ledger, retry_errors=self._retry_errors)
+                    self._runs[name].append(run)
+            yield [run.file.path for runs in self._runs.values() for run in runs]
 
-    def nothing_left(self, *, trust_remote_code: bool = False) -> bool:
-        """Return whether an earlier run has answered everything, so that no model is needed; in `opened`.
+    def nothing_left(self, *, dtype: str | None = None, trust_remote_code: bool = False) -> bool:
+        """Return whether an earlier run has answered everything, so that no model is needed.
 
         Args:
+            dtype: precision of the weights; None or `auto`: that of the earlier run.
             trust_remote_code: whether the model's Python files belong to it.
         """
-        from sira_cli.runs.nothing_left import nothing_left
+        from sira_cli.runs.nothing_left import all_named, nothing_left
 
-        runs = (run for runs in self._runs.values() for run in runs)
-        return all(nothing_left(run.job, trust_remote_code=trust_remote_code) for run in runs)
+        if not self._runs:
+            with self.opened():
+                return self.nothing_left(dtype=dtype, trust_remote_code=trust_remote_code)
+        runs = list(itertools.chain.from_iterable(self._runs.values()))
+        # By name first: pictures are read only if nothing is missing anywhere.
+        return (
+            all(all_named(run.job) for run in runs)
+            and all(dtype in (None, "auto", run.settings(None).get("dtype")) for run in runs)
+            and all(nothing_left(run.job, trust_remote_code=trust_remote_code) for run in runs)
+        )
 
     def events(self, lvlm: Lvlm | None) -> Generator[EvalEvent, None, None]:
         """Ask, and yield events; `answers` and `report` are available afterwards.

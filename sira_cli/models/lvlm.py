@@ -37,9 +37,11 @@ class Lvlm(AnsweringModel):
 
     def under(self, method: Method, preset: Preset | None = None, compiled: CompiledSteps | None = None) -> Lvlm:
         """Return the same loaded model under another method, or with another preset; this one is unchanged."""
-        return Lvlm(
+        other = Lvlm(
             self.model, self.processor, preset or self.preset, method, self.revision, self.quantization, compiled
         )
+        other.vocabulary.lock = self.vocabulary.lock  # of the tokenizer that they share
+        return other
 
     def caption(
         self,

@@ -57,11 +57,10 @@ def nothing_left(job: Job, *, trust_remote_code: bool = False) -> NothingLeft | 
         job: the run.
         trust_remote_code: whether the model's Python files belong to it.
     """
-    targets, request = job.targets, job.request
-    named = [(picture, targets.name(picture)) for picture in job.pictures if not targets.keeps(picture)]
-    if not all(targets.done(picture.id or name) for picture, name in named):
+    if not all_named(job):
         return None
-    if named:
+    targets, request = job.targets, job.request
+    if named := _named(job):
         revision = _revision(job.preset, targets, trust_remote_code)
         keys, looked = Keys.of(job.preset, job.method, revision, job.quantization), request.looked(job.preset)
 
@@ -80,6 +79,15 @@ def nothing_left(job: Job, *, trust_remote_code: bool = False) -> NothingLeft | 
             if not all(ahead(readers, is_done, named, lambda: 2 * READERS)):
                 return None
     return NothingLeft(targets.facts_before())
+
+
+def all_named(job: Job) -> bool:
+    """Return whether the targets have every picture of a run by its name, whatever was done with it."""
+    return all(job.targets.done(picture.id or name) for picture, name in _named(job))
+
+
+def _named(job: Job) -> list[tuple[Picture, str]]:
+    return [(picture, job.targets.name(picture)) for picture in job.pictures if not job.targets.keeps(picture)]
 
 
 def _revision(preset: Preset, targets: Targets, trust_remote_code: bool) -> str:

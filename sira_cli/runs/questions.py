@@ -40,6 +40,11 @@ class QuestionPicture(Picture):
     reads: Kept[bytes] = field(default_factory=lambda: Kept(KEPT), compare=False, repr=False)
 
     @property
+    def shown(self) -> str:
+        """That of the picture."""
+        return self.picture.shown
+
+    @property
     def id(self) -> str:
         """The question's id."""
         return str(self.question_id)

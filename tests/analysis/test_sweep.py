@@ -19,10 +19,11 @@ from PIL import Image
 from sira_cli import methods
 from sira_cli.analysis.sweep import best, grid
 from sira_cli.analysis.sweep.cells import GREEDY, Cell, Grid, parse_alphas, parse_ks, spread
-from sira_cli.analysis.sweep.grid import FailedPicture
+from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
 from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.analysis.sweep.plot import draw
 from sira_cli.analysis.sweep.questions import Question, QuestionSet, from_files
+from sira_cli.analysis.sweep.run import StageStarted, Sweep
 from sira_cli.analysis.sweep.units import Units, decisive
 from sira_cli.demo.measure import measure
 from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_questions
@@ -594,6 +595,20 @@ def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
     assert (tmp_path / "units.jsonl").read_bytes() == b"".join(lines)
     assert "CHAIRi" in out
     assert f"best: {(picked or Cell(4, 0.5)).name}" in out
+
+
+def test_captions_are_written_together_also_where_no_question_is_left(lvlm, tmp_path, monkeypatch):
+    short = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=3))
+    options = {"ks": (7,), "alphas": (8.0,), "captions": True, "batch_size": "auto", "output": tmp_path / "units.jsonl"}
+    events = Sweep(validation_questions(3), short, **options).events()
+    for event in events:  # until all questions are answered
+        if event == StageStarted("captions", 6):
+            break
+    events.close()
+    sizes, answer = [], Lvlm.answer
+    monkeypatch.setattr(Lvlm, "answer", lambda *given: sizes.append(len(given[1]["input_ids"])) or answer(*given))
+    done = [event for event in Sweep(validation_questions(3), short, **options).events() if event == Advanced(1)]
+    assert (sizes, len(done)) == ([3, 3], 6)  # greedy's captions, and SIRA's
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import operator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from sira_cli.eval.evaluation import Evaluation, PartStarted, methods_of, with_c
 from sira_cli.eval.pope import Pope
 from sira_cli.methods import METHODS
 from sira_cli.pictures.find import Shard
+from sira_cli.pictures.single import FilePicture
 from sira_cli.runs.events import Finished, Skipped
+from sira_cli.runs.ledger import Ledger
 
 
 @pytest.fixture
@@ -55,6 +59,39 @@ def test_who_stops_listening_may_go_on_later(evaluation, lvlm, tmp_path, number)
     assert len(events) == count
     assert sum(isinstance(event, Skipped) for event in events) == done
     assert figures(rest) == figures(whole)
+
+
+def test_a_file_in_use_does_not_spoil_the_next_try(evaluation, lvlm, tmp_path):
+    run = evaluation(output=tmp_path)
+    used, refused = Ledger(tmp_path / "sira-pope.jsonl", by="id"), "another process writes to it"
+    with closing(used), pytest.raises(SettingsError, match=refused):
+        list(run.events(lvlm))
+    assert sum(isinstance(event, Finished) for event in run.events(lvlm)) > 0
+
+
+def test_no_model_is_needed_where_all_is_answered_and_no_picture_is_read_where_something_is_left(
+    evaluation, lvlm, tmp_path, monkeypatch
+):
+    assert not evaluation(output=tmp_path).nothing_left()  # also without `opened`
+    whole = evaluation(output=tmp_path)
+    list(whole.events(lvlm))
+    again = evaluation(output=tmp_path)
+    assert all(again.nothing_left(dtype=dtype) for dtype in (None, "auto", "float32"))
+    assert not again.nothing_left(dtype="bfloat16")  # so that the model is loaded, and refused
+    events = list(again.events(None))
+    assert {type(event) for event in events} == {PartStarted, Skipped}
+    assert figures(again) == figures(whole)
+    last = tmp_path / "sira-pope.jsonl"
+    last.write_bytes(b"".join(last.read_bytes().splitlines(keepends=True)[:-1]))
+    monkeypatch.setattr(FilePicture, "read", lambda picture: pytest.fail("a picture was read"))
+    assert not evaluation(output=tmp_path).nothing_left()
+
+
+def test_methods_share_the_pictures_of_a_part(evaluation):
+    run = evaluation()
+    with run.opened():
+        greedy, sira = (runs[0].job.pictures for runs in run._runs.values())
+    assert all(map(operator.is_, greedy, sira))
 
 
 def test_shards_together_are_the_whole(evaluation, lvlm, scenes, tmp_path):

@@ -420,3 +420,11 @@ def test_public_names():
         assert getattr(sira_cli, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         sira_cli.nothing  # noqa: B018
+
+
+def test_all_methods_of_a_model_share_the_lock_of_its_tokenizer():
+    """One thread prepares prompts while another reads the texts of another method."""
+    demo = load("demo")
+    other = demo.under(demo.decoder)
+    assert other.vocabulary is not demo.vocabulary
+    assert other.vocabulary.lock is other.parser.vocabulary.lock is demo.vocabulary.lock

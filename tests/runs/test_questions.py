@@ -15,9 +15,10 @@ from pyarrow import parquet
 from sira_cli import DataError, load, run_pictures
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.single import FilePicture
+from sira_cli.pictures.sources import as_picture
 from sira_cli.runs import task
 from sira_cli.runs.events import Finished
-from sira_cli.runs.questions import question_pictures
+from sira_cli.runs.questions import QuestionPicture, question_pictures
 from tests.support.shards import EXAMPLES
 
 THINGS = ("dog", "tree", "car")
@@ -203,3 +204,10 @@ def test_a_file_of_questions_that_is_no_text_is_not_read_to_its_end(tmp_path):
         sparse.truncate(2**40)
     with pytest.raises(DataError, match="is not a text file: it has NUL bytes"):
         question_pictures(file, str)
+
+
+def test_a_picture_with_a_question_is_shown_as_the_picture_itself():
+    picture = as_picture(EXAMPLES[0].read_bytes())
+    asked = QuestionPicture(picture.location, picture.relative, picture, "A dog?", "A dog?", 1)
+    assert asked.shown == picture.shown == "the picture's bytes"
+    assert asked.open().sha256 == picture.open().sha256

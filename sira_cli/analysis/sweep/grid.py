@@ -22,7 +22,7 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.memory import PictureMemory
 from sira_cli.models.peak import peak_memory
 from sira_cli.models.placement import devices_of
-from sira_cli.runs.batch_size import most_that_fit
+from sira_cli.runs.batch_size import BatchSize, most_that_fit
 from sira_cli.runs.events import Halved
 from sira_cli.runs.item import Item
 from sira_cli.runs.kept import Kept
@@ -31,6 +31,7 @@ from sira_cli.runs.runner import Runner
 from sira_cli.runs.slots import Batch
 from sira_cli.runs.task import Task
 
+MOST_CAPTIONS = 32  # at once, where memory decides
 DECODED = 2  # pictures whose bytes and samples wait for the next question about them
 
 T = TypeVar("T")
@@ -148,6 +149,10 @@ class CaptionsOfCells(Task[list[str], list[str]]):
         super().__init__(lvlm)
         self._lvlms = [_with_cell(lvlm, cell) for cell in cells]
 
+    def largest_batch(self, inputs: Any, groups: int) -> int:
+        """Return the number of pictures that fit into memory, at most `MOST_CAPTIONS`."""
+        return min(super().largest_batch(inputs, groups), MOST_CAPTIONS)
+
     def answers(self, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
         """Return the captions of the cells for each picture."""
         answers = [lvlm.answer(batch.inputs) for lvlm in self._lvlms]
@@ -158,7 +163,7 @@ class CaptionsOfCells(Task[list[str], list[str]]):
 
 
 def write_captions(
-    lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units, batch_size: int
+    lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units, batch_size: BatchSize | None
 ) -> Generator[GridEvent, None, None]:
     """Caption every picture in every cell, and yield events.
 
@@ -167,7 +172,7 @@ def write_captions(
         questions: whose pictures are captioned.
         grid: the settings.
         units: gets the texts of `caption_unit(picture, k)`, one per alpha; finished units are skipped.
-        batch_size: pictures decoded together.
+        batch_size: pictures decoded together, as for `Runner`.
 
     Raises:
         PictureError: a picture cannot be captioned.

@@ -22,8 +22,6 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.runs.batch_size import BatchSize, check_batch_size
 from sira_cli.runs.runner import Runner
 
-MOST_CAPTIONS = 32  # at once: of drawn scenes, by a small model
-
 
 @dataclass(frozen=True)
 class StageStarted:
@@ -76,17 +74,25 @@ class Sweep:
         self.grid = Grid(chosen, tuple(alphas))
         lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
         self._questions, self._lvlm, self._captions, self._batch_size = questions, lvlm, captions, batch_size
-        if units is None:  # not `units or ...`: without an answer they are falsy
-            units = Units(None if output is None else Path(output))
-        self._units = units
+        self._own = units is None
+        self._units = Units(None if output is None else Path(output)) if units is None else units
         self.failures: list[FailedPicture] = []
 
     def events(self) -> Generator[StageStarted | GridEvent, None, None]:
-        """Measure, and yield events. A picture that fails is an event once; the others go on.
+        """Measure once, and yield events. A picture that fails is an event once; the others go on.
+
+        At the end the file of `output` is closed.
 
         Raises:
             SiraError: about the model or the settings, or the file holds answers of other settings.
         """
+        try:
+            yield from self._events()
+        finally:
+            if self._own:
+                self._units.close()
+
+    def _events(self) -> Generator[StageStarted | GridEvent, None, None]:
         lvlm, questions, units = self._lvlm, self._questions, self._units
         settings = decisive(lvlm.preset, questions, self.grid.alphas, self._captions)
         settings |= {"quantization": lvlm.quantization, "k": list(self.grid.ks)}
@@ -102,10 +108,8 @@ class Sweep:
                 self.failures.append(event)
             yield event
         if self._captions:
-            size = runner.batch_size
-            together = size if isinstance(self._batch_size, int) else min(size, MOST_CAPTIONS)
             yield StageStarted("captions", len(questions.pictures) * len(self.grid.cells()))
-            yield from write_captions(lvlm, questions, self.grid, units, together)
+            yield from write_captions(lvlm, questions, self.grid, units, self._batch_size)
 
     def report(self, score: str = "accuracy") -> SweepReport | None:
         """Return the figures and the best setting, by `accuracy` or `F1`; None if nothing was answered."""
