@@ -161,6 +161,7 @@ CARD = Card(
     files=(),
     holds=f"a folder per subset, such as {HALLUCINATION[0]}",
     pictures=".",
+    main=tuple(TOTALS),
     size="2,374 questions and 1,187 pictures",
     licence="for research, on request",
     url="https://github.com/BradyFU/Awesome-Multimodal-Large-Language-Models/tree/Evaluation",
