@@ -50,6 +50,8 @@ def _read(folder: Path, asking: Asking) -> DashB:
     asked: list[Question] = []
     for side, path in zip(FILES, CARD.find(folder), strict=True):
         found = list(_questions(path, side, asking))
+        if not found:
+            raise DataError(f"{path}: names no pictures: expected file names by data set and object")
         known += found
         asked += found[: asking.limit]
     return DashB(asked, (GROUP,), known=known)

@@ -135,7 +135,7 @@ class Judged(Benchmark):
             if missing := [each.id for each in self.questions if each.id not in texts]:
                 raise DataError(
                     f"{some(paths, 3, 1_000)}: question {missing[0]} is missing: {len(missing)} of the "
-                    f"{len(self.questions)} rows are, and figures need all of them"
+                    f"{len(self.questions)} rows are, and figures need all of them: give the other files, or `limit=`"
                 )
             found[name] = {each.id: texts[each.id] for each in self.questions}
         if not found:
