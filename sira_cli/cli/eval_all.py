@@ -97,11 +97,13 @@ def eval_all(
 
 def _run(data: Path, folder: Path, options: AllOptions, model: ModelOptions, decoding: MethodsOptions) -> Overview:
     from sira_cli.eval.evaluation import Evaluation, with_controls
-    from sira_cli.eval.found import find_benchmarks
+    from sira_cli.eval.found import find_benchmarks, unjudged
     from sira_cli.eval.overview import Overview, costs_in
 
     found = find_benchmarks(data, options.limit)
     note(f"{data} holds {', '.join(one.card.name for one in found)}")
+    if judged := unjudged(data, found):
+        note(f"left out, because their answers need a judge: {', '.join(judged)}")
     chosen = choose_each(with_controls(method_names(decoding.method), not options.no_controls), model, decoding)
 
     def make(methods: dict[str, tuple[Preset, Method]]) -> dict[str, Evaluation]:

@@ -47,6 +47,7 @@ class Card:
         read: makes the benchmark from the data folder; None: its command has options of its own.
         note: more lines of the help.
         command: the command line, if it is an option of another command.
+        main: the groups that `sira eval all` shows, as far as they are there; empty: all.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Card:
     note: str = ""
     command: str = ""
     holds: str = ""
+    main: tuple[str, ...] = ()
 
     @property
     def help(self) -> str:
@@ -78,8 +80,10 @@ class Card:
         """Return the benchmark's files in a data folder.
 
         Raises:
-            SettingsError: one is missing.
+            SettingsError: one is missing, or it is not a folder.
         """
+        if not folder.is_dir():
+            raise SettingsError(f"`data=` {folder}: is not a folder: expected the folder with {self.content}")
         paths = [folder / name for name in self.files]
         for path in paths:
             if not path.exists():

@@ -40,6 +40,7 @@ AMBER = Card(
     licence="Apache-2.0",
     url="https://github.com/junyangwang0410/AMBER",
     answers='{"id", "response"}',
+    main=("generative", "discriminative", "existence", "attribute", "relation"),
 )
 CARDS = {
     card.name: card

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sira_cli.errors import DataError
-from sira_cli.eval.base import Part, Texts
 from sira_cli.eval.card import Asking, Card
+from sira_cli.eval.recalls import Recalls
 from sira_cli.eval.stats.pope import repope
-from sira_cli.eval.stats.tally import Denominators, Tally, ratio
-from sira_cli.eval.yes_no import Question, YesNo, harmonic_mean, ours, shared_figures
+from sira_cli.eval.yes_no import Question, ours
 from sira_cli.pictures.names import is_utf8
 from sira_cli.runs.rows import brief, read_json
 
@@ -20,46 +19,15 @@ FILES = {"pos": "yes", "neg": "no"}  # the folders, and the true answer about th
 GROUP = "all"
 
 
-class DashB(YesNo):
+class DashB(Recalls):
     """DASH-B's questions: one per picture."""
 
     name = "dash-b"
+    names: ClassVar = {"accuracy": "accuracy", "yes": "TPR", "no": "TNR", "both": "harmonic mean"}
 
     def said(self, question: Question, text: str) -> str:
         """Read an answer as compute_answer: `yes` anywhere, else `no` anywhere."""
         return {True: "yes", False: "no", None: ""}[repope(text)]
-
-    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Count right answers where yes is true, and where no is."""
-        tally = Tally()
-        for question, text in self.answered(texts):
-            counts = {f"{name} {of}": 0 for name in ("right", "asked") for of in FILES.values()}
-            counts[f"asked {question.expected}"] = 1
-            counts[f"right {question.expected}"] = self.right(question, text)
-            self.count(tally, question.picture, question, text, counts)
-        return {GROUP: tally}
-
-    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """Return accuracy, TPR, TNR and their harmonic mean, as compute_results."""
-        tpr, tnr = (ratio(total[f"right {of}"], total[f"asked {of}"]) for of in FILES.values())
-        shares = {
-            "accuracy": ratio(total["right yes"] + total["right no"], total["answers"]),
-            "TPR": tpr,
-            "TNR": tnr,
-            "harmonic mean": harmonic_mean(tpr, tnr),
-        }
-        return {name: 100 * share for name, share in shares.items()} | shared_figures(total)
-
-    def denominators(self, group: str) -> Denominators:
-        """Return the counts that each share divides by."""
-        both = ("asked yes", "asked no")
-        return {
-            "accuracy": both,
-            "TPR": both[:1],
-            "TNR": both[1:],
-            "harmonic mean": both,
-            "neither": ("answers",),
-        }
 
     def find(self, row: Mapping[str, Any], path: Path) -> str | None:
         """Also find a question by `object_name`, `img_id` and `gt`, as in the official script's files."""
@@ -82,6 +50,8 @@ def _read(folder: Path, asking: Asking) -> DashB:
     asked: list[Question] = []
     for side, path in zip(FILES, CARD.find(folder), strict=True):
         found = list(_questions(path, side, asking))
+        if not found:
+            raise DataError(f"{path}: names no pictures: expected file names by data set and object")
         known += found
         asked += found[: asking.limit]
     return DashB(asked, (GROUP,), known=known)

@@ -11,12 +11,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.amber.benchmark import Amber
 from sira_cli.eval.amber.similarity import Similarity, find_similarity
 from sira_cli.eval.base import Benchmark, Part
@@ -48,16 +48,41 @@ def find_benchmarks(folder: Path, limit: int | None = None) -> list[Found]:
     Raises:
         SettingsError: it holds no benchmark, or a file is missing.
         DataError: a file cannot be read.
+        PictureError: a benchmark has no pictures.
     """
+    if not folder.is_dir():
+        raise SettingsError(f"`data=` {folder}: is not a folder")
     found = []
     for card in CARDS.values():
         benchmark = _read(card, folder, limit)
         if benchmark is not None and not isinstance(benchmark, Judged):
-            own = folder / card.name / card.pictures
-            found.append(Found(card, benchmark, own if card.pictures and own.is_dir() else folder / "images"))
+            found.append(Found(card, benchmark, _images(card, folder, benchmark)))
     if not found:
-        raise SettingsError(f"`data=` {folder}: holds no benchmark: expected folders such as {', '.join(CARDS)}")
+        raise SettingsError(
+            f"`data=` {folder}: holds no benchmark: expected folders such as pope, coco, amber, dash-b, with the files "
+            "that sira eval --list names; those that need a judge are not run"
+        )
     return found
+
+
+def unjudged(folder: Path, found: Sequence[Found]) -> list[str]:
+    """Return the names of the benchmarks in a folder that are left out because they need a judge."""
+    asked = {one.card.name for one in found}
+    named = [card.name for card in CARDS.values() if card.read is not None and (folder / card.name).is_dir()]
+    return [name for name in named if name not in asked]
+
+
+def _images(card: Card, folder: Path, benchmark: Benchmark) -> Path:
+    """Return the folder of a benchmark's pictures.
+
+    Raises:
+        PictureError: it holds none of them.
+    """
+    own = folder / card.name / card.pictures
+    images = own if card.pictures and own.is_dir() else folder / "images"
+    if not any((images / ask.picture).exists() for part in benchmark.parts for ask in part.asks):
+        raise PictureError(f"`data=` {folder}: none of the pictures of {card.name} is in {images}: put them there")
+    return images
 
 
 def _read(card: Card, folder: Path, limit: int | None) -> Benchmark | None:
@@ -69,13 +94,15 @@ def _read(card: Card, folder: Path, limit: int | None) -> Benchmark | None:
 
 def _pope(folder: Path, limit: int | None) -> Pope | None:
     files, corrected = (sorted((folder / name).glob("*.json")) for name in ("pope", "repope"))
+    if not files and (folder / "pope").is_dir():
+        raise SettingsError(f"{folder / 'pope'}: holds no .json file: expected POPE's files of questions")
     return Pope(files, limit=limit, repope=corrected) if files else None
 
 
 def _chair(folder: Path, limit: int | None) -> Chair | None:
-    ids = folder / "coco" / "ids.txt"
-    if not ids.is_file():
+    if not (folder / "coco").is_dir():
         return None
+    ids = folder / "coco" / "ids.txt"
     return Chair.of(folder / "coco", ids=list(islice(read_ids(ids), limit)), lengths=LENGTHS)
 
 

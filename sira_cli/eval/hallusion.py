@@ -294,6 +294,7 @@ CARD = Card(
     size="0.4 MB of questions; 346 pictures (hallusion_bench.zip)",
     licence="BSD-3-Clause",
     url="https://github.com/tianyi-lab/HallusionBench",
+    main=("with pictures", "VD", "VS"),
     answers="the authors' rows with {model_prediction}",
     read=_read,
     note="Answers are read by their words, as VLMEvalKit does; the authors let GPT-4 compare them.",

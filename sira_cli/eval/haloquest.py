@@ -77,6 +77,8 @@ class HaloQuest(Judged):
 def _read(folder: Path, asking: Asking) -> HaloQuest:
     (path,) = CARD.find(folder)
     columns, rows = read_table(path)
+    if not columns:
+        raise DataError(f"{path}: is empty, expected a table")
     if lacking := [name for name in COLUMNS if name not in columns]:
         raise DataError(f"{path}: has no column {lacking[0]}, only {some(columns)}")
     known: dict[tuple[str, str], Open] = {}

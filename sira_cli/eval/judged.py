@@ -47,13 +47,9 @@ class Judged(Benchmark):
     Attributes:
         questions: those that are asked.
         rates: the figures of verdicts that are shares in percent.
-        missing: what the answers lack until a judge has read them, for the report.
     """
 
     rates: ClassVar[tuple[str, ...]]
-    missing: ClassVar[str] = (
-        "not judged: `export=` official writes the answers for the judge, and `answers=` reads its verdicts"
-    )
 
     def __init__(self, questions: Sequence[Open], known: Sequence[Open]) -> None:
         """Take the questions to ask, and all questions of the file."""
@@ -139,7 +135,7 @@ class Judged(Benchmark):
             if missing := [each.id for each in self.questions if each.id not in texts]:
                 raise DataError(
                     f"{some(paths, 3, 1_000)}: question {missing[0]} is missing: {len(missing)} of the "
-                    f"{len(self.questions)} rows are, and figures need all of them"
+                    f"{len(self.questions)} rows are, and figures need all of them: give the other files, or `limit=`"
                 )
             found[name] = {each.id: texts[each.id] for each in self.questions}
         if not found:
@@ -162,7 +158,7 @@ class Judged(Benchmark):
 
     def stand_ins(self) -> dict[str, str]:
         """Say that answers are not judged."""
-        return {self.name: self.missing}
+        return {self.name: "not judged: only the length of the answers, which a judge elsewhere has to read"}
 
 
 def _length(text: str) -> Counts:

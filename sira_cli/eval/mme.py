@@ -129,6 +129,10 @@ def _read(folder: Path, asking: Asking) -> Mme:
     asked: list[Question] = []
     for subset in there:
         found = list(_questions(folder, subset, asking))
+        if not found:
+            raise DataError(
+                f"{folder / subset}: holds no questions: expected a .txt file per picture, or no such folder"
+            )
         known += found
         asked += found if asking.limit is None else found[: 2 * asking.limit]
     totals = [name for name, subsets in TOTALS.items() if {*subsets} <= {*there}]
@@ -161,6 +165,7 @@ CARD = Card(
     files=(),
     holds=f"a folder per subset, such as {HALLUCINATION[0]}",
     pictures=".",
+    main=tuple(TOTALS),
     size="2,374 questions and 1,187 pictures",
     licence="for research, on request",
     url="https://github.com/BradyFU/Awesome-Multimodal-Large-Language-Models/tree/Evaluation",

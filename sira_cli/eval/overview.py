@@ -67,7 +67,7 @@ class Overview:
     costs: dict[str, dict[str, Cost]]
 
     def sheets(self) -> Iterator[Sheet]:
-        """Yield each benchmark's part of the page; of parts with a mean over groups only the means."""
+        """Yield each benchmark's part of the page: means over groups where there are any, else the main groups."""
         for name, report in self.reports.items():
             methods = [method for method in report.settings if method not in report.not_run]
             costs = (self.costs[name].get(method) for method in methods)
@@ -108,6 +108,7 @@ class Overview:
 def _lines(report: EvalReport, methods: list[str]) -> Iterator[Line]:
     means = {row.part for row in report.rows if not row.counts}
     shown = [row for row in report.rows if not row.counts or row.part not in means]
+    shown = [row for row in shown if row.group in CARDS[report.benchmark].main] or shown
     rows = {(row.part, row.group, row.method): row for row in shown}
     for part, group in dict.fromkeys((row.part, row.group) for row in shown):
         of = [rows.get((part, group, method)) for method in methods]

@@ -8,61 +8,36 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sira_cli.errors import DataError
-from sira_cli.eval.base import Part, Texts
 from sira_cli.eval.card import Asking, Card
+from sira_cli.eval.recalls import TRUTHS, Recalls
 from sira_cli.eval.stats.pope import strict
-from sira_cli.eval.stats.tally import Denominators, Tally, ratio
-from sira_cli.eval.yes_no import Question, YesNo, harmonic_mean, ours, shared_figures
+from sira_cli.eval.yes_no import Question, ours
 from sira_cli.runs.rows import brief, read_rows, text_of
 
 CONTEXTS = ("iac", "icc")  # the modes with an inaccurate or an incorrect context before the question
 MODES = ("base", *CONTEXTS, "ccs")  # ccs: pictures against common sense
-TRUTHS = ("yes", "no")
 # The authors' words between context and question.
 INSTRUCTION = (
     " In case there is an inconsistency between the context and the image content, you should follow the image. "
 )
 
 
-class Phd(YesNo):
+class Phd(Recalls):
     """PhD's questions."""
 
     name = "phd"
+    names: ClassVar = {"both": "PhD Index", "yes": "yes recall", "no": "no recall", "accuracy": "accuracy"}
 
     def said(self, question: Question, text: str) -> str:
         """Read the first word."""
         return {True: "yes", False: "no", None: ""}[strict(text)]
 
-    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Count right answers where yes is true and where no is, by mode, and by mode and task."""
-        tallies = {group: Tally() for group in part.groups}
-        for question, text in self.answered(texts):
-            counts = {f"{name} {of}": 0 for name in ("right", "asked") for of in TRUTHS}
-            counts[f"asked {question.expected}"] = 1
-            counts[f"right {question.expected}"] = self.right(question, text)
-            for group in (question.group, question.group.partition(" ")[0]):
-                self.count(tallies[group], question.picture, question, text, counts)
-        return tallies
-
-    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """Return the PhD Index: the harmonic mean of the two recalls; these; and the accuracy, in percent."""
-        yes, no = (ratio(total[f"right {of}"], total[f"asked {of}"]) for of in TRUTHS)
-        shares = {
-            "PhD Index": harmonic_mean(yes, no),
-            "yes recall": yes,
-            "no recall": no,
-            "accuracy": ratio(total["right yes"] + total["right no"], total["answers"]),
-        }
-        return {name: 100 * share for name, share in shares.items()} | shared_figures(total)
-
-    def denominators(self, group: str) -> Denominators:
-        """Return the counts that each share divides by."""
-        both = tuple(f"asked {of}" for of in TRUTHS)
-        of = {"PhD Index": both, "yes recall": both[:1], "no recall": both[1:], "accuracy": both}
-        return of | {"neither": ("answers",)}
+    def groups_of(self, question: Question) -> tuple[str, str]:
+        """Return the mode, and mode and task."""
+        return question.group.partition(" ")[0], question.group
 
     def find(self, row: Mapping[str, Any], path: Path) -> str | None:
         """Also find a question by `mode`, `image_id` and `question`."""
@@ -138,6 +113,7 @@ CARD = Card(
     size="102,000 questions; COCO train2014 and val2014 (19 GB), 750 pictures of CCS_images",
     licence="none stated",
     url="https://huggingface.co/datasets/AIMClab-RUC/PhD",
+    main=MODES,
     answers='{"mode", "image_id", "question", "answer"}, without the context',
     read=_read,
     note="Pictures lie as the authors say: train2014/, val2014/ and CCS_images/ in images/, next to data.json.",

@@ -117,7 +117,8 @@ class YesNo(Benchmark):
         if missing:
             raise DataError(
                 f"{some(paths, 3, 1_000)}: {brief(missing[0], 120)} is not answered: {len(missing)} of the "
-                f"{len(self.questions)} answers are missing, and figures need all of them"
+                f"{len(self.questions)} answers are missing, and figures need all of them: "
+                "give the other files, or `limit=`"
             )
         return {self.name: {question.id: found[question.id][1] for question in self.questions}}
 

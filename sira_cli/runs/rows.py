@@ -129,7 +129,10 @@ def parse_json(path: Path, text: str, line: int = 1) -> Any:
     try:
         return json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}") from error
+        if not text.strip():
+            raise DataError(f"{path}: is empty, expected JSON") from error
+        cut = ": the file seems to be cut off" if error.pos >= len(text.rstrip()) or "Unterm" in error.msg else ""
+        raise DataError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}{cut}") from error
     except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, thousands of brackets
         raise DataError(f"{path}: line {line}: cannot be read as JSON: {error}") from error
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, SiraError
+from sira_cli.eval.catalog import CARDS
 from sira_cli.eval.found import find_benchmarks
 from sira_cli.eval.overview import LEFT_OUT
 from tests.support.eval.helpers import values
 
-EXPORTED = ["pope", "chair", "amber", "dash-b", "naturalbench", "mme"]
+EXPORTED = ["pope", "chair", "amber", "dash-b", "naturalbench", "hallusionbench", "phd", "mme"]
 
 
 class Cells(HTMLParser):
@@ -55,6 +57,35 @@ def test_a_folder_without_any(sira, tmp_path):
     assert (code, out, "--data" in err) == (2, "", True)
 
 
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("coco/annotations/", "ids.txt: cannot be read"),
+        ("pope/", "pope: holds no .json file"),
+        ("dash-b/", "has no dash_benchmark_pos.json"),
+        ("mmhal/", "has no response_template.json"),
+    ],
+)
+def test_a_benchmark_that_lacks_its_files_is_not_passed_over(tmp_path, made, message):
+    (tmp_path / made).mkdir(parents=True)
+    with pytest.raises(SiraError, match=message):
+        find_benchmarks(tmp_path)
+
+
+def test_a_benchmark_without_pictures_is_named(scenes, tmp_path):
+    shutil.copytree(scenes / "naturalbench", tmp_path / "naturalbench")
+    with pytest.raises(SiraError, match=r"none of the pictures of naturalbench is in .*images: put them there"):
+        find_benchmarks(tmp_path)
+
+
+def test_a_file_instead_of_a_folder(scenes):
+    for path in (scenes / "naturalbench" / "naturalbench.jsonl", scenes / "nowhere"):
+        with pytest.raises(SettingsError, match="is not a folder"):
+            find_benchmarks(path)
+        with pytest.raises(SettingsError, match=r"is not a folder: expected the folder with naturalbench\.jsonl"):
+            CARDS["naturalbench"].find(path)
+
+
 def test_files_are_checked_before_the_model_is_loaded(sira, tmp_path, loaded):
     (tmp_path / "mme" / "count").mkdir(parents=True)
     (tmp_path / "mme" / "count" / "1.txt").write_text("Is it?")
@@ -78,8 +109,13 @@ def test_the_page(sira, scenes, loaded, tmp_path):
         assert {*record["cost"][name]} == {"greedy", "sira"}
         assert all(cost["seconds"] > 0 and cost["tokens"] >= 1 for cost in record["cost"][name].values())
         means = {row["part"] for row in report["rows"] if not row["counts"]}
+        main = {row["group"] for row in report["rows"]} & {*CARDS[name].main}
         for row in report["rows"]:
-            if row["method"] != "sira" or (row["counts"] and row["part"] in means):
+            if (
+                row["method"] != "sira"
+                or (row["counts"] and row["part"] in means)
+                or row["group"] not in (main or {row["group"]})
+            ):
                 continue
             for figure, found in row["figures"].items():
                 digits = 2 if name == "pope" else 1

@@ -85,6 +85,7 @@ def test_a_limit_takes_pictures_of_both_files(folder):
         ("{", r"pos.json: line 1 is not JSON"),
         ([], r"pos.json: expected file names by data set and object, got \[\]"),
         ({"a": []}, r"pos.json: a: expected file names by object, got \[\]"),
+        ({"a": {"cat": []}}, r"pos.json: names no pictures"),
         ({"a": {"cat": [1]}}, r"pos.json: a: cat: expected a list of file names, got \[1\]"),
         ({"a": {"cat": ["\ud800"]}}, r"pos.json: 'a': 'cat': a name holds half a character"),
     ],

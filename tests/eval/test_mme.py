@@ -152,6 +152,13 @@ def test_a_folder_of_something_else(tmp_path):
         CARD.read(tmp_path, Asking())
 
 
+def test_a_subset_without_questions_is_in_no_total(folder):
+    for path in (folder / "count").rglob("*.txt"):
+        path.unlink()
+    with pytest.raises(DataError, match=r"count: holds no questions"):
+        CARD.read(folder, Asking())
+
+
 def test_damaged_results_name_the_line(folder, tmp_path):
     benchmark = CARD.read(folder, Asking())
     with pytest.raises(DataError, match=r"count.txt: line 1: expected image, question, label, text with tabs"):
