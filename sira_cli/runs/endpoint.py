@@ -7,11 +7,10 @@ support, neither = endpoint.ask(data_url, "Is there a dog in the image?")
 
 from __future__ import annotations
 
-import math
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,8 +21,8 @@ import httpx2
 from PIL import Image
 
 from sira_cli.errors import PictureError, SettingsError, SiraError
-from sira_cli.models.look.claims import NO, YES
 from sira_cli.pictures.data_url import encoded
+from sira_cli.runs.endpoint_answer import likeliest, read_text, read_tokens
 
 SECONDS = 300.0  # for an answer: a server may have to load its model first
 TRIES = 5
@@ -33,7 +32,6 @@ _LOOK = 0.1  # seconds between looks whether the run has ended
 _CONNECT = 10.0  # seconds
 _TOPS = (20, 5, 0)  # likeliest tokens to ask for: OpenAI's limit, that of stricter servers, and none
 _BUSY = (408, 425, 429)  # statuses, besides those of 500 and above, after which the same request may succeed
-_SPACES = " \u2581\u0120"  # the space itself, and its marks in vocabularies
 _SHORT = 200  # characters of a server's message
 # Asks for an answer without contrast and reasoning, in the words of a kind of server (`owned_by` of its models). Others
 # do not get it: OpenAI's refuses requests with unknown keys.
@@ -115,7 +113,7 @@ class Endpoint:
                 raise SiraError(str(error)) from None
             else:
                 break
-        if not _top_of(choice):
+        if not likeliest(choice):
             self._top = 0
         return "logprobs" if self._top else "answer"
 
@@ -131,11 +129,11 @@ class Endpoint:
             SiraError: the server is gone, or refuses any question.
         """
         choice = self._choice(picture, question)
-        top = _top_of(choice)
+        top = likeliest(choice)
         if self._top and not top:
             raise NoAnswerError(f"{self.shown} sent an answer without log-probabilities, unlike before")
         content = str((choice.get("message") or {}).get("content") or "")
-        found = _by_logprobs(top) if self._top else _by_text(content)
+        found = read_tokens(top) if self._top else read_text(content)
         if found is None:
             said = _words(content)[:_SHORT] or (top[0].get("token") if top else "")
             raise NoAnswerError(
@@ -265,33 +263,6 @@ class Endpoint:
 
     def _at(self, path: str) -> httpx2.URL:
         return self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path}")
-
-
-def _top_of(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the likeliest first tokens with their log-probabilities; empty if the server does not tell them."""
-    try:
-        top = choice["logprobs"]["content"][0]["top_logprobs"]
-        return [{"token": str(each["token"]), "logprob": float(each["logprob"])} for each in top]
-    except (LookupError, TypeError, ValueError):
-        return []
-
-
-def _by_logprobs(top: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
-    """Return support and neither, as `SecondLook.claims` does; None if neither yes nor no is among the tokens."""
-    words = [(each["token"].strip(_SPACES), each["logprob"]) for each in top]
-    both = [[logprob for word, logprob in words if word in spellings] for spellings in (YES, NO)]
-    if not any(both):
-        return None
-    highest = max(logprob for part in both for logprob in part)
-    yes, no = (math.fsum(math.exp(logprob - highest) for logprob in part) for part in both)
-    return yes / (yes + no), min(1.0, max(0.0, 1 - (yes + no) * math.exp(highest)))
-
-
-def _by_text(content: str) -> tuple[float, float] | None:
-    word = re.search(r"\w+", content)
-    if word is None or word[0] not in YES + NO:
-        return None
-    return float(word[0] in YES), 0.0
 
 
 def _words(text: str) -> str:
