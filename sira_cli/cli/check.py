@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from sira_cli.models.look.verify import Verify
 
 EXAMPLES = """
-sira check photos/
 sira check captions.csv -o checks.jsonl --below 0.3
 sira check captions.jsonl --fix drop-sentences --fixed better.jsonl
 sira check photos/ --endpoint http://localhost:11434/v1 --model qwen3-vl:8b

@@ -254,6 +254,18 @@ def test_without_logprobs_yes_and_no_are_1_and_0(sira, captions, tmp_path):
     assert record["dropped"] == ["A dog stands there."]
 
 
+def test_probabilities_and_plain_answers_do_not_mix_in_a_file(sira, captions, tmp_path):
+    telling = True
+    with scripted(lambda number, body: scored() if telling else plain("Yes")) as (_, address):
+        command = ["check", captions, "--endpoint", address, "-m", "m", "-o", tmp_path / "a.jsonl"]
+        assert sira(*command, "--limit", "1")[0] == 0
+        telling, before = False, (tmp_path / "a.jsonl").read_bytes()
+        code, _, err = sira(*command)
+    assert code == 2
+    assert "verify" in err
+    assert (tmp_path / "a.jsonl").read_bytes() == before
+
+
 @pytest.mark.parametrize(("most", "source"), [(5, "logprobs"), (0, "answer")])
 def test_a_server_that_refuses_log_probabilities_is_asked_for_fewer(sira, captions, most, source):
     def script(number, body):
