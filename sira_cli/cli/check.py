@@ -14,6 +14,7 @@ from sira_cli.cli.choosing import choose
 from sira_cli.cli.choosing_pictures import listed_paths
 from sira_cli.cli.console import resumable, set_verbosity
 from sira_cli.cli.decoding_options import DecodingOptions
+from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.engines import Engines
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import (
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from sira_cli.models.look.verify import Verify
 
 EXAMPLES = """
-sira check photos/
 sira check captions.csv -o checks.jsonl --below 0.3
 sira check captions.jsonl --fix drop-sentences --fixed better.jsonl
+sira check photos/ --endpoint http://localhost:11434/v1 --model qwen3-vl:8b
 """
 
 
@@ -133,6 +134,7 @@ class RecordOptions:
 @with_options(
     captions=CaptionOptions,
     model=ModelOptions,
+    endpoint=EndpointOptions,
     look=LookOptions,
     selection=PathOptions,
     worker=WorkerOptions,
@@ -146,6 +148,7 @@ def check(
     ] = None,
     captions: CaptionOptions,
     model: ModelOptions,
+    endpoint: EndpointOptions,
     look: LookOptions,
     selection: PathOptions,
     worker: WorkerOptions,
@@ -162,8 +165,9 @@ def check(
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output, look.fixed)
     verify = look.read()
-    preset, usual = choose(model, DecodingOptions())
-    from sira_cli.runs.check_task import CheckRequest
+    endpoint.check(model, worker, rewrites=verify.rewrites)
+    preset, usual = endpoint.preset(model, verify) if endpoint.given else choose(model, DecodingOptions())
+    from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
 
     request, preset, method = CheckRequest.under(preset, usual, verify)
@@ -179,7 +183,7 @@ def check(
     ) as job:
         terminal = CheckTerminal(job, below=look.below, as_json=output.json, keep=look.fix is not None)
         terminal.say_found(found)
-        engine = Engines(model, EngineOptions(**asdict(worker))).of(job)
+        engine = endpoint.engine(job) if endpoint.given else Engines(model, EngineOptions(**asdict(worker))).of(job)
         run = PictureRun(job, engine, fail_fast=output.fail_fast)
         with resumable(job.targets.any), closing(run.events()) as events:
             terminal.listen(events, len(found.pictures))

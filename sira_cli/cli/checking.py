@@ -121,6 +121,8 @@ class CheckTerminal:
         parts = [f"{_number(sums.captions, 'caption')}, {_number(sums.things, 'object')}: {below}"]
         if sums.unrecognised:
             parts.append(f"{_number(sums.unrecognised, 'caption')} with nothing recognised (--objects: your own words)")
+        if sums.without_probabilities:
+            parts.append("the server tells no probabilities: support is 1 for yes and 0 for no")
         return parts
 
     def say_fixed(self, target: Path) -> None:

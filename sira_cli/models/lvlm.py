@@ -15,7 +15,8 @@ from sira_cli.methods.base import Method
 from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.compiled import CompiledSteps
 from sira_cli.models.keys import Keys
-from sira_cli.models.look.second_look import Check, SecondLook
+from sira_cli.models.look.claims import Check
+from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.preset import Preset

@@ -2,76 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from dataclasses import replace
+from typing import Any, cast
 
 from PIL import Image
 
-from sira_cli.methods import find
-from sira_cli.methods.base import Method
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook
-from sira_cli.models.look.sentences import without_sentences
-from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.preset import Preset
 from sira_cli.models.processors import check_pictures
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.picture import Picture
+from sira_cli.runs.check_request import CheckRequest, checked
 from sira_cli.runs.item import Item
 from sira_cli.runs.picture_task import PictureTask
-from sira_cli.runs.request import Request
 from sira_cli.runs.slots import Batch
 
-TASK = "check"
 TOGETHER = 8  # pictures, as an automatic batch size
-EMPTY = "the caption is empty"
-NOT_RECOGNISED = "names nothing that the list of words has"
 STILL = "objects that could not be removed"
 TOO_LONG = "the unsupported objects come after `max_new_tokens=`: nothing is removed"
-NOTHING_LEFT = "every sentence names something that is not supported: nothing is left of it"
-
-
-@dataclass(frozen=True)
-class CheckRequest(Request):
-    """A second look at a caption of each picture. `CheckRequest.under` makes it."""
-
-    @classmethod
-    def under(cls, preset: Preset, method: Method, verify: Verify | None) -> tuple[Self, Preset, Method]:
-        """Return the request, and the preset and the method that take part.
-
-        Args:
-            preset, method: the usual ones. Without rewriting, the method is greedy.
-            verify: how to look; None: as in the preset.
-        """
-        verify = verify or Verify()
-        # Nothing is sampled, reasoned or changed.
-        preset = preset.with_settings(temperature=0.0, num_beams=1, think=False).without_text()
-        # For keys: all that decides the answers besides picture and caption.
-        how = verify.settings(preset) | ({"prompt": preset.prompts.caption} if verify.rewrites else {})
-        request = cls(TASK, json.dumps(how, sort_keys=True), verify=verify)
-        return request, preset, method if verify.rewrites else find("greedy")
-
-    def check(self, preset: Preset, method: Method, *, compiled: bool = False) -> None:
-        """Check that a method can continue a part of a caption, if it has to.
-
-        Raises:
-            SettingsError: it cannot.
-        """
-        self.how.check(method, 1, words=False, choices=False, compiled=compiled)
-
-    def settings(self, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
-        """Return all settings that decide the records of a run, as in its report."""
-        how = self.how.settings(preset)
-        return self._deciding(how["question"], preset, method, quantization) | {"verify": how}
-
-    @property
-    def how(self) -> Verify:
-        """How to look."""
-        return self.verify or Verify()
 
 
 class CheckTask(PictureTask):
@@ -99,7 +50,7 @@ class CheckTask(PictureTask):
 
     def blank(self) -> Result:
         """Return a result without a picture: the fields that are equal in all results of this task."""
-        return self._checked(super().blank(), "")
+        return checked(super().blank(), "", self._how)
 
     def complete(self, item: Item[Result]) -> None:
         """Leave the prompt: the model is asked about objects, and never given the caption as a prompt."""
@@ -142,36 +93,7 @@ class CheckTask(PictureTask):
         """Give an item its record, with the rest of the caption."""
         super().settle(item, answer, milliseconds)
         assert item.result is not None
-        item.result = self._checked(item.result, _text(item))
-
-    def _checked(self, result: Result, text: str) -> Result:
-        ok, objects, line = result.status == "ok", result.objects or [], self._how["min_support"]
-        fixed: str
-        dropped: list[str] | None
-        if self._mender is None:
-            unsupported = [span for claim in objects if claim["support"] < line for span in claim["spans"]]
-            fixed, dropped = without_sentences(text, unsupported)
-        else:
-            fixed, dropped = result.text if ok else text, None
-        support = min((claim["support"] for claim in objects), default=1.0)
-        remarks = [*(result.warnings or []), *(_remarks(text, objects, fixed) if ok else [])]
-        return replace(
-            result,
-            text=text,
-            prompt=self._how["question"],
-            warnings=remarks or None,
-            support=support if ok else 0.0,
-            fixed=fixed,
-            dropped=dropped,
-            removed=None if self._mender is None else result.removed or [],
-        )
-
-
-def _remarks(text: str, objects: Sequence[dict[str, Any]], fixed: str) -> list[str]:
-    """Return why to look at a caption again."""
-    if not text.strip():
-        return [EMPTY]
-    return [NOT_RECOGNISED] if not objects else [] if fixed else [NOTHING_LEFT]
+        item.result = checked(item.result, _text(item), self._how)
 
 
 def _text(item: Item[Result]) -> str:

@@ -48,7 +48,7 @@ class NothingLeft:
             yield Skipped(picture, name, picture.id or name)
 
 
-def nothing_left(job: Job, *, trust_remote_code: bool = False) -> NothingLeft | None:
+def nothing_left(job: Job, *, trust_remote_code: bool = False, revision: str | None = None) -> NothingLeft | None:
     """Return the engine of a run in which nothing is left to do; None if something is, so that a model is needed.
 
     Pictures are read only if the targets have all of them by name.
@@ -56,12 +56,13 @@ def nothing_left(job: Job, *, trust_remote_code: bool = False) -> NothingLeft | 
     Args:
         job: the run.
         trust_remote_code: whether the model's Python files belong to it.
+        revision: of the model; None: of its files here.
     """
     if not all_named(job):
         return None
     targets, request = job.targets, job.request
     if named := _named(job):
-        revision = _revision(job.preset, targets, trust_remote_code)
+        revision = _revision(job.preset, targets, trust_remote_code) if revision is None else revision
         keys, looked = Keys.of(job.preset, job.method, revision, job.quantization), request.looked(job.preset)
 
         def is_done(one: tuple[Picture, str]) -> bool:

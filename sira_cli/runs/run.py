@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """A decoder of the pictures: `LocalRun` on this machine, `RayRun` on many."""
+    """A decoder of the pictures: `LocalRun` on this machine, `RayRun` on many, `EndpointRun` on a server."""
 
     def blank(self) -> Result | None:
         """Return a result without a picture; None if nothing is known before the first one."""

@@ -9,9 +9,10 @@ from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.language.things import WordList, shipped
+from sira_cli.models.look.claims import Check, Claim
 from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, GivenTokens, Watch
 from sira_cli.models.look.rewriting import Rewriter, _Draft
-from sira_cli.models.look.second_look import Check, Claim, Verify
+from sira_cli.models.look.second_look import Verify
 
 CUP = VALIDATION_SEEDS[500_000]  # greedy names a cup there that is not in the scene
 SEVERAL = VALIDATION_SEEDS[500_003]  # there one thing after the other comes up that is not in it

@@ -23,7 +23,7 @@ from sira_cli.models.presets import resolve
 from sira_cli.pictures.sources import located
 from sira_cli.runs import picture_task, ray_run, runner, task
 from sira_cli.runs.batch_size import check_batch_size, largest_batch, usual_batch_size
-from sira_cli.runs.check_task import CheckRequest
+from sira_cli.runs.check_request import CheckRequest
 from sira_cli.runs.events import Halved
 from sira_cli.runs.local_run import LocalRun
 from sira_cli.runs.ray_run import Captioner, RayRun, Work

@@ -20,7 +20,8 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import Verify
-from sira_cli.runs.check_task import EMPTY, NOT_RECOGNISED, NOTHING_LEFT, TOO_LONG, CheckRequest
+from sira_cli.runs.check_request import EMPTY, NOT_RECOGNISED, NOTHING_LEFT, CheckRequest
+from sira_cli.runs.check_task import TOO_LONG
 from sira_cli.runs.events import Failed, Finished, Skipped
 from sira_cli.runs.ray_run import Captioner, Work
 

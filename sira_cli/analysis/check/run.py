@@ -15,7 +15,7 @@ from sira_cli.analysis.check.captions import Captions
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.runs.batch_size import BatchSize
-from sira_cli.runs.check_task import CheckRequest
+from sira_cli.runs.check_request import CheckRequest
 from sira_cli.runs.events import Event
 from sira_cli.runs.local_run import LocalRun
 from sira_cli.runs.run import Job, PictureRun

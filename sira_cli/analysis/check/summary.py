@@ -32,6 +32,7 @@ class Summary:
         things: number of objects in the captions, each once per caption.
         unsupported: of these, those below the line.
         unrecognised: captions that name nothing that the list of words has.
+        without_probabilities: captions checked by a server that only says yes or no.
         emptied: captions of which no sentence would be left.
         doubted: captions with an object below the line, in the order of the records.
     """
@@ -42,6 +43,7 @@ class Summary:
     things: int = 0
     unsupported: int = 0
     unrecognised: int = 0
+    without_probabilities: int = 0
     emptied: int = 0
     doubted: list[Doubted] = field(default_factory=list)
 
@@ -56,6 +58,7 @@ class Summary:
         self.things += len(claims)
         self.unsupported += len(below)
         self.unrecognised += not claims
+        self.without_probabilities += record["verify"].get("source") == "answer"
         if below:
             self.doubted.append(Doubted(record["file_name"], below[0][1], below))
             self.emptied += not record["fixed"]

@@ -18,9 +18,10 @@ from typing import Any
 from PIL import Image
 
 from sira_cli.models.answering import AnsweringModel
+from sira_cli.models.look.claims import Check, Claim
 from sira_cli.models.look.continuing import Continuation, Decoded
 from sira_cli.models.look.forbidding import Forbidden, reach
-from sira_cli.models.look.second_look import Check, Claim, PictureLook, SecondLook
+from sira_cli.models.look.second_look import PictureLook, SecondLook
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.records import Answer, FinishReason
 from sira_cli.models.starts import Trail

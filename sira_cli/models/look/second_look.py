@@ -11,7 +11,7 @@ if it can think.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,68 +23,13 @@ from sira_cli.errors import UnsupportedModelError
 from sira_cli.language import things
 from sira_cli.language.things import Thing, Words
 from sira_cli.models.decoding import DecodingModel
+from sira_cli.models.look.claims import NO, YES, Check, Claim, question_about
 from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are also public here
 from sira_cli.models.look.verify import Verify as Verify
-from sira_cli.models.records import Answer
 from sira_cli.models.starts import Trail
 
-YES = ("Yes", "yes", "YES")
-NO = ("No", "no", "NO", "Not", "not")
 BATCH = 8  # whole prompts decoded together, if the prefix cannot be shared
 _PROBE = 64  # side in pixels of the picture in the prompts of questions
-
-
-@dataclass(frozen=True)
-class Claim:
-    """An object that a text names, and its support by the picture.
-
-    Attributes:
-        thing: in the singular.
-        spans: start and end of every mention, in characters of the text.
-        support: probability of yes against no, 0 to 1.
-        neither: probability of an answer that is neither.
-    """
-
-    thing: str
-    spans: tuple[tuple[int, int], ...]
-    support: float
-    neither: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {**asdict(self), "spans": [list(span) for span in self.spans]}
-
-
-@dataclass(frozen=True)
-class Check:
-    """A text, object by object.
-
-    Attributes:
-        text: the checked text.
-        objects: the objects that it names, in order; empty if none was recognised.
-        words: the word list for recognising objects.
-    """
-
-    text: str
-    objects: tuple[Claim, ...]
-    words: str
-
-    @property
-    def support(self) -> float:
-        """The lowest support of an object; 1 without objects."""
-        return min((claim.support for claim in self.objects), default=1.0)
-
-    def below(self, line: float) -> list[Claim]:
-        """Return the objects whose support is below a line."""
-        return [claim for claim in self.objects if claim.support < line]
-
-    def beside(self, answer: Answer, settings: dict[str, Any]) -> Answer:
-        """Return an answer with the objects and the settings of the look (`Verify.settings`), for its record."""
-        return replace(answer, objects=[claim.to_json() for claim in self.objects], verify=settings)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {**asdict(self), "objects": [claim.to_json() for claim in self.objects]}
 
 
 class SecondLook:
@@ -133,7 +78,7 @@ class SecondLook:
     def questions(self, named: Sequence[Thing]) -> list[str]:
         """Return the question about each object."""
         wording = self._lvlm.preset.prompts.verify
-        return [wording.replace("{thing}", things.with_article(thing.name)) for thing in named]
+        return [question_about(wording, thing) for thing in named]
 
     @torch.no_grad()
     def last_logits(self, image: Image.Image, questions: Sequence[str], prefix: ImagePrefix | None = None) -> Tensor:

@@ -1,0 +1,111 @@
+"""A model on a server, instead of one that is loaded here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+
+import typer
+
+from sira_cli.cli.choosing import choose
+from sira_cli.cli.console import note
+from sira_cli.cli.decoding_options import DecodingOptions
+from sira_cli.cli.options import ModelOptions, WorkerOptions
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.methods.base import Method
+    from sira_cli.models.look.verify import Verify
+    from sira_cli.models.preset import Preset
+    from sira_cli.runs.check_request import CheckRequest
+    from sira_cli.runs.run import Engine, Job
+
+KEYS = ("SIRA_API_KEY", "OPENAI_API_KEY")
+
+
+@dataclass(frozen=True)
+class EndpointOptions:
+    """Which server, and how it is asked."""
+
+    title: ClassVar[str] = "Server"
+
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask a server that speaks OpenAI's chat protocol, such as http://localhost:11434/v1; --model is the "
+            "model's name there, --preset gives question and line. Key: $SIRA_API_KEY or $OPENAI_API_KEY.",
+        ),
+    ] = None
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Questions to the server at once (default: 4).")
+    ] = None
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="S", min=0.1, help="Seconds to wait for an answer of the server (default: 300)."),
+    ] = None
+
+    @property
+    def given(self) -> bool:
+        """Whether a server is asked."""
+        return self.endpoint is not None
+
+    def check(self, model: ModelOptions, worker: WorkerOptions, *, rewrites: bool) -> None:
+        """Check that the other options fit.
+
+        Raises:
+            SettingsError: one needs a model that is loaded here, or a server that is not given.
+        """
+        if not self.given:
+            if self.concurrency is not None or self.timeout is not None:
+                raise SettingsError("--concurrency and --timeout are for a server: also give --endpoint")
+            return
+        if model.model is None:
+            raise SettingsError("--endpoint also needs --model: the model's name on the server")
+        if rewrites:
+            raise SettingsError(
+                "--fix rewrite decodes captions again with a model that is loaded here: with --endpoint, use --fix "
+                "drop-sentences"
+            )
+        local = [*_changed(replace(model, model=None, preset=None)), *_changed(worker)]
+        if local:
+            raise SettingsError(f"{local[0]} is for a model that is loaded here: leave it out with --endpoint")
+
+    def preset(self, model: ModelOptions, verify: Verify) -> tuple[Preset, Method]:
+        """Return the preset with the model's name on the server, and its method; note a line that is not measured.
+
+        Raises:
+            SettingsError: the preset does not exist.
+        """
+        name = cast(str, model.model)
+        wording = ModelOptions(preset=model.preset) if model.preset is not None else ModelOptions(model=name)
+        preset, method = choose(wording, DecodingOptions())
+        if verify.min_support is None and preset.verify == type(preset.verify)():
+            note(f"the line of {verify.line(preset):g} is not measured for {name}: `min_support=` X sets another")
+        return preset.model_copy(update={"model": name}), method
+
+    def engine(self, job: Job) -> Engine:
+        """Return the engine of a job; nobody is asked if nothing is left to do.
+
+        Raises:
+            SettingsError: the address or the key is not one.
+        """
+        from sira_cli.runs.endpoint import SECONDS, Endpoint
+        from sira_cli.runs.endpoint_run import CONCURRENCY, REVISION, EndpointRun
+        from sira_cli.runs.nothing_left import nothing_left
+
+        key = next((value.strip() for name in KEYS if (value := os.environ.get(name))), "")
+        system, seconds = job.preset.prompts.system, self.timeout or SECONDS
+        if (left := nothing_left(job, revision=REVISION)) is not None:
+            return left
+        endpoint = Endpoint(self.endpoint or "", job.preset.model, system=system, seconds=seconds, key=key)
+        request, at_once = cast("CheckRequest", job.request), self.concurrency or CONCURRENCY
+        return EndpointRun(endpoint, job.preset, request, concurrency=at_once, done=job.targets.done)
+
+
+def _changed(options: Any) -> list[str]:
+    """Return the options of a group that are given."""
+    usual = type(options)()
+    changed = [each.name for each in fields(options) if getattr(options, each.name) != getattr(usual, each.name)]
+    return ["--" + name.replace("_", "-") for name in changed]

@@ -1,0 +1,97 @@
+"""A second look at existing captions: the request, and the record of a caption. Known without a loaded model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from sira_cli.methods import find
+from sira_cli.methods.base import Method
+from sira_cli.models.look.sentences import without_sentences
+from sira_cli.models.look.verify import Verify
+from sira_cli.models.preset import Preset
+from sira_cli.models.records import Result
+from sira_cli.runs.request import Request
+
+TASK = "check"
+EMPTY = "the caption is empty"
+NOT_RECOGNISED = "names nothing that the list of words has"
+NOTHING_LEFT = "every sentence names something that is not supported: nothing is left of it"
+
+
+@dataclass(frozen=True)
+class CheckRequest(Request):
+    """A second look at a caption of each picture. `CheckRequest.under` makes it."""
+
+    @classmethod
+    def under(cls, preset: Preset, method: Method, verify: Verify | None) -> tuple[Self, Preset, Method]:
+        """Return the request, and the preset and the method that take part.
+
+        Args:
+            preset, method: the usual ones. Without rewriting, the method is greedy.
+            verify: how to look; None: as in the preset.
+        """
+        verify = verify or Verify()
+        # Nothing is sampled, reasoned or changed.
+        preset = preset.with_settings(temperature=0.0, num_beams=1, think=False).without_text()
+        # For keys: all that decides the answers besides picture and caption.
+        how = verify.settings(preset) | ({"prompt": preset.prompts.caption} if verify.rewrites else {})
+        request = cls(TASK, json.dumps(how, sort_keys=True), verify=verify)
+        return request, preset, method if verify.rewrites else find("greedy")
+
+    def check(self, preset: Preset, method: Method, *, compiled: bool = False) -> None:
+        """Check that a method can continue a part of a caption, if it has to.
+
+        Raises:
+            SettingsError: it cannot.
+        """
+        self.how.check(method, 1, words=False, choices=False, compiled=compiled)
+
+    def settings(self, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
+        """Return all settings that decide the records of a run, as in its report."""
+        how = self.how.settings(preset)
+        return self._deciding(how["question"], preset, method, quantization) | {"verify": how}
+
+    @property
+    def how(self) -> Verify:
+        """How to look."""
+        return self.verify or Verify()
+
+
+def checked(result: Result, text: str, how: dict[str, Any]) -> Result:
+    """Return the record of a check, with the caption and the caption without unsupported objects.
+
+    Args:
+        result: with the objects, and, where the request rewrites, the new text.
+        text: the caption.
+        how: `Verify.settings`.
+    """
+    ok, objects, rewrites = result.status == "ok", result.objects or [], how["mode"] == "rewrite"
+    fixed: str
+    dropped: list[str] | None
+    if rewrites:
+        fixed, dropped = result.text if ok else text, None
+    else:
+        unsupported = [span for claim in objects if claim["support"] < how["min_support"] for span in claim["spans"]]
+        fixed, dropped = without_sentences(text, unsupported)
+    support = min((claim["support"] for claim in objects), default=1.0)
+    remarks = [*(result.warnings or []), *(_remarks(text, objects, fixed) if ok else [])]
+    return replace(
+        result,
+        text=text,
+        prompt=how["question"],
+        warnings=remarks or None,
+        support=support if ok else 0.0,
+        fixed=fixed,
+        dropped=dropped,
+        removed=(result.removed or []) if rewrites else None,
+    )
+
+
+def _remarks(text: str, objects: Sequence[dict[str, Any]], fixed: str) -> list[str]:
+    """Return why to look at a caption again."""
+    if not text.strip():
+        return [EMPTY]
+    return [NOT_RECOGNISED] if not objects else [] if fixed else [NOTHING_LEFT]
