@@ -421,7 +421,6 @@ def test_lines_that_are_written_are_not_kept_in_memory(tmp_path):
     kept = []
     for event in TraceRun(load("demo"), requests, targets).events():
         assert isinstance(event, Traced)
-        items = [each for each in gc.get_objects() if type(each) is Item]
-        kept.append(sum(item.result is not None for item in items))
+        kept.append(sum(type(each) is Item and each.result is not None for each in gc.get_objects()))
     assert len(kept) == 16
     assert max(kept) <= 8  # those of a window
