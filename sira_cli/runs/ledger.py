@@ -124,10 +124,6 @@ class Ledger(ContinuedFile):
         record: dict[str, Any] = json.loads(self._read(file_name))
         return record
 
-    def text(self, file_name: str) -> str:
-        """Return the text of a picture that is in the file."""
-        return str(self.record(file_name)["text"])
-
     def finish(self, order: Iterable[str], *, repeated: bool = False) -> None:
         """Bring the file into its final state: that of a run that was never interrupted.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from sira_cli.errors import SettingsError
 from sira_cli.models.records import Result
@@ -25,8 +26,8 @@ class Sink:
             SiraError: it cannot be written.
         """
 
-    def complete(self, picture: Picture, text: Callable[[], str]) -> None:
-        """Make up for a result of an earlier run, whose text is known, if it is missing.
+    def complete(self, picture: Picture, record: Callable[[], dict[str, Any]]) -> None:
+        """Make up for a result of an earlier run, whose record is known, if it is missing.
 
         Raises:
             SiraError: it cannot be written.
@@ -51,9 +52,9 @@ class TextFiles(Sink):
         if result.status == "ok":
             self.sidecars.write(picture, result.text)
 
-    def complete(self, picture: Picture, text: Callable[[], str]) -> None:
+    def complete(self, picture: Picture, record: Callable[[], dict[str, Any]]) -> None:
         """Write the text if its file is missing."""
-        self.sidecars.complete(picture, text)
+        self.sidecars.complete(picture, lambda: str(record()["text"]))
 
 
 class Table(Sink):

@@ -160,12 +160,8 @@ class Targets:
             return
         if not self.store.is_error(name):
             for sink in self._sinks:
-                sink.complete(picture, functools.partial(self._text, name))
+                sink.complete(picture, functools.partial(self.store.record, name))
         self.store.settled(picture)
-
-    def _text(self, name: str) -> str:
-        assert self.store is not None
-        return str(self.store.record(name)["text"])
 
     def finish(self, pictures: Sequence[Picture]) -> None:
         """Put the records in order, and let the sinks have them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -18,11 +19,14 @@ from sira_cli import load
 from sira_cli.analysis.trace import SCHEMA
 from sira_cli.analysis.trace.read import read_traces
 from sira_cli.analysis.trace.record import trace_forced, trace_generated
-from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, read_texts
+from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, TraceRequest, read_texts
+from sira_cli.analysis.trace.run import Traced, TraceRun
+from sira_cli.analysis.trace.targets import TraceTargets
 from sira_cli.errors import DataError
 from sira_cli.eval.stats.auroc import auroc
 from sira_cli.models.look.second_look import Verify
 from sira_cli.pictures.sources import located, open_picture
+from sira_cli.runs.item import Item
 from tests.support import tiny
 from tests.support.checkpoints_all import REPRESENTATIVES
 
@@ -407,3 +411,16 @@ def test_auroc_is_mann_whitneys_u():
     positive = (torch.rand(80, generator=generator) < 0.3).numpy()
     expected = mannwhitneyu(score[positive], score[~positive]).statistic / (positive.sum() * (~positive).sum())
     assert auroc(positive, score) == pytest.approx(expected)
+
+
+def test_lines_that_are_written_are_not_kept_in_memory(tmp_path):
+    paths = sorted(Path("examples").glob("*.png"))[:16]
+    pictures = [located(str(path)) for path in paths]
+    targets = TraceTargets(pictures, output=tmp_path / "traces.jsonl")
+    requests = [TraceRequest(picture, text="A dog.") for picture in pictures]
+    kept = []
+    for event in TraceRun(load("demo"), requests, targets).events():
+        assert isinstance(event, Traced)
+        kept.append(sum(type(each) is Item and each.result is not None for each in gc.get_objects()))
+    assert len(kept) == 16
+    assert max(kept) <= 8  # those of a window

@@ -76,7 +76,7 @@ def test_what_is_done_is_known_again(path):
     ledger = Ledger(path)
     assert [ledger.key(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == ["key of a.jpg", "key of b.jpg", ""]
     assert [ledger.is_error(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == [False, True, False]
-    assert ledger.text("a.jpg") == "A a.jpg."
+    assert ledger.record("a.jpg")["text"] == "A a.jpg."
     ledger.close()
 
 
@@ -282,7 +282,7 @@ def test_records_can_be_read_after_they_were_put_in_order(path):
         ledger.append(record(name))
     ledger.finish("abc")
     assert [one["file_name"] for one in ledger.records()] == ["a", "b", "c"]
-    assert ledger.text("b") == "A b."
+    assert ledger.record("b")["text"] == "A b."
     ledger.close()
 
 

@@ -135,17 +135,22 @@ class TraceRun:
         Raises:
             SiraError: about the model, the settings or the files.
         """
-        items = []
+        todo = []
         for number, request in enumerate(self._requests):
             if self._targets.has(request.picture):
                 yield TraceSkipped(request.picture)
-                continue
-            prompt = self._prompt or request.prompt or self._usual
-            name = self._targets.name(request.picture)
-            items.append(Item[list[Line]](request.picture, name, prompt, str(number)))
-        with closing(self._runner.run(items)) as settled:
+            else:
+                todo.append(number)
+        with closing(
+            self._runner.run(map(self._item, todo))
+        ) as settled:  # an item lives as long as its lines are needed
             for item in settled:
                 yield item if isinstance(item, Halved) else self._event(item)
+
+    def _item(self, number: int) -> Item[list[Line]]:
+        request = self._requests[number]
+        prompt = self._prompt or request.prompt or self._usual
+        return Item(request.picture, self._targets.name(request.picture), prompt, str(number))
 
     def _event(self, item: Item[list[Line]]) -> TraceEvent:
         picture = item.picture
