@@ -60,7 +60,7 @@ def find_benchmarks(folder: Path, limit: int | None = None) -> list[Found]:
     if not found:
         raise SettingsError(
             f"`data=` {folder}: holds no benchmark: expected folders such as pope, coco, amber, dash-b, with the files "
-            "that sira eval --list names; those that need a judge are not run"
+            "that docs/benchmarks.md names; those that need a judge are not run"
         )
     return found
 

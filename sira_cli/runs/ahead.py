@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from sira_cli import interrupts
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 _PATIENCE = 0.05  # seconds
+_LOOK = 0.5  # seconds between looks for an interrupt
 
 
 def ahead(
@@ -21,9 +24,9 @@ def ahead(
     for item in items:
         waiting.append(pool.submit(work, item))
         if len(waiting) >= depth():
-            yield waiting.popleft().result()
+            yield _settled(waiting.popleft())
     while waiting:
-        yield waiting.popleft().result()
+        yield _settled(waiting.popleft())
 
 
 def as_they_come(
@@ -52,4 +55,12 @@ def _next(waiting: list[Future[R]], reach: int) -> R | None:
     if reach:
         wait(waiting[:reach], _PATIENCE, FIRST_COMPLETED)
         number = next((number for number, each in enumerate(waiting[:reach]) if each.done()), -1)
-    return None if number < 0 else waiting.pop(number).result()
+    return None if number < 0 else _settled(waiting.pop(number))
+
+
+def _settled(future: Future[R]) -> R:
+    """Return a result. An interrupt that a library has swallowed does not wait for it."""
+    while not future.done():
+        wait([future], _LOOK)
+        interrupts.check()
+    return future.result()

@@ -13,7 +13,11 @@ import uvicorn
 
 @contextmanager
 def served(app: Any, **settings: Any) -> Iterator[str]:
-    """Serve until the block ends; yields the address. `settings` are uvicorn's."""
+    """Serve until the block ends; yields the address. `settings` are uvicorn's.
+
+    Idle connections live longer than tests pause: after uvicorn's 5 seconds, a request may meet the closing one.
+    """
+    settings = {"timeout_keep_alive": 120, **settings}
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", **settings))
     thread = threading.Thread(target=server.run)
     thread.start()
