@@ -22,7 +22,7 @@ from sira_cli.runs.events import Halved, PictureEvent, Started
 from sira_cli.runs.kept import Kept
 from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.local_run import LocalRun
-from sira_cli.runs.nothing_left import NothingLeft
+from sira_cli.runs.nothing_left import NothingLeft, all_named
 from sira_cli.runs.questions import KEPT, QuestionPicture
 from sira_cli.runs.request import Request
 from sira_cli.runs.run import Job, PictureRun
@@ -113,8 +113,11 @@ class PartRun:
             batch_size: pictures decoded together, as for `Runner`.
 
         Raises:
+            SettingsError: something is left to do, without a model.
             SiraError: about the model or the settings, or the file cannot be written.
         """
+        if lvlm is None and not all_named(self.job):
+            raise SettingsError(f"{self.file.path}: has no answer to some questions: a model is needed")
         engine: LocalRun | NothingLeft = NothingLeft({})
         if lvlm is not None:
             engine = LocalRun(lvlm, self.job.request, batch_size=batch_size, done=self.job.targets.done)
