@@ -91,6 +91,16 @@ def test_pictures_are_decoded_and_encoded_once(folder, monkeypatch, method, batc
     assert len(set(texts)) > 1
 
 
+def test_samples_of_large_pictures_are_not_kept_for_the_next_question(folder, monkeypatch):
+    write("q.jsonl", QUESTIONS)
+    samples, decode = [], task.decode_picture
+    monkeypatch.setattr(task, "decode_picture", lambda name, data: samples.append(name) or decode(name, data))
+    monkeypatch.setattr(task, "LARGE", 10)
+    lvlm = load("demo", max_new_tokens=2)
+    events = list(run_pictures(lvlm, "photos", questions="q.jsonl", output="a.jsonl"))
+    assert len(samples) == sum(isinstance(event, Finished) for event in events) > 2
+
+
 def test_a_changed_question_alone_is_asked_again(folder):
     lvlm = load("demo", max_new_tokens=4)
     list(run_pictures(lvlm, "photos", questions="q.jsonl", output="answers.jsonl"))
