@@ -67,8 +67,7 @@ class Request:
         Raises:
             SettingsError: the data set has no such column.
         """
-        own = any(picture.id for picture in pictures[:1])
-        return dataclasses.replace(self, fills=not own and needs_columns(self.prompt, pictures))
+        return dataclasses.replace(self, fills=needs_columns(self.prompt, pictures))
 
     def check(self, preset: Preset, method: Method, *, compiled: bool = False) -> None:
         """Check that a method supports the request, before the model is loaded.
