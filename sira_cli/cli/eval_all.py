@@ -13,7 +13,8 @@ import typer
 from sira_cli.cli.choosing import ALL, able, choose_each, method_names, note_idle
 from sira_cli.cli.console import note, resumable, say, set_verbosity
 from sira_cli.cli.decoding_options import MethodsOptions
-from sira_cli.cli.eval_run import listen
+from sira_cli.cli.eval_options import NoControls, OverwriteAnswers
+from sira_cli.cli.eval_run import listen, loaded_for
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import BatchSizeOption, ModelOptions, Quiet, RetryErrors, Verbose
@@ -46,14 +47,12 @@ class AllOptions:
             metavar="N", min=1, help="Take only N questions per file (POPE), or N pictures (per file or subset)."
         ),
     ] = None
-    no_controls: Annotated[
-        bool, typer.Option("--no-controls", help="Leave out the controls greedy and greedy+apc.")
-    ] = False
+    no_controls: NoControls = False
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FOLDER", help="Keep answers and report.json here, in NAME/."),
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing answers.")] = False
+    overwrite: OverwriteAnswers = False
     retry_errors: RetryErrors = False
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write the page as HTML.")] = None
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the tables.")] = False
@@ -126,25 +125,19 @@ def _run(data: Path, folder: Path, options: AllOptions, model: ModelOptions, dec
     pictures = [picture for evaluation in evaluations.values() for picture in evaluation.pictures]
     note_idle(decoding, first.preset)
     if decoding.method.strip() == ALL:
-        lvlm = load_model(*_first(chosen, model), pictures=pictures)
+        lvlm = load_model(first.preset, model, first.first[1], pictures=pictures)
         evaluations = make(able(lvlm, chosen))
     reports, costs = {}, {}
     for one in found:
         evaluation = evaluations[one.card.name]
         with resumable(options.output is not None), evaluation.opened():
-            if lvlm is None and not evaluation.nothing_left(trust_remote_code=model.trust_remote_code):
-                lvlm = load_model(*_first(chosen, model), pictures=pictures)
+            lvlm = lvlm or loaded_for(evaluation, model, pictures)
             listen(evaluation, lvlm)
         report = reports[one.card.name] = evaluation.report()
         save_report(report, folder / one.card.name / "report.json")
         parts = tuple(part.name for part in one.benchmark.parts)
         costs[one.card.name] = costs_in(folder / one.card.name, report.settings, parts)
     return Overview(first.preset.name, first.preset.model, reports, costs)
-
-
-def _first(chosen: dict[str, tuple[Preset, Method]], model: ModelOptions) -> tuple[Preset, ModelOptions, Method]:
-    preset, method = next(iter(chosen.values()))
-    return preset, model, method
 
 
 def _print(overview: Overview) -> None:

@@ -24,6 +24,10 @@ Format = Literal["table", "json", "csv", "latex"]  # of the printed figures
 Export = Literal["official"]  # formats of exported answers
 
 
+NoControls = Annotated[bool, typer.Option("--no-controls", help="Leave out the controls greedy and greedy+apc.")]
+OverwriteAnswers = Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing answers.")]
+
+
 @dataclass(frozen=True)
 class EvalOptions:
     """Sources of answers, and output of figures."""
@@ -46,16 +50,14 @@ class EvalOptions:
         str | None,
         typer.Option(metavar="I/N", help="Ask about part I of N only; score all parts together with --answers."),
     ] = None
-    no_controls: Annotated[
-        bool, typer.Option("--no-controls", help="Leave out the controls greedy and greedy+apc.")
-    ] = False
+    no_controls: NoControls = False
     output: Annotated[
         Path | None,
         typer.Option(
             "-o", "--output", metavar="FOLDER", help="Keep answers here, to resume a stopped run, and report.json."
         ),
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing answers.")] = False
+    overwrite: OverwriteAnswers = False
     retry_errors: RetryErrors = False
     export: Annotated[
         Export | None, typer.Option(help="Also write answers into --output in the official scripts' format.")

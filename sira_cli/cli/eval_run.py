@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sira_cli.eval.evaluation import Evaluation
     from sira_cli.eval.report import EvalReport
     from sira_cli.models.lvlm import Lvlm
+    from sira_cli.pictures.picture import Picture
 
 
 def evaluate(
@@ -128,10 +129,21 @@ def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions, lvlm
         for path in files:
             if options.details is not None and options.details.resolve() == path.resolve():
                 raise SettingsError(f"--details {path}: answers are kept in this file: give another")
-        preset, method = evaluation.first
-        if lvlm is None and not evaluation.nothing_left(dtype=model.dtype, trust_remote_code=model.trust_remote_code):
-            lvlm = load_model(preset, model, method, pictures=evaluation.pictures)
-        listen(evaluation, lvlm)
+        listen(evaluation, lvlm or loaded_for(evaluation, model, evaluation.pictures))
+
+
+def loaded_for(evaluation: Evaluation, model: ModelOptions, pictures: Sequence[Picture]) -> Lvlm | None:
+    """Load the model if an open evaluation has something left to ask.
+
+    Args:
+        evaluation: in `opened`.
+        model: the command line's options.
+        pictures: that will be asked about, for a note about the bundled model.
+    """
+    if evaluation.nothing_left(dtype=model.dtype, trust_remote_code=model.trust_remote_code):
+        return None
+    preset, method = evaluation.first
+    return load_model(preset, model, method, pictures=pictures)
 
 
 def listen(evaluation: Evaluation, lvlm: Lvlm | None) -> None:

@@ -152,8 +152,7 @@ def part_pictures(part: Part, preset: Preset, images: Path, shard: Shard | None 
     for ask in units(part, shard):
         place = str(folder / ask.picture)
         prompt = preset.prompts.asking(ask.prompt) if part.task == "ask" else ask.prompt
-        file = FilePicture(place, place)
-        found.append(QuestionPicture(place, place, file, ask.prompt, prompt, ask.unit, reads))
+        found.append(QuestionPicture.about(FilePicture(place, place), ask.prompt, prompt, ask.unit, reads))
     return list[Picture](found)
 
 

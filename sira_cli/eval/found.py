@@ -124,7 +124,7 @@ def _similarity() -> Similarity:
 
 def first_pictures(part: Part, count: int | None) -> Part:
     """Return the asks of a part about its first pictures."""
-    first = list(dict.fromkeys(ask.picture for ask in part.asks))[:count]
+    first = {*list(dict.fromkeys(ask.picture for ask in part.asks))[:count]}
     return replace(part, asks=tuple(ask for ask in part.asks if ask.picture in first))
 
 

@@ -74,7 +74,7 @@ class CheckTask(PictureTask):
         """Return the check of a caption, with the new caption if it is rewritten."""
         line, lvlm = self._how["min_support"], self.lvlm
         check = self._look.check(image, text)
-        answer = check.beside(Answer(text, "stop"), self._how)
+        answer = check.added_to(Answer(text, "stop"), self._how)
         starts = [claim.spans[0][0] for claim in check.below(line)]
         if self._mender is None or not starts:
             return answer

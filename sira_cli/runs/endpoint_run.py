@@ -122,7 +122,7 @@ class EndpointRun:
         for thing in self._words.things(text):
             support, neither = self._endpoint.ask(url, question_about(self._how["question"], thing))
             claims.append(Claim(thing.name, thing.spans, support, neither))
-        return Check(text, tuple(claims), self._words.name).beside(Answer(text, "stop"), self._how)
+        return Check(text, tuple(claims), self._words.name).added_to(Answer(text, "stop"), self._how)
 
     def _result(
         self,

@@ -58,10 +58,10 @@ def nothing_left(job: Job, *, trust_remote_code: bool = False, revision: str | N
         trust_remote_code: whether the model's Python files belong to it.
         revision: of the model; None: of its files here.
     """
-    if not all_named(job):
+    targets, request, named = job.targets, job.request, _named(job)
+    if not _have(targets, named):
         return None
-    targets, request = job.targets, job.request
-    if named := _named(job):
+    if named:
         revision = _revision(job.preset, targets, trust_remote_code) if revision is None else revision
         keys, looked = Keys.of(job.preset, job.method, revision, job.quantization), request.looked(job.preset)
 
@@ -84,7 +84,11 @@ def nothing_left(job: Job, *, trust_remote_code: bool = False, revision: str | N
 
 def all_named(job: Job) -> bool:
     """Return whether the targets have every picture of a run by its name, whatever was done with it."""
-    return all(job.targets.done(picture.id or name) for picture, name in _named(job))
+    return _have(job.targets, _named(job))
+
+
+def _have(targets: Targets, named: Iterable[tuple[Picture, str]]) -> bool:
+    return all(targets.done(picture.id or name) for picture, name in named)
 
 
 def _named(job: Job) -> list[tuple[Picture, str]]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import replacing
@@ -43,6 +43,19 @@ class QuestionPicture(Picture):
     def shown(self) -> str:
         """That of the picture."""
         return self.picture.shown
+
+    @classmethod
+    def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[bytes]) -> Self:
+        """Return a question about a picture; those that share `reads` read the picture once if they follow each other.
+
+        Args:
+            picture: the picture itself.
+            question: as the file has it.
+            prompt: as the model is asked.
+            number: the question's id.
+            reads: the bytes of the latest pictures.
+        """
+        return cls(picture.location, picture.relative, picture, question, prompt, number, reads)
 
     @property
     def id(self) -> str:
@@ -136,7 +149,7 @@ def question_pictures(
         number = f"{name}: {question}" if number is None else number
         path = f"{base}/{name}" if stores.is_uri(base) else str(Path(base, name))
         picture = located(name if stores.is_uri(name) else path, name, allow_private=allow_private)
-        each = QuestionPicture(picture.location, name, picture, question, asking(question), number, reads)
+        each = QuestionPicture.about(picture, question, asking(question), number, reads)
         if each.id in found:
             raise DataError(f"{where}: the question {each.id!r} stands twice: give each a `question_id` of its own")
         found[each.id] = each

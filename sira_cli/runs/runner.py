@@ -114,13 +114,15 @@ class Runner(Generic[R]):
     ) -> Iterator[Item[R] | None]:
         """Read ahead. Where each picture is decoded alone, one that is slow to read does not keep others waiting."""
 
+        in_order = self._task.in_order or self._on_text is not None
+
         def depth() -> int:
             return READERS + self._window
 
         def reach() -> int:
             if not self._one_by_one:
                 return 0
-            return 1 if self._on_text is not None or len(given_out) >= HELD else depth()
+            return 1 if in_order or len(given_out) >= HELD else depth()
 
         return as_they_come(readers, self._task.read, _taken(todo, given_out), depth, reach)
 

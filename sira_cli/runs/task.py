@@ -44,10 +44,12 @@ class Task(ABC, Generic[A, R]):
         lvlm: the model under its method.
         at_once: whether the model's inputs are for one pass, without decoding.
         streams: whether `answers` takes `on_text` for a picture alone.
+        in_order: whether a picture alone waits for those before it; otherwise one that is slow to read is overtaken.
     """
 
     at_once = False
     streams = False
+    in_order = False
 
     def __init__(self, lvlm: Lvlm, *, decoded: int = 0, images_kept: bool = False) -> None:
         """Prepare the task.

@@ -161,7 +161,7 @@ class Prepared:
         answer, look = self.lvlm.preset.text.finished(answer), row.job.verify
         if look is not None:
             check = self._look.check(row.job.pictures.image, answer.text)
-            answer = check.beside(answer, look.settings(self.lvlm.preset))
+            answer = check.added_to(answer, look.settings(self.lvlm.preset))
         self._tell(row, answer, seconds)
 
     def _tell(self, row: JobText, answer: Answer, seconds: float) -> None:

@@ -101,6 +101,8 @@ def test_the_page(sira, scenes, loaded, tmp_path):
     asked = loaded.total()
     code, printed, _ = sira(*run, "--json")
     assert (code, loaded.total()) == (0, asked)  # nothing is asked again
+    code, _, err = sira(*run, "--dtype", "bfloat16")
+    assert (code, "holds records of another configuration" in err) == (2, True)  # as in the other commands
     record = json.loads(printed)
     assert list(record["benchmarks"]) == EXPORTED
     shown = Cells(page.read_text()).texts

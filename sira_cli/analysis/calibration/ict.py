@@ -54,6 +54,14 @@ KINDS = ("clean", *LEVELS)
 LABELS = {True: "yes", False: "no"}  # as POPE's files spell them, and the published code takes them
 
 
+def _unchanged(image: Image.Image) -> Image.Image:
+    return image
+
+
+def _blurred(image: Image.Image) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(BLUR))
+
+
 @dataclass(frozen=True)
 class Prefill:
     """A prefill: a question about a picture, followed by an answer.
@@ -69,7 +77,7 @@ class Prefill:
     kind: str
     text: str
     label: str
-    degrade: Callable[[Image.Image], Image.Image] = lambda image: image
+    degrade: Callable[[Image.Image], Image.Image] = _unchanged
 
     @property
     def id(self) -> str:
@@ -190,21 +198,20 @@ class IctTraining:
     def _prompts(self, row: int) -> Iterator[Prefill]:
         question = self._questions.questions[row]
         text, label = question.text, LABELS[question.expected]
-        blurred = {"degrade": lambda image: image.filter(ImageFilter.GaussianBlur(BLUR))}
         yield Prefill(row, "clean", text, label)
-        yield Prefill(row, "image", text, LABELS[True], **(blurred if question.expected else {}))
+        yield Prefill(row, "image", text, LABELS[True], _blurred if question.expected else _unchanged)
         if self._questions.outlines is None:
             return
         if not question.expected:
-            yield Prefill(row, "object", text, label, **blurred)
+            yield Prefill(row, "object", text, label, _blurred)
         elif outlines := self._questions.outlines(question):
             yield Prefill(row, "object", text, label, lambda image: black_out(image, outlines))
 
     def _item(self, prompt: Prefill, reads: Kept[bytes]) -> Item[Tensor]:
         question, asking = self._questions.questions[prompt.row], self._lvlm.preset.prompts.asking
         picture, asked = self._questions.find(question.picture), asking(question.text)
-        whole = QuestionPicture(picture.location, picture.relative, picture, question.text, asked, prompt.id, reads)
-        return Item(whole, question.picture, asked, prompt.id)
+        about = QuestionPicture.about(picture, question.text, asked, prompt.id, reads)
+        return Item(about, question.picture, asked, prompt.id)
 
     def _keep(self, prompt: Prefill, item: Item[Tensor]) -> Iterator[FailedPicture]:
         """Keep o_proj's outputs for a prompt, or report its picture, once."""

@@ -102,10 +102,8 @@ def answer_questions(
     def item(number: int) -> Item[list[str]]:
         question = asked[number]
         picture, prompt = questions.picture(question.picture), lvlm.preset.prompts.asking(question.text)
-        whole = QuestionPicture(
-            picture.location, picture.relative, picture, question.text, prompt, answer_unit(number), reads
-        )
-        return Item(whole, question.picture, prompt, whole.id)
+        asking = QuestionPicture.about(picture, question.text, prompt, answer_unit(number), reads)
+        return Item(asking, question.picture, prompt, asking.id)
 
     with closing(runner.run(map(item, todo))) as items:
         for each in items:

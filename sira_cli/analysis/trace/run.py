@@ -57,7 +57,7 @@ TraceEvent = Traced | TraceFailed | TraceSkipped | Halved
 class TraceTask(Task[list[Line], list[Line]]):
     """The lines of each trace. Those of a generated text are written as soon as each token is known."""
 
-    streams = True  # so that generated texts keep the order of their pictures in one file
+    in_order = True  # of generated texts in one file
 
     def __init__(
         self, lvlm: Lvlm, task: str, texts: dict[str, str | None], targets: TraceTargets, options: TraceOptions
@@ -126,7 +126,7 @@ class TraceRun:
         texts = {str(number): request.text for number, request in enumerate(self._requests)}
         task = TraceTask(lvlm, "ask" if question else "caption", texts, targets, options or TraceOptions())
         self._forced = None not in texts.values()
-        self._runner = Runner(task, batch_size if self._forced else 1, lambda picture, text: None)
+        self._runner = Runner(task, batch_size if self._forced else 1)
         self._prompt, self._usual = prompt, lvlm.preset.prompts.caption
 
     def events(self) -> Generator[TraceEvent, None, None]:

@@ -57,7 +57,7 @@ class Check:
         """Return the objects whose support is below a line."""
         return [claim for claim in self.objects if claim.support < line]
 
-    def beside(self, answer: Answer, settings: dict[str, Any]) -> Answer:
+    def added_to(self, answer: Answer, settings: dict[str, Any]) -> Answer:
         """Return an answer with the objects and the settings of the look (`Verify.settings`), for its record."""
         return replace(answer, objects=[claim.to_json() for claim in self.objects], verify=settings)
 

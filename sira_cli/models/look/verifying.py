@@ -53,5 +53,6 @@ class VerifiedAnswers:
         finished = [lvlm.preset.text.finished(answer) for answer in answers]
         looks = self._look.at(images, inputs, trail)
         return [
-            look.check(answer.text).beside(answer, self.settings) for look, answer in zip(looks, finished, strict=True)
+            look.check(answer.text).added_to(answer, self.settings)
+            for look, answer in zip(looks, finished, strict=True)
         ]
