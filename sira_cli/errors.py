@@ -61,8 +61,12 @@ class UnfinishedReasoningError(PictureError):
     """The text about a picture ended inside the model's reasoning, without an answer."""
 
 
+class NoAnswerError(PictureError):
+    """A server has no usable answer about one picture. The message does not name the picture."""
+
+
 class PictureSettingsError(SettingsError, PictureError):
-    """A setting does not fit one picture; a run goes on with the others."""
+    """A setting does not fit one picture; a run goes on with the others. The message does not name the picture."""
 
 
 class UntestedModelWarning(UserWarning):

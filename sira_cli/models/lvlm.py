@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from sira_cli._version import __version__
 from sira_cli.errors import PictureError, SettingsError, SiraError, UnfinishedReasoningError
 from sira_cli.language.things import Words
 from sira_cli.methods.base import Method
@@ -218,44 +217,13 @@ class Lvlm(AnsweringModel):
         warnings: Sequence[str] = (),
     ) -> Result:
         """Return the record of a picture; a failed picture's record has the same keys and types."""
-        preset = self.preset
-        return Result(
-            schema=f"sira.{task}/1",
-            key=self.keys.key(task, file_name, image_sha256, prompt, answer.verify),
-            file_name=file_name,
-            status="error" if answer.error else "ok",
-            text=answer.text,
-            error=answer.error,
-            prompt=prompt,
-            preset=preset.name,
-            model=preset.model,
-            revision=self.revision,
-            method=self.method,
+        return self.keys.result(
+            *(task, file_name, image_sha256, prompt, answer, milliseconds, warnings),
             k=self.k,
             layers=self.layers,
             alpha=self.alpha,
-            max_new_tokens=preset.generation.max_new_tokens,
-            temperature=preset.generation.temperature,
-            seed=preset.generation.seed,
-            finish_reason=answer.finish_reason,
-            image_tokens=answer.image_tokens,
-            prompt_tokens=answer.prompt_tokens,
-            output_tokens=answer.output_tokens,
-            duration_ms=round(milliseconds, 1),
-            image_sha256=image_sha256,
-            sira_version=__version__,
             method_settings=self._other_settings(task),
-            text_settings=preset.text.given() or None,
             picture_settings=self._picture_settings(task, answer.image_tokens),
-            warnings=[*warnings, *answer.warnings] or None,
-            reasoning=answer.reasoning,
-            words=answer.words,
-            choices=answer.choices,
-            objects=answer.objects,
-            verify=answer.verify,
-            draft=answer.draft,
-            removed=answer.removed,
-            **preset.later(),
         )
 
     def _other_settings(self, task: str) -> dict[str, Any] | None:

@@ -15,11 +15,11 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch_size import largest_batch
-from sira_cli.runs.item import Item
+from sira_cli.runs.item import Item, message
 from sira_cli.runs.prompts import filled
 from sira_cli.runs.request import Request
 from sira_cli.runs.slots import Batch, PictureSlots
-from sira_cli.runs.task import Task, message
+from sira_cli.runs.task import Task
 
 DECODED = 2  # pictures whose samples wait for the next question about them
 
