@@ -11,7 +11,7 @@ import pytest
 
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.eval.catalog import CARDS
-from sira_cli.eval.found import find_benchmarks
+from sira_cli.eval.found import find_benchmarks, unjudged
 from sira_cli.eval.overview import LEFT_OUT
 from tests.support.eval.helpers import values
 
@@ -63,13 +63,20 @@ def test_a_folder_without_any(sira, tmp_path):
         ("coco/annotations/", "ids.txt: cannot be read"),
         ("pope/", "pope: holds no .json file"),
         ("dash-b/", "has no dash_benchmark_pos.json"),
-        ("mmhal/", "has no response_template.json"),
+        ("mme/", "has no"),
     ],
 )
 def test_a_benchmark_that_lacks_its_files_is_not_passed_over(tmp_path, made, message):
     (tmp_path / made).mkdir(parents=True)
     with pytest.raises(SiraError, match=message):
         find_benchmarks(tmp_path)
+
+
+def test_files_of_a_judged_benchmark_are_not_read(tmp_path):
+    (tmp_path / "mmhal").mkdir()  # without its template
+    with pytest.raises(SettingsError, match=r"holds no benchmark.*those that need a judge are not run"):
+        find_benchmarks(tmp_path)
+    assert unjudged(tmp_path) == ["mmhal"]
 
 
 def test_a_benchmark_without_pictures_is_named(scenes, tmp_path):
