@@ -28,7 +28,7 @@ from sira_cli.cli.options import (
     Verbose,
     WorkerOptions,
 )
-from sira_cli.cli.verifying import MinSupport, Objects
+from sira_cli.cli.verifying import MinSupport, Objects, note_line
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ def check(
     _check_files(found, output.output, look.fixed)
     verify = look.read()
     endpoint.check(model, worker, rewrites=verify.rewrites)
-    preset, usual = endpoint.preset(model, verify) if endpoint.given else choose(model, DecodingOptions())
+    preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
+    note_line(verify, preset)
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
 

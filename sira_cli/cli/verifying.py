@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
+from sira_cli.cli.console import note
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from sira_cli.models.look.verify import Verify
+    from sira_cli.models.preset import Preset
     from sira_cli.models.records import Answer, Result
 
 UNSUPPORTED = "bold red"
@@ -93,6 +95,13 @@ class VerifyOptions:
 
         words = None if self.objects is None else find_words(self.objects)
         return Verify(self.min_support, words, self.verify, self.rounds or ROUNDS)
+
+
+def note_line(verify: Verify, preset: Preset) -> None:
+    """Note a line that is not measured, and how to measure it."""
+    if verify.min_support is None and preset.verify == type(preset.verify)():
+        line = f"the line of {verify.line(preset):g} is not measured for {preset.model}"
+        note(f"{line}: `sira calibrate support --controls` finds one without labels; --min-support X sets one")
 
 
 def unsupported(result: Answer | Result) -> list[dict[str, Any]]:

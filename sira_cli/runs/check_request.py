@@ -76,7 +76,7 @@ def checked(result: Result, text: str, how: dict[str, Any]) -> Result:
     else:
         unsupported = [span for claim in objects if claim["support"] < how["min_support"] for span in claim["spans"]]
         fixed, dropped = without_sentences(text, unsupported)
-    support = min((claim["support"] for claim in objects), default=1.0)
+    support = min((claim["support"] for claim in objects if claim["spans"]), default=1.0)
     remarks = [*(result.warnings or []), *(_remarks(text, objects, fixed) if ok else [])]
     return replace(
         result,

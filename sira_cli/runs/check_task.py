@@ -75,7 +75,7 @@ class CheckTask(PictureTask):
         line, lvlm = self._how["min_support"], self.lvlm
         check = self._look.check(image, text)
         answer = check.added_to(Answer(text, "stop"), self._how)
-        starts = [claim.spans[0][0] for claim in check.below(line)]
+        starts = [claim.spans[0][0] for claim in check.below(line) if claim.spans]
         if self._mender is None or not starts:
             return answer
         if len(lvlm.vocabulary.encode(text[: min(starts)])) > lvlm.preset.generation.max_new_tokens:
