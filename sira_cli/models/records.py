@@ -69,6 +69,7 @@ class Result:
         method_settings: settings of the method without their own key.
         system, repetition_penalty, no_repeat_ngram_size, on_loop, think: as in the preset, if set.
         text_settings: changes to the text.
+        images: of a group, the names of its pictures; `file_name` has them in one.
         picture_settings: settings of the method that differ from `method_settings` for this picture.
         warnings: reasons to check the picture and its text.
         reasoning: the model's thoughts before its answer.
@@ -128,6 +129,7 @@ class Result:
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
+    images: list[str] | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the record, ready for JSON."""
