@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ class Lvlm(AnsweringModel):
         """Describe a picture.
 
         Args:
-            picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`.
+            picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`; a
+                list of these is shown together.
             prompt: instead of the preset's.
             on_text: called with pieces of text during decoding (not with beams or `verify`, nor if the preset's `text`
                 settings change them).
@@ -106,7 +108,7 @@ class Lvlm(AnsweringModel):
         """
         look = SecondLook(self, words)
         source = as_picture(picture)
-        image = source.open().image
+        image = source.open().shown
         try:
             return look.check(image, text)
         except SiraError:
@@ -196,9 +198,9 @@ class Lvlm(AnsweringModel):
             schema.check(self.decoder, self.preset, verify=verify is not None)
         verified = None if verify is None else VerifiedAnswers(self, verify)
         started = time.perf_counter()
-        self.check_prompt(prompt)
+        self.check_prompt(prompt, max(len(picture.parts) for picture in pictures))
         opened = [picture.open() for picture in pictures]
-        images, prompts = [picture.image for picture in opened], [prompt] * len(opened)
+        images, prompts = [picture.shown for picture in opened], [prompt] * len(opened)
         hashes = [picture.sha256 for picture in opened]
         try:
             inputs = self.prepare(images, prompts, hashes)
@@ -216,8 +218,11 @@ class Lvlm(AnsweringModel):
             answers = [self.preset.text.finished(answer) for answer in plain]
         each = 1000 * (time.perf_counter() - started) / len(opened)
         return [
-            self.result(task, as_text(picture.name), picture.sha256, prompt, answer, each, picture.warnings)
-            for picture, answer in zip(opened, answers, strict=True)
+            replace(
+                self.result(task, as_text(picture.name), picture.sha256, prompt, answer, each, picture.warnings),
+                images=source.images(as_text(picture.name)),
+            )
+            for source, picture, answer in zip(pictures, opened, answers, strict=True)
         ]
 
     @functools.cached_property

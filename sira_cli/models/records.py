@@ -73,6 +73,7 @@ class Result:
         method_settings: settings of the method without their own key.
         system, repetition_penalty, no_repeat_ngram_size, on_loop, think: as in the preset, if set.
         text_settings: changes to the text.
+        images: of a group, the names of its pictures; `file_name` has them in one.
         picture_settings: settings of the method that differ from `method_settings` for this picture.
         warnings: reasons to check the picture and its text.
         reasoning: the model's thoughts before its answer.
@@ -135,6 +136,7 @@ class Result:
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
+    images: list[str] | None = None
     data: Any = None  # at the end: its keys may be any
 
     def to_record(self) -> dict[str, Any]:

@@ -120,9 +120,9 @@ class PictureTask(Task[Answer, Result]):
         item.data = b""
         if answer.error and answer.tokens:  # the decoded text is not an answer
             answer = replace(answer, error=f"{item.picture.shown}: {answer.error}")
-        item.result = self.lvlm.result(
-            self.request.task, item.name, item.sha256, item.prompt, answer, milliseconds, item.warnings
-        )
+        work = (self.request.task, item.name, item.sha256, item.prompt)
+        record = self.lvlm.result(*work, answer, milliseconds, item.warnings)
+        item.result = replace(record, images=item.picture.images(item.name))
 
     def fail(self, item: Item[Result], error: Exception) -> None:
         """Give an item the record of a picture that failed."""
