@@ -65,6 +65,10 @@ class NoAnswerError(PictureError):
     """A server has no usable answer about one picture. The message does not name the picture."""
 
 
+class UnfinishedJsonError(PictureError):
+    """The text about a picture ended before it was a value of its JSON schema."""
+
+
 class PictureSettingsError(SettingsError, PictureError):
     """A setting does not fit one picture; a run goes on with the others. The message does not name the picture."""
 

@@ -12,7 +12,7 @@ import typer
 from sira_cli.cli.decoding_options import MethodsOptions, TextOptions
 from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import AnswerOutputOptions, EngineOptions, ModelOptions, Paths, SelectionOptions
+from sira_cli.cli.options import AnswerOutputOptions, EngineOptions, GroupOptions, ModelOptions, Paths
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.errors import SettingsError
 
@@ -29,7 +29,7 @@ sira ask photos/ "Is there a dog?" --endpoint http://localhost:11434/v1 --model 
     endpoint=EndpointOptions,
     decoding=MethodsOptions,
     text=TextOptions,
-    selection=SelectionOptions,
+    selection=GroupOptions,
     engine=EngineOptions,
     output=AnswerOutputOptions,
 )
@@ -53,7 +53,7 @@ def ask(
     endpoint: EndpointOptions,
     decoding: MethodsOptions,
     text: TextOptions,
-    selection: SelectionOptions,
+    selection: GroupOptions,
     engine: EngineOptions,
     output: AnswerOutputOptions,
 ) -> None:

@@ -46,17 +46,26 @@ class Keys:
         return cls(method, preset, settings, preset.generation.temperature > 0 or method.uses_seed)
 
     def key(
-        self, task: str, file_name: str, image_sha256: str, prompt: str, verify: Mapping[str, Any] | None = None
+        self,
+        task: str,
+        file_name: str,
+        image_sha256: str,
+        prompt: str,
+        verify: Mapping[str, Any] | None = None,
+        json_schema: str | None = None,
     ) -> str:
         """Return a hash of everything that decides a picture's text.
 
         Args:
             task, file_name, image_sha256, prompt: fields of the record.
             verify: settings of the second look (`Verify.settings`); part of the key if it rewrites texts.
+            json_schema: field of the record.
         """
         more: dict[str, Any] = {"draws": "per picture and prompt"} if self.draws else {}
         if verify is not None and verify["mode"] == "rewrite":
             more["verify"] = dict(verify)
+        if json_schema is not None:
+            more["json_schema"] = json_schema
         work = {"task": task, "file_name": file_name, "image_sha256": image_sha256, "prompt": prompt}
         return hash_of(**work, **self.settings, preset=self._decisive[task], **more)
 
@@ -88,7 +97,7 @@ class Keys:
         preset = self.preset
         return Result(
             schema=f"sira.{task}/1",
-            key=self.key(task, file_name, image_sha256, prompt, answer.verify),
+            key=self.key(task, file_name, image_sha256, prompt, answer.verify, answer.json_schema),
             file_name=file_name,
             status="error" if answer.error else "ok",
             text=answer.text,
@@ -123,6 +132,8 @@ class Keys:
             verify=answer.verify,
             draft=answer.draft,
             removed=answer.removed,
+            json_schema=answer.json_schema,
+            data=answer.data,
             **preset.later(),
         )
 

@@ -3,14 +3,14 @@
 endpoint = Endpoint("http://localhost:11434/v1", "qwen3-vl:8b")
 source = endpoint.begin("Is there a dog in the image?")     # "logprobs" or "answer"
 support, neither = endpoint.ask(data_url, "Is there a dog in the image?")
-reply = endpoint.reply(data_url, "What is there?", 100)
+reply = endpoint.reply([data_url], "What is there?", 100)
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any
@@ -117,12 +117,12 @@ class Endpoint:
     def _first(self, picture: str, question: str) -> Reply:
         """Ask for one token, in the server's word for the limit."""
         try:
-            return self.reply(picture, question)
+            return self.reply([picture], question)
         except _StatusError as error:
             if self._limit != "max_tokens" or "max_completion_tokens" not in str(error):
                 raise
             self._limit = "max_completion_tokens"
-            return self.reply(picture, question)
+            return self.reply([picture], question)
 
     def ask(self, picture: str, question: str) -> tuple[float, float]:
         """Return the support, and the probability of an answer that is neither yes nor no.
@@ -135,7 +135,7 @@ class Endpoint:
             NoAnswerError: no answer, or another one than yes or no.
             SiraError: the server is gone, or refuses any question.
         """
-        reply = self.reply(picture, question)
+        reply = self.reply([picture], question)
         found = read_tokens(reply.top) if self._top else read_text(reply.text)
         if found is None:
             raise self.unlike(reply, question, "yes or no")
@@ -154,11 +154,11 @@ class Endpoint:
         self._ended.set()
         self._client.close()
 
-    def reply(self, picture: str, text: str, max_tokens: int = 1) -> Reply:
+    def reply(self, pictures: Sequence[str], text: str, max_tokens: int = 1) -> Reply:
         """Return the likeliest answer.
 
         Args:
-            picture: as a data URL.
+            pictures: as data URLs; all in one message.
             text: the question or prompt.
             max_tokens: of the answer.
 
@@ -166,7 +166,8 @@ class Endpoint:
             NoAnswerError: there is none, or it lacks the probabilities that others had.
             SiraError: as `ask`.
         """
-        content = [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": text}]
+        images: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in pictures]
+        content = [*images, {"type": "text", "text": text}]
         system = [{"role": "system", "content": self._system}] if self._system else []
         scores = {"logprobs": True, "top_logprobs": self._top} if self._top else {}
         body = {

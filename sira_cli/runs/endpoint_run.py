@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from sira_cli.errors import PictureError, SiraError
@@ -97,7 +97,7 @@ class EndpointRun:
         try:
             with ROOM.taken(picture.file_size()):
                 data = picture.read()
-            sha256 = hashlib.sha256(data).hexdigest()
+            sha256 = picture.digest(data)
             asked = filled(asked, picture) if self._request.fills else asked
         except Exception as error:
             failure = error
@@ -106,6 +106,7 @@ class EndpointRun:
         answer, warnings = self._answer(picture, data, asked, failure)
         milliseconds = 1000 * (time.perf_counter() - began)
         result = self._keys.result(task, name, sha256, asked, answer, milliseconds, warnings)
+        result = replace(result, images=picture.images(name))
         kind = Failed if answer.error else Finished
         return kind(picture, name, key, self._task.finished(result, picture))
 
@@ -117,8 +118,9 @@ class EndpointRun:
         try:
             if failure is not None:
                 raise failure
-            url, warnings = data_url(picture.shown, data)
-            return self._task.answer(url, asked, picture), warnings
+            urls, suspicions = zip(*(data_url(*file) for file in picture.files(data)), strict=True)
+            warnings = tuple(warning for each in suspicions for warning in each)
+            return self._task.answer(urls, asked, picture), warnings
         except Exception as error:
             if isinstance(error, SiraError) and not isinstance(error, PictureError):
                 raise

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from sira_cli.language import things
-from sira_cli.models.look.claims import Check, Claim, question_about
+from sira_cli.language.things import Thing
+from sira_cli.models.look.claims import Check, Claim, best_of, question_about
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.captioned import CaptionedPicture
@@ -43,11 +45,11 @@ class EndpointTask(ABC, Generic[R]):
         """
 
     @abstractmethod
-    def answer(self, url: str, asked: str, picture: Picture) -> Answer:
+    def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
         """Return the answer about a picture.
 
         Args:
-            url: the picture as a data URL.
+            urls: the picture as a data URL; several that are in one prompt.
             asked: the prompt.
             picture: where it is.
 
@@ -77,16 +79,19 @@ class EndpointChecks(EndpointTask[CheckRequest]):
 
     def begin(self) -> None:
         """Ask about an object, to learn whether the server tells probabilities."""
-        some = self._words.things("a dog") or [things.Thing("dog", (), "dog")]
+        some = self._words.things("a dog") or [Thing("dog", (), "dog")]
         self.looked["source"] = self._endpoint.begin(question_about(self.looked["question"], some[0]))
 
-    def answer(self, url: str, asked: str, picture: Picture) -> Answer:
-        """Ask about each object that a caption names."""
-        text, claims = _text(picture), []
-        for thing in self._words.things(text):
-            support, neither = self._endpoint.ask(url, question_about(self.looked["question"], thing))
-            claims.append(Claim(thing.name, thing.spans, support, neither))
+    def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
+        """Ask about each object that a caption names; each picture by itself."""
+        text = _text(picture)
+        named = self._words.things(text)
+        claims = best_of([[self._claim(url, thing) for thing in named] for url in urls])
         return Check(text, tuple(claims), self._words.name).added_to(Answer(text, "stop"), self.looked)
+
+    def _claim(self, url: str, thing: Thing) -> Claim:
+        question = question_about(self.looked["question"], thing)
+        return Claim(thing.name, thing.spans, *self._endpoint.ask(url, question))
 
     def no_answer(self, error: str) -> Answer:
         """Return the answer about a picture that failed."""
@@ -106,11 +111,11 @@ class EndpointAnswers(EndpointTask[Request]):
         """Ask the question about an empty picture."""
         self._source = self._endpoint.begin(self.request.prompt)
 
-    def answer(self, url: str, asked: str, picture: Picture) -> Answer:
+    def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
         """Ask the question about a picture."""
         if self.request.choices:
-            return self._choice(url, asked)
-        reply = self._endpoint.reply(url, asked, self._preset.generation.max_new_tokens)
+            return self._choice(urls, asked)
+        reply = self._endpoint.reply(urls, asked, self._preset.generation.max_new_tokens)
         if reply.reasoning is not None and not reply.text.strip():
             raise self._endpoint.unlike(reply, asked, "an answer, not reasoning alone")
         found = None if read_text(reply.text) is None else read_tokens(reply.top)
@@ -124,8 +129,8 @@ class EndpointAnswers(EndpointTask[Request]):
         )
         return self._preset.text.finished(answer)
 
-    def _choice(self, url: str, asked: str) -> Answer:
-        choices, reply = self.request.choices, self._endpoint.reply(url, asked)
+    def _choice(self, urls: Sequence[str], asked: str) -> Answer:
+        choices, reply = self.request.choices, self._endpoint.reply(urls, asked)
         found = read_choices(reply, choices)
         if found is None:
             raise self._endpoint.unlike(reply, asked, f"one of {', '.join(choices)}")

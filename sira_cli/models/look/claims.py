@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,16 +23,19 @@ class Claim:
         spans: start and end of every mention, in characters of the text.
         support: probability of yes against no, 0 to 1.
         neither: probability of an answer that is neither.
+        image: of several pictures, the number (from 1) of the one that supports it best.
     """
 
     thing: str
     spans: tuple[tuple[int, int], ...]
     support: float
     neither: float
+    image: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return {**asdict(self), "spans": [list(span) for span in self.spans]}
+        values = {**asdict(self), "spans": [list(span) for span in self.spans]}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -69,3 +73,15 @@ class Check:
 def question_about(wording: str, thing: Thing) -> str:
     """Return the question about an object; `wording` is a preset's `prompts.verify`."""
     return wording.replace("{thing}", things.with_article(thing.name))
+
+
+def best_of(pictures: Sequence[Sequence[Claim]]) -> list[Claim]:
+    """Return each object's claim by the picture that supports it best: a group shows what one of its pictures shows.
+
+    Args:
+        pictures: of P pictures that are shown together, the claims about the same N objects.
+    """
+    if len(pictures) == 1:
+        return [*pictures[0]]
+    numbered = ([replace(claim, image=number) for claim in each] for number, each in enumerate(pictures, start=1))
+    return [max(claims, key=lambda claim: claim.support) for claims in zip(*numbered, strict=True)]

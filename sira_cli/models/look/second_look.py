@@ -5,14 +5,15 @@
     support = P(yes) / (P(yes) + P(no))            over all spellings of yes and no, of the first token
 
 The unchanged model answers (the full stream at temperature 0), whatever method wrote the text, after an empty thought
-if it can think.
+if it can think. Pictures that are shown together are asked about one by one, and the largest support counts: a text
+about them may name what any of them shows, and so the question and its line are those of single pictures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
@@ -22,11 +23,15 @@ from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.language import things
 from sira_cli.language.things import Thing, Words
+from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.decoding import DecodingModel
-from sira_cli.models.look.claims import NO, YES, Check, Claim, question_about
+from sira_cli.models.look.claims import NO, YES, Check, Claim, best_of, question_about
 from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are also public here
 from sira_cli.models.look.verify import Verify as Verify
 from sira_cli.models.starts import Trail
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 BATCH = 8  # whole prompts decoded together, if the prefix cannot be shared
 _PROBE = 64  # side in pixels of the picture in the prompts of questions
@@ -50,20 +55,20 @@ class SecondLook:
         self._yes, self._no = self._spellings(YES), self._spellings(NO)
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
-    def check(self, image: Image.Image, text: str) -> Check:
+    def check(self, image: Shown, text: str) -> Check:
         """Ask about each object that a text names.
 
         Args:
-            image: the picture, RGB.
+            image: the picture, or those of a group, RGB.
             text: the text about it.
         """
         return PictureLook(self, image).check(text)
 
-    def at(self, images: Sequence[Image.Image], inputs: Any, trail: Trail) -> list[PictureLook]:
+    def at(self, images: Sequence[Shown], inputs: Any, trail: Trail) -> list[PictureLook]:
         """Return looks at pictures that were just decoded, which reuse the computations of decoding.
 
         Args:
-            images: B pictures, RGB.
+            images: B pictures or groups, RGB.
             inputs: the decoded inputs, on the model's device.
             trail: the trail of decoding them.
         """
@@ -72,6 +77,8 @@ class SecondLook:
         found = self._lvlm.find_image(inputs["input_ids"])
         return [
             PictureLook(self, image, ImagePrefix.of(self._lvlm.model, inputs, found, row, trail.cache, row))
+            if len(pictures_of(image)) == 1
+            else PictureLook(self, image)
             for row, image in enumerate(images)
         ]
 
@@ -171,19 +178,20 @@ class SecondLook:
 
 
 class PictureLook:
-    """A second look at one picture: an object that several texts name is asked about once."""
+    """A second look at one picture, or at a group: an object that several texts name is asked about once."""
 
-    def __init__(self, look: SecondLook, image: Image.Image, prefix: ImagePrefix | None = None) -> None:
-        self._look, self._image, self._prefix = look, image, prefix
+    def __init__(self, look: SecondLook, image: Shown, prefix: ImagePrefix | None = None) -> None:
+        self._look, self._images, self._prefix = look, pictures_of(image), prefix
         self._known: dict[str, Claim] = {}
 
     def check(self, text: str) -> Check:
         """Ask about each object that a text names, unless an earlier text named it."""
         named = self._look.words.things(text)
         new = [thing for thing in named if thing.name not in self._known]
-        self._known |= {claim.thing: claim for claim in self._look.claims(self._image, new, self._prefix)}
-        claims = (replace(self._known[thing.name], spans=thing.spans) for thing in named)
-        return Check(text, tuple(claims), self._look.words.name)
+        claims = best_of([self._look.claims(image, new, self._prefix) for image in self._images])
+        self._known |= {claim.thing: claim for claim in claims}
+        found = (replace(self._known[thing.name], spans=thing.spans) for thing in named)
+        return Check(text, tuple(found), self._look.words.name)
 
     def supported(self, line: float) -> frozenset[str]:
         """Return the objects asked about so far whose support is not below a line."""
