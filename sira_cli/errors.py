@@ -61,10 +61,6 @@ class UnfinishedReasoningError(PictureError):
     """The text about a picture ended inside the model's reasoning, without an answer."""
 
 
-class NoAnswerError(PictureError):
-    """A server has no usable answer about one picture. The message does not name the picture."""
-
-
 class UnfinishedJsonError(PictureError):
     """The text about a picture ended before it was a value of its JSON schema."""
 

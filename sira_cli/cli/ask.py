@@ -20,7 +20,6 @@ EXAMPLES = """
 sira ask photo.jpg "Is there a dog in the image?"
 sira ask photos/ "Is there a dog?" --choices Yes,No -o answers.csv
 sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
-sira ask photos/ "Is there a dog?" --endpoint http://localhost:11434/v1 --model qwen3-vl:8b -o answers.jsonl
 """
 
 

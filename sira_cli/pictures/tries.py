@@ -21,7 +21,7 @@ T = TypeVar("T")
 def tried(
     send: Callable[[], T], tries: int, again: Callable[[Exception], float | None], pause: Callable[[float], None]
 ) -> T:
-    """Return what a request returns; if it fails and may succeed later, after several tries.
+    """Return the result of a request; if it fails and may succeed later, after several tries.
 
     Args:
         send: the request.
@@ -47,7 +47,7 @@ def tried(
 
 
 def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> T:
-    """Return what a function returns, in a thread of its own: the caller can stop waiting, the thread goes on.
+    """Return the result of a function, in a thread of its own: the caller can stop waiting, the thread goes on.
 
     Args:
         work: may hang.

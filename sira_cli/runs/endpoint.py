@@ -18,10 +18,11 @@ from typing import Any
 import httpx2
 from PIL import Image
 
-from sira_cli.errors import NoAnswerError, SettingsError, SiraError
+from sira_cli.errors import SettingsError, SiraError
 from sira_cli.pictures.data_url import encoded
 from sira_cli.pictures.tries import in_time, retry_after, tried
 from sira_cli.runs.endpoint_answer import Reply, read_text, read_tokens
+from sira_cli.runs.item import NoAnswerError
 
 SECONDS = 300.0  # for an answer: a server may have to load its model first
 TRIES = 5
@@ -163,7 +164,7 @@ class Endpoint:
             max_tokens: of the answer.
 
         Raises:
-            NoAnswerError: there is none, or it lacks the probabilities that others had.
+            NoAnswerError: the server has no answer, or one without the probabilities that others had.
             SiraError: as `ask`.
         """
         images: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in pictures]

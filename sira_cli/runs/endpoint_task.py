@@ -151,7 +151,7 @@ class EndpointAnswers(EndpointTask[Request]):
 
 
 def task_of(endpoint: Endpoint, request: Request, preset: Preset) -> EndpointTask[Any]:
-    """Return what a request asks of a server."""
+    """Return the questions to a server that a request stands for."""
     kind: type[EndpointTask[Any]] = EndpointChecks if isinstance(request, CheckRequest) else EndpointAnswers
     return kind(endpoint, request, preset)
 

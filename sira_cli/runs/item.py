@@ -6,12 +6,16 @@ import logging
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sira_cli.errors import NoAnswerError, PictureError, PictureSettingsError
+from sira_cli.errors import PictureError, PictureSettingsError
 from sira_cli.pictures.picture import Picture
 
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+
+
+class NoAnswerError(PictureError):
+    """A server has no usable answer about one picture; others may do better. The message does not name the picture."""
 
 
 @dataclass
