@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
 from sira_cli.language import things
@@ -16,6 +17,7 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.runs.check_request import CheckRequest, checked
 from sira_cli.runs.endpoint import Endpoint
 from sira_cli.runs.endpoint_answer import read_choices, read_text, read_tokens
+from sira_cli.runs.endpoint_rewriting import EndpointRewriter
 from sira_cli.runs.request import Request
 
 NO_PROBABILITIES = "the server tells no probabilities: 1 for its answer"
@@ -76,18 +78,34 @@ class EndpointChecks(EndpointTask[CheckRequest]):
         super().__init__(endpoint, request, preset)
         self._words = request.how.words or things.shipped()
         self.looked = request.how.settings(preset)
+        self._mender = EndpointRewriter(endpoint, preset, request.how, self._words)
 
     def begin(self) -> None:
         """Ask about an object, to learn whether the server tells probabilities."""
         some = self._words.things("a dog") or [Thing("dog", (), "dog")]
         self.looked["source"] = self._endpoint.begin(question_about(self.looked["question"], some[0]))
+        if self.request.how.rewrites:
+            self._endpoint.check_continues(self._preset.prompts.caption)
 
     def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
         """Ask about each object that a caption names; each picture by itself."""
-        text = _text(picture)
-        named = self._words.things(text)
-        claims = best_of([[self._claim(url, thing) for thing in named] for url in urls])
-        return Check(text, tuple(claims), self._words.name).added_to(Answer(text, "stop"), self.looked)
+        text, known = _text(picture), dict[str, Claim]()
+
+        def look(text: str) -> Check:
+            named = self._words.things(text)
+            new = [thing for thing in named if thing.name not in known]
+            claims = best_of([[self._claim(url, thing) for thing in new] for url in urls])
+            known.update({claim.thing: claim for claim in claims})
+            seen = (replace(known[thing.name], spans=thing.spans) for thing in named)
+            return Check(text, tuple(seen), self._words.name)
+
+        check = look(text)
+        answer = check.added_to(Answer(text, "stop"), self.looked)
+        if not self.request.how.rewrites or not check.below(self.looked["min_support"]):
+            return answer
+        new = self._mender.rewrite(urls, check, look)
+        removed = [{"thing": claim.thing, "support": claim.support} for claim in new.removed]
+        return replace(answer, text=new.text, removed=removed)
 
     def _claim(self, url: str, thing: Thing) -> Claim:
         question = question_about(self.looked["question"], thing)
