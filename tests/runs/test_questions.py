@@ -190,7 +190,9 @@ def test_what_is_wrong_with_a_file(folder, content, expected):
     [
         ("image,question\n0.png,Is there a dog, or a cat?\n", "row 2 has 3 cells, expected 2.*needs quotes"),
         ("image,question\n0.png\n", "row 2: expected text or question, found image$"),
-        ("image,question\n0.png," + "x" * 140_000, "is not a table: field larger than"),
+        ("image,question\n0.png," + "x" * 140_000, "line 2: is not a table: field larger than"),
+        ('image,question\n0.png,"A dog?\n1.png,A cat?\n', "line 2: is not a table: unexpected end of data: quotes"),
+        ('image,question\n0.png,"A "red" dog?"\n', "line 2: is not a table: .* those inside it are doubled$"),
     ],
 )
 def test_what_is_wrong_with_a_table(folder, content, expected):
