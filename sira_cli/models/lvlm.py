@@ -83,13 +83,13 @@ class Lvlm(AnsweringModel):
             words: the objects to recognise (`sira_cli.language.things`); None: the bundled list.
 
         Returns:
-            The objects with their support; empty if none was recognised.
+            The objects with their support; empty if none was recognised. Other claims as the preset says.
 
         Raises:
             PictureError: the picture cannot be opened or processed.
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
-        look = SecondLook(self, words)
+        look = SecondLook(self, Verify(words=words))
         source = as_picture(picture)
         image = source.open().image
         try:
@@ -252,6 +252,7 @@ class Lvlm(AnsweringModel):
             words=answer.words,
             choices=answer.choices,
             objects=answer.objects,
+            claims=answer.claims,
             verify=answer.verify,
             draft=answer.draft,
             removed=answer.removed,

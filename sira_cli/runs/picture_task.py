@@ -130,6 +130,7 @@ class PictureTask(Task[Answer, Result]):
             words=[] if self.request.words else None,
             choices=[] if self.request.choices else None,
             objects=None if self._looked is None else [],
+            claims=[] if self._looked is not None and "claims" in self._looked else None,
             verify=self._looked,
             reasoning="" if self.lvlm.parser.expects and not self.request.choices else None,
         )
