@@ -1,4 +1,6 @@
-"""The generated parts of README.md and docs/*.md: `cog -r -I . README.md docs/*.md` writes them, CI checks them.
+"""The generated parts of README.md and of the pages in docs, which CI checks.
+
+`cog -r -I . README.md docs/*.md docs/bench/*.md` writes them.
 
 `python -m tools.docs NAME` prints a record of docs/bench as `sira bench` did; `choices`: all settings tried.
 """

@@ -10,7 +10,7 @@ import typer
 
 from sira_cli.cli.decoding_options import MethodsOptions, TextOptions
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import AnswerOutputOptions, EngineOptions, ModelOptions, Paths, SelectionOptions
+from sira_cli.cli.options import AnswerOutputOptions, EngineOptions, GroupOptions, ModelOptions, Paths
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.errors import SettingsError
 
@@ -25,7 +25,7 @@ sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
     model=ModelOptions,
     decoding=MethodsOptions,
     text=TextOptions,
-    selection=SelectionOptions,
+    selection=GroupOptions,
     engine=EngineOptions,
     output=AnswerOutputOptions,
 )
@@ -48,7 +48,7 @@ def ask(
     model: ModelOptions,
     decoding: MethodsOptions,
     text: TextOptions,
-    selection: SelectionOptions,
+    selection: GroupOptions,
     engine: EngineOptions,
     output: AnswerOutputOptions,
 ) -> None:

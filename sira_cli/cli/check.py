@@ -28,7 +28,7 @@ from sira_cli.cli.options import (
     Verbose,
     WorkerOptions,
 )
-from sira_cli.cli.verifying import Claims, MinSupport, Objects, TextLanguage, with_objects
+from sira_cli.cli.verifying import Claims, MinSupport, Objects, TextLanguage, note_line, with_objects
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ def check(
     _check_files(found, output.output, look.fixed)
     verify = look.read()
     endpoint.check(model, worker, rewrites=verify.rewrites)
-    preset, usual = endpoint.preset(model, verify) if endpoint.given else choose(model, DecodingOptions())
+    preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
+    note_line(verify, preset)
     verify = with_objects(verify, look.objects, preset)
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sira_cli.cli.options import PathOptions, SelectionOptions
+from sira_cli.cli.options import GroupOptions, PathOptions, SelectionOptions
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def chosen_questions(
-    file: Path, paths: Sequence[str], selection: SelectionOptions, asking: Callable[[str], str]
+    file: Path, paths: Sequence[str], selection: GroupOptions, asking: Callable[[str], str]
 ) -> list[Picture]:
     """Return the questions of --questions, each with its picture.
 
@@ -30,6 +30,8 @@ def chosen_questions(
         DataError: the file cannot be read.
         PictureError: none of the pictures exists.
     """
+    if selection.together:
+        raise SettingsError("--questions says itself which pictures are shown together: leave out --together")
     if len(paths) > 1 or selection.files_from is not None:
         raise SettingsError("--questions names the pictures: give only their folder, or nothing")
     from sira_cli.pictures.find import Shard, check_any_exists
@@ -69,6 +71,20 @@ def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[P
     )
     check_any_exists(pictures)
     return pictures
+
+
+def chosen_groups(paths: Sequence[str], selection: GroupOptions) -> list[Picture]:
+    """Return the pictures that the command line names; with --together, all of them as one.
+
+    Raises:
+        SettingsError, PictureError: as for `chosen_pictures`.
+    """
+    pictures = chosen_pictures(paths, selection)
+    if not selection.together:
+        return pictures
+    from sira_cli.pictures.together import Together
+
+    return [Together.of(pictures)]
 
 
 def listed_paths(paths: Sequence[str], selection: PathOptions) -> list[str]:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 import typer
 
 from sira_cli.cli.choosing import choose
-from sira_cli.cli.console import note
 from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.options import ModelOptions, WorkerOptions
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.methods.base import Method
-    from sira_cli.models.look.verify import Verify
     from sira_cli.models.preset import Preset
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Engine, Job
@@ -51,7 +49,7 @@ class EndpointOptions:
         """Whether a server is asked."""
         return self.endpoint is not None
 
-    def check(self, model: ModelOptions, worker: WorkerOptions, *, rewrites: bool) -> None:
+    def check(self, model: ModelOptions, worker: WorkerOptions, *, rewrites: bool = False) -> None:
         """Check that the other options fit.
 
         Raises:
@@ -72,8 +70,8 @@ class EndpointOptions:
         if local:
             raise SettingsError(f"{local[0]} is for a model that is loaded here: leave it out with --endpoint")
 
-    def preset(self, model: ModelOptions, verify: Verify) -> tuple[Preset, Method]:
-        """Return the preset with the model's name on the server, and its method; note a line that is not measured.
+    def preset(self, model: ModelOptions) -> tuple[Preset, Method]:
+        """Return the preset with the model's name on the server, and its method.
 
         Raises:
             SettingsError: the preset does not exist.
@@ -81,8 +79,6 @@ class EndpointOptions:
         name = cast(str, model.model)
         wording = ModelOptions(preset=model.preset) if model.preset is not None else ModelOptions(model=name)
         preset, method = choose(wording, DecodingOptions())
-        if verify.min_support is None and preset.verify == type(preset.verify)():
-            note(f"the line of {verify.line(preset):g} is not measured for {name}: `min_support=` X sets another")
         return preset.model_copy(update={"model": name}), method
 
     def engine(self, job: Job) -> Engine:

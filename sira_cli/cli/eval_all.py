@@ -101,7 +101,7 @@ def _run(data: Path, folder: Path, options: AllOptions, model: ModelOptions, dec
 
     found = find_benchmarks(data, options.limit)
     note(f"{data} holds {', '.join(one.card.name for one in found)}")
-    if judged := unjudged(data, found):
+    if judged := unjudged(data):
         note(f"left out, because their answers need a judge: {', '.join(judged)}")
     chosen = choose_each(with_controls(method_names(decoding.method), not options.no_controls), model, decoding)
 

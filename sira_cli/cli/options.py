@@ -170,6 +170,15 @@ class SelectionOptions(PathOptions):
 
 
 @dataclass(frozen=True)
+class GroupOptions(SelectionOptions):
+    """Options for choosing pictures, and whether they are shown together."""
+
+    together: Annotated[
+        bool, typer.Option("--together", help="Show all pictures at once: one text about all of them.")
+    ] = False
+
+
+@dataclass(frozen=True)
 class OutputOptions:
     """Where texts go, what is repeated, and how much is printed."""
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from sira_cli.cli.choosing import choose_each, method_names, note_idle
-from sira_cli.cli.choosing_pictures import chosen_pictures, chosen_questions
+from sira_cli.cli.choosing_pictures import chosen_groups, chosen_questions
 from sira_cli.cli.console import note, note_halved, resumable, say, set_verbosity
 from sira_cli.cli.decoding_options import DecodingOptions, TextOptions
 from sira_cli.cli.engines import Engines
-from sira_cli.cli.options import EngineOptions, ModelOptions, OutputOptions, SelectionOptions
+from sira_cli.cli.options import EngineOptions, GroupOptions, ModelOptions, OutputOptions
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.cli.verifying import VerifyOptions, claims_of, print_marked, unsupported, verdict
 from sira_cli.errors import SettingsError
@@ -37,7 +37,7 @@ def run_pictures(
     model: ModelOptions,
     decoding: DecodingOptions,
     text: TextOptions,
-    selection: SelectionOptions,
+    selection: GroupOptions,
     engine: EngineOptions,
     output: OutputOptions,
     *,
@@ -65,7 +65,7 @@ def run_pictures(
         SiraError: the run could not start or continue.
     """
     set_verbosity(output.quiet, output.verbose)
-    pictures = chosen_pictures(paths, selection) if questions is None else []
+    pictures = chosen_groups(paths, selection) if questions is None else []
     prompts = {"prompt": said} if task == "caption" else {}
     chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))
     first_preset, _ = next(iter(chosen.values()))

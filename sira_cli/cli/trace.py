@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.choosing import choose, note_idle
-from sira_cli.cli.choosing_pictures import chosen_pictures
+from sira_cli.cli.choosing_pictures import chosen_groups
 from sira_cli.cli.console import note_halved, say, set_verbosity, verbosity
 from sira_cli.cli.decoding_options import TraceDecodingOptions
 from sira_cli.cli.loading import load_model
@@ -18,13 +18,13 @@ from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.option_values import ColorBy
 from sira_cli.cli.options import (
     Colors,
+    GroupOptions,
     Images,
     ModelOptions,
     Overwrite,
     Prompt,
     Question,
     Quiet,
-    SelectionOptions,
     Verbose,
 )
 from sira_cli.cli.output import check_file
@@ -53,7 +53,7 @@ sira trace photo.jpg --question "Is there a dog?" --track Yes,No
 """
 
 
-@with_options(model=ModelOptions, decoding=TraceDecodingOptions, selection=SelectionOptions, verifying=FlagOptions)
+@with_options(model=ModelOptions, decoding=TraceDecodingOptions, selection=GroupOptions, verifying=FlagOptions)
 def trace(
     *,
     paths: Images = None,
@@ -72,7 +72,7 @@ def trace(
     ] = None,
     model: ModelOptions,
     decoding: TraceDecodingOptions,
-    selection: SelectionOptions,
+    selection: GroupOptions,
     verifying: FlagOptions,
     top_k: Annotated[
         int,
@@ -136,7 +136,7 @@ def trace(
     for option, text in (("--question", question or ""), ("--force", force or ""), ("--track", track)):
         check_text(option, text)
     if force_from is None:
-        requests = [TraceRequest(picture, text=force) for picture in chosen_pictures(paths or [], selection)]
+        requests = [TraceRequest(picture, text=force) for picture in chosen_groups(paths or [], selection)]
     else:
         requests = read_texts(force_from)
         if paths:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
+from sira_cli.cli.console import note
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -113,6 +114,13 @@ class VerifyOptions:
         rounds = self.rounds or ROUNDS
         look = Verify(self.min_support, None, self.verify, rounds, self.claims, self.language)
         return with_objects(look, self.objects, preset)
+
+
+def note_line(verify: Verify, preset: Preset) -> None:
+    """Note a line that is not measured, and how to measure it."""
+    if verify.min_support is None and preset.verify.min_support == type(preset.verify)().min_support:
+        line = f"the line of {verify.line(preset):g} is not measured for {preset.model}"
+        note(f"{line}: `sira calibrate support --controls` finds one without labels; --min-support X sets one")
 
 
 def with_objects(verify: Verify, objects: str | None, preset: Preset) -> Verify:

@@ -47,6 +47,7 @@ class Card:
         read: makes the benchmark from the data folder; None: its command has options of its own.
         note: more lines of the help.
         command: the command line, if it is an option of another command.
+        judged: a judge elsewhere has to read the answers.
         main: the groups that `sira eval all` shows, as far as they are there; empty: all.
     """
 
@@ -64,6 +65,7 @@ class Card:
     note: str = ""
     command: str = ""
     holds: str = ""
+    judged: bool = False
     main: tuple[str, ...] = ()
 
     @property

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,6 @@ from sira_cli.eval.card import Asking, Card
 from sira_cli.eval.catalog import CARDS, LENGTHS
 from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.eval.chair.rows import read_ids
-from sira_cli.eval.judged import Judged
 from sira_cli.eval.pope import Pope
 from sira_cli.language.language import find_language
 
@@ -54,8 +53,7 @@ def find_benchmarks(folder: Path, limit: int | None = None) -> list[Found]:
         raise SettingsError(f"`data=` {folder}: is not a folder")
     found = []
     for card in CARDS.values():
-        benchmark = _read(card, folder, limit)
-        if benchmark is not None and not isinstance(benchmark, Judged):
+        if not card.judged and (benchmark := _read(card, folder, limit)) is not None:
             found.append(Found(card, benchmark, _images(card, folder, benchmark)))
     if not found:
         raise SettingsError(
@@ -65,11 +63,9 @@ def find_benchmarks(folder: Path, limit: int | None = None) -> list[Found]:
     return found
 
 
-def unjudged(folder: Path, found: Sequence[Found]) -> list[str]:
+def unjudged(folder: Path) -> list[str]:
     """Return the names of the benchmarks in a folder that are left out because they need a judge."""
-    asked = {one.card.name for one in found}
-    named = [card.name for card in CARDS.values() if card.read is not None and (folder / card.name).is_dir()]
-    return [name for name in named if name not in asked]
+    return [card.name for card in CARDS.values() if card.judged and (folder / card.name).is_dir()]
 
 
 def _images(card: Card, folder: Path, benchmark: Benchmark) -> Path:

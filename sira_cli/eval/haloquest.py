@@ -107,6 +107,7 @@ CARD = Card(
     licence="CC BY 4.0",
     url="https://github.com/google/haloquest",
     answers="the table's rows with {model_response}, or with {is_prediction_correct}",
+    judged=True,
     read=_read,
     note="The judge is not asked: --export official writes its input, and --answers sums up its output.",
 )

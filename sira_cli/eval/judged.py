@@ -132,6 +132,8 @@ class Judged(Benchmark):
                         raise DataError(f"{where}: question {id_} stands twice: keep one of the two")
                     found[name][id_] = text
         for name, texts in found.items():
+            if not any(texts.values()):
+                raise DataError(f"{some(paths, 3, 1_000)}: all answers are empty: is it the template, not yet filled?")
             if missing := [each.id for each in self.questions if each.id not in texts]:
                 raise DataError(
                     f"{some(paths, 3, 1_000)}: question {missing[0]} is missing: {len(missing)} of the "

@@ -105,6 +105,7 @@ CARD = Card(
     licence="Apache-2.0",
     url="https://huggingface.co/datasets/Shengcao1006/MMHal-Bench",
     answers="the template's rows with {model_answer}, or the replies that eval_gpt_mmhal.py saves",
+    judged=True,
     read=_read,
     note="The judge is not asked: --export official writes its input, and --answers sums up its output.",
 )

@@ -45,17 +45,26 @@ class Keys:
         return cls(method, preset, settings, preset.generation.temperature > 0 or method.uses_seed)
 
     def key(
-        self, task: str, file_name: str, image_sha256: str, prompt: str, verify: Mapping[str, Any] | None = None
+        self,
+        task: str,
+        file_name: str,
+        image_sha256: str,
+        prompt: str,
+        verify: Mapping[str, Any] | None = None,
+        json_schema: str | None = None,
     ) -> str:
         """Return a hash of everything that decides a picture's text.
 
         Args:
             task, file_name, image_sha256, prompt: fields of the record.
             verify: settings of the second look (`Verify.settings`); part of the key if it rewrites texts.
+            json_schema: field of the record.
         """
         more: dict[str, Any] = {"draws": "per picture and prompt"} if self.draws else {}
         if verify is not None and verify["mode"] == "rewrite":
             more["verify"] = dict(verify)
+        if json_schema is not None:
+            more["json_schema"] = json_schema
         work = {"task": task, "file_name": file_name, "image_sha256": image_sha256, "prompt": prompt}
         return hash_of(**work, **self.settings, preset=self._decisive[task], **more)
 

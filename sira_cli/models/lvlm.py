@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from sira_cli._version import __version__
-from sira_cli.errors import PictureError, SettingsError, SiraError, UnfinishedReasoningError
+from sira_cli.errors import PictureError, SettingsError, SiraError, UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.language.things import Words
 from sira_cli.methods.base import Method
 from sira_cli.models.answering import AnsweringModel
@@ -22,9 +24,12 @@ from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
+from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture
+
+SchemaSource = str | Path | Mapping[str, Any] | Schema
 
 
 class Lvlm(AnsweringModel):
@@ -51,28 +56,40 @@ class Lvlm(AnsweringModel):
         *,
         on_text: Callable[[str], None] | None = None,
         verify: str | Verify | None = None,
+        schema: SchemaSource | None = None,
     ) -> Result:
         """Describe a picture.
 
         Args:
-            picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`.
+            picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`; a
+                list of these is shown together.
             prompt: instead of the preset's.
             on_text: called with pieces of text during decoding (not with beams or `verify`, nor if the preset's `text`
                 settings change them).
             verify: ask for each object that the text names whether it is in the picture: `flag` to keep the text,
                 `rewrite` to remove unsupported objects; or a `Verify`.
+            schema: a JSON schema that the text follows, as for `Schema.of`; its value is the result's `data`.
 
         Raises:
             PictureError: the picture cannot be opened or processed.
             UnfinishedReasoningError: the text ended inside the model's reasoning.
-            SettingsError: `verify` is not valid, or does not fit the settings.
+            UnfinishedJsonError: the text ended inside its JSON.
+            SettingsError: `verify` or `schema` is not valid, or does not fit the settings.
         """
         text, look = self.preset.prompts.caption if prompt is None else prompt, Verify.of(verify)
-        return self._single("caption", picture, text, on_text, look)
+        return self._single("caption", picture, text, on_text, look, None if schema is None else Schema.of(schema))
 
-    def ask(self, picture: PictureSource, question: str, *, on_text: Callable[[str], None] | None = None) -> Result:
+    def ask(
+        self,
+        picture: PictureSource,
+        question: str,
+        *,
+        on_text: Callable[[str], None] | None = None,
+        schema: SchemaSource | None = None,
+    ) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
-        return self.run("ask", picture, self.preset.prompts.asking(question), on_text)
+        prompt = self.preset.prompts.asking(question)
+        return self._single("ask", picture, prompt, on_text, schema=None if schema is None else Schema.of(schema))
 
     def check(self, picture: PictureSource, text: str, *, words: Words | None = None) -> Check:
         """Ask for each object that a text names whether it is in the picture. The decoding method plays no part.
@@ -91,7 +108,7 @@ class Lvlm(AnsweringModel):
         """
         look = SecondLook(self, Verify(words=words))
         source = as_picture(picture)
-        image = source.open().image
+        image = source.open().shown
         try:
             return look.check(image, text)
         except SiraError:
@@ -147,11 +164,13 @@ class Lvlm(AnsweringModel):
         prompt: str,
         on_text: Callable[[str], None] | None = None,
         verify: Verify | None = None,
+        schema: Schema | None = None,
     ) -> Result:
         picture = as_picture(source)
-        (result,) = self._run(task, [picture], prompt, on_text, verify)
+        (result,) = self._run(task, [picture], prompt, on_text, verify, schema)
         if result.error:
-            raise UnfinishedReasoningError(f"{picture.shown}: {result.error}")
+            unfinished = UnfinishedReasoningError if schema is None else UnfinishedJsonError
+            raise unfinished(f"{picture.shown}: {result.error}")
         return result
 
     def _tried(self, task: str, picture: Picture, prompt: str) -> Result:
@@ -168,17 +187,20 @@ class Lvlm(AnsweringModel):
         prompt: str,
         on_text: Callable[[str], None] | None = None,
         verify: Verify | None = None,
+        schema: Schema | None = None,
     ) -> list[Result]:
         """Decode some pictures together.
 
         Raises:
             PictureError: one of them cannot be opened or processed.
         """
+        if schema is not None:
+            schema.check(self.decoder, self.preset, verify=verify is not None)
         verified = None if verify is None else VerifiedAnswers(self, verify)
         started = time.perf_counter()
-        self.check_prompt(prompt)
+        self.check_prompt(prompt, max(len(picture.parts) for picture in pictures))
         opened = [picture.open() for picture in pictures]
-        images, prompts = [picture.image for picture in opened], [prompt] * len(opened)
+        images, prompts = [picture.shown for picture in opened], [prompt] * len(opened)
         hashes = [picture.sha256 for picture in opened]
         try:
             inputs = self.prepare(images, prompts, hashes)
@@ -190,12 +212,17 @@ class Lvlm(AnsweringModel):
         if verified is not None:
             answers = verified.answer(images, inputs, seeds=seeds, task=task)
         else:
-            plain = self.answer(inputs, on_text if self.preset.streams else None, seeds=seeds, task=task)
+            schemas = None if schema is None else [schema] * len(opened)
+            stream = on_text if self.preset.streams else None
+            plain = self.answer(inputs, stream, seeds=seeds, task=task, schemas=schemas)
             answers = [self.preset.text.finished(answer) for answer in plain]
         each = 1000 * (time.perf_counter() - started) / len(opened)
         return [
-            self.result(task, as_text(picture.name), picture.sha256, prompt, answer, each, picture.warnings)
-            for picture, answer in zip(opened, answers, strict=True)
+            replace(
+                self.result(task, as_text(picture.name), picture.sha256, prompt, answer, each, picture.warnings),
+                images=source.images(as_text(picture.name)),
+            )
+            for source, picture, answer in zip(pictures, opened, answers, strict=True)
         ]
 
     @functools.cached_property
@@ -221,7 +248,7 @@ class Lvlm(AnsweringModel):
         preset = self.preset
         return Result(
             schema=f"sira.{task}/1",
-            key=self.keys.key(task, file_name, image_sha256, prompt, answer.verify),
+            key=self.keys.key(task, file_name, image_sha256, prompt, answer.verify, answer.json_schema),
             file_name=file_name,
             status="error" if answer.error else "ok",
             text=answer.text,
@@ -256,6 +283,8 @@ class Lvlm(AnsweringModel):
             verify=answer.verify,
             draft=answer.draft,
             removed=answer.removed,
+            json_schema=answer.json_schema,
+            data=answer.data,
             **preset.later(),
         )
 

@@ -34,6 +34,7 @@ _LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop", "t
 _LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan", "pad_to_square")
 ONLY_IF_SET = (
     "system",
+    "json_schema",
     *(f"image.{name}" for name in _LATER_IMAGE),
     *(f"generation.{name}" for name in _LATER_GENERATION),
     *(f"text.{name}" for name in TextSettings.model_fields),

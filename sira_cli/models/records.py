@@ -27,6 +27,8 @@ class Answer:
         reasoning: the model's thoughts before the text; None: the model is not known to think.
         reasoning_tokens: their share of `output_tokens`.
         tokens: as decoded, with the end token.
+        json_schema: the schema that the text follows (`Schema.label`); None: it follows none.
+        data: the value of such a text.
     """
 
     text: str = ""
@@ -46,6 +48,8 @@ class Answer:
     reasoning: str | None = None
     reasoning_tokens: int = 0
     tokens: tuple[int, ...] = ()
+    json_schema: str | None = None
+    data: Any = None
 
 
 # Marks the fields that are equal in all records of a file: a file contains the texts of one configuration.
@@ -70,6 +74,7 @@ class Result:
         method_settings: settings of the method without their own key.
         system, repetition_penalty, no_repeat_ngram_size, on_loop, think: as in the preset, if set.
         text_settings: changes to the text.
+        images: of a group, the names of its pictures; `file_name` has them in one.
         picture_settings: settings of the method that differ from `method_settings` for this picture.
         warnings: reasons to check the picture and its text.
         reasoning: the model's thoughts before its answer.
@@ -83,6 +88,8 @@ class Result:
         draft: the first text; only if a second look changed it.
         removed: objects removed from the draft, each with its support; None like `draft`. In a check that decodes
             again: the objects missing from `fixed`.
+        json_schema: the schema that the text follows; only with one.
+        data: the value of such a text.
 
     Fields of the last kinds, from `method_settings` on, are None and not in the record if they do not apply.
     """
@@ -119,6 +126,7 @@ class Result:
     no_repeat_ngram_size: int | None = field(default=None, metadata=OFF_IF_ABSENT)
     on_loop: str | None = field(default=None, metadata=OFF_IF_ABSENT)
     think: bool | None = field(default=None, metadata=OFF_IF_ABSENT)
+    json_schema: str | None = field(default=None, metadata=OFF_IF_ABSENT)
     text_settings: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     picture_settings: dict[str, Any] | None = None
     warnings: list[str] | None = None
@@ -131,6 +139,8 @@ class Result:
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
+    images: list[str] | None = None
+    data: Any = None  # at the end: its keys may be any
 
     def to_record(self) -> dict[str, Any]:
         """Return the record, ready for JSON."""

@@ -78,7 +78,7 @@ def checked(result: Result, text: str, how: dict[str, Any]) -> Result:
     else:
         low = [span for claim in unsupported(claims, how) for span in claim["spans"]]
         fixed, dropped = without_sentences(text, low)
-    support = min((claim["support"] for claim in claims), default=1.0)
+    support = min((claim["support"] for claim in claims if claim["spans"]), default=1.0)
     remarks = [*(result.warnings or []), *(_remarks(text, claims, fixed) if ok else [])]
     return replace(
         result,

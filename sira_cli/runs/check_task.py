@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any, cast
 
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook
@@ -19,6 +17,9 @@ from sira_cli.runs.check_request import CheckRequest, checked
 from sira_cli.runs.item import Item
 from sira_cli.runs.picture_task import PictureTask
 from sira_cli.runs.slots import Batch
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 TOGETHER = 8  # pictures, as an automatic batch size
 STILL = "objects that could not be removed"
@@ -62,7 +63,7 @@ class CheckTask(PictureTask):
         """Return the number of pictures opened ahead: they are checked one by one, whatever the memory."""
         return TOGETHER
 
-    def inputs(self, items: Sequence[Item[Result]], images: Sequence[Image.Image]) -> Any:
+    def inputs(self, items: Sequence[Item[Result]], images: Sequence[Shown]) -> Any:
         """Return that there is something to ask about: questions are prepared when the objects are known."""
         check_pictures(self.lvlm.processor, images)
         return True
@@ -70,12 +71,12 @@ class CheckTask(PictureTask):
     def _answers(self, batch: Batch[Result], on_text: Callable[[Picture, str], None] | None) -> list[Answer]:
         return [self._answer(image, _text(item)) for image, item in zip(batch.images, batch.items, strict=True)]
 
-    def _answer(self, image: Image.Image, text: str) -> Answer:
+    def _answer(self, image: Shown, text: str) -> Answer:
         """Return the check of a caption, with the new caption if it is rewritten."""
         lines, lvlm = self._lines, self.lvlm
         check = self._look.check(image, text)
         answer = check.added_to(Answer(text, "stop"), self._how)
-        starts = [claim.spans[0][0] for claim in check.below(lines)]
+        starts = [claim.spans[0][0] for claim in check.below(lines) if claim.spans]
         if self._mender is None or not starts:
             return answer
         if len(lvlm.vocabulary.encode(text[: min(starts)])) > lvlm.preset.generation.max_new_tokens:

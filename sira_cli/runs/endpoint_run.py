@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, cast
 
 from sira_cli._version import __version__
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.language import things
+from sira_cli.language.things import Thing
 from sira_cli.methods import find
 from sira_cli.models.keys import Keys
-from sira_cli.models.look.claims import Check, Claim, question_about
+from sira_cli.models.look.claims import Check, Claim, best_of, question_about
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.captioned import CaptionedPicture
@@ -98,7 +99,7 @@ class EndpointRun:
         try:
             with ROOM.taken(picture.file_size()):
                 data = picture.read()
-            sha256 = hashlib.sha256(data).hexdigest()
+            sha256 = picture.digest(data)
         except Exception as failure:
             error = _message(picture, failure)
         if self._done(key) == self._keys.key(self._request.task, name, sha256, asked, self._how):
@@ -107,22 +108,25 @@ class EndpointRun:
         warnings: tuple[str, ...] = ()
         if not error:
             try:
-                url, warnings = data_url(picture.shown, data)
-                answer = self._look(url, text)
+                urls, suspicions = zip(*(data_url(*file) for file in picture.files(data)), strict=True)
+                warnings = tuple(warning for each in suspicions for warning in each)
+                answer = self._look(urls, text)
             except Exception as failure:
                 if isinstance(failure, SiraError) and not isinstance(failure, PictureError):
                     raise
                 answer = Answer(objects=[], verify=self._how, error=_message(picture, failure))
         result = self._result(name, sha256, text, asked, answer, warnings, time.perf_counter() - began)
+        result = replace(result, images=picture.images(name))
         return (Failed if answer.error else Finished)(picture, name, key, result)
 
-    def _look(self, url: str, text: str) -> Answer:
-        """Ask about each object that a caption names."""
-        claims = []
-        for thing in self._words.things(text):
-            support, neither = self._endpoint.ask(url, question_about(self._how["question"], thing))
-            claims.append(Claim(thing.name, thing.spans, support, neither))
+    def _look(self, urls: Sequence[str], text: str) -> Answer:
+        """Ask about each object that a caption names; each picture by itself."""
+        named = self._words.things(text)
+        claims = best_of([[self._claim(url, thing) for thing in named] for url in urls])
         return Check(text, tuple(claims), self._words.name).added_to(Answer(text, "stop"), self._how)
+
+    def _claim(self, url: str, thing: Thing) -> Claim:
+        return Claim(thing.name, thing.spans, *self._endpoint.ask(url, question_about(self._how["question"], thing)))
 
     def _result(
         self,

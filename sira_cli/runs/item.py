@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -23,8 +22,8 @@ class Item(Generic[R]):
         id: unique in a run; the name, unless a picture has several prompts.
         read: whether the thread that reads it is done with it.
         data: the file's bytes, until it is settled; empty also if they are many and can be read again.
-        sha256: of these bytes, in hexadecimal.
-        size: width and height in pixels.
+        sha256: of these bytes (`Picture.digest`).
+        pixels: number of pixels, of a group all together.
         warnings: about the picture.
         skipped: whether it was done in an earlier run.
         result: the task's result, once there is one.
@@ -38,7 +37,7 @@ class Item(Generic[R]):
     read: bool = False
     data: bytes = b""
     sha256: str = ""
-    size: tuple[int, int] = (0, 0)
+    pixels: int = 0
     warnings: tuple[str, ...] = ()
     skipped: bool = False
     result: R | None = None
@@ -56,7 +55,7 @@ class Item(Generic[R]):
         if self.data:
             return self.data
         data = self.picture.read()
-        if hashlib.sha256(data).hexdigest() != self.sha256:
+        if self.picture.digest(data) != self.sha256:
             raise PictureError(f"{self.picture.shown}: changed between two readings; run the command again")
         return data
 

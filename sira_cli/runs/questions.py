@@ -15,6 +15,7 @@ from sira_cli.pictures import stores
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
+from sira_cli.pictures.wrapped import WrappedPicture
 from sira_cli.runs.kept import Kept
 from sira_cli.runs.rows import brief, read_rows, read_table, some
 
@@ -23,26 +24,19 @@ KEPT = 8  # pictures whose bytes wait for the next question
 
 
 @dataclass(frozen=True)
-class QuestionPicture(Picture):
+class QuestionPicture(WrappedPicture):
     """A picture with a question about it.
 
     Attributes:
-        picture: the picture itself.
         question: as the file has it.
         prompt: as the model is asked.
         question_id: as the file has it: a text or a number.
     """
 
-    picture: Picture
     question: str
     prompt: str
     question_id: str | int
     reads: Kept[bytes] = field(default_factory=lambda: Kept(KEPT), compare=False, repr=False)
-
-    @property
-    def shown(self) -> str:
-        """That of the picture."""
-        return self.picture.shown
 
     @classmethod
     def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[bytes]) -> Self:
@@ -67,39 +61,9 @@ class QuestionPicture(Picture):
         """The question's id: it may stand once in a file."""
         return self.id
 
-    @property
-    def address(self) -> str:
-        """That of the picture."""
-        return self.picture.address
-
-    @property
-    def depends_on_folder(self) -> bool:
-        """Whether that of the picture does."""
-        return self.picture.depends_on_folder
-
     def asked(self, prompt: str) -> str:
         """Return the question, as the model is asked."""
         return self.prompt
-
-    def file_size(self) -> int:
-        """Return that of the picture."""
-        return self.picture.file_size()
-
-    def make_ready(self) -> None:
-        """Get the picture ready."""
-        self.picture.make_ready()
-
-    def is_missing(self) -> bool:
-        """Return whether the picture is."""
-        return self.picture.is_missing()
-
-    def is_here(self) -> bool:
-        """Return whether the picture is."""
-        return self.picture.is_here()
-
-    def name_in(self, folder: Path | None) -> str:
-        """Return the picture's."""
-        return self.picture.name_in(folder)
 
     def text_file(self, extension: str) -> Path:
         """Refuse: there may be several questions."""

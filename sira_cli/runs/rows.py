@@ -75,13 +75,17 @@ def read_cells(path: Path) -> Iterator[list[str]]:
     """Yield the rows of a CSV file, or of a TSV file by its name, the head among them.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: the file cannot be read, or a quoted cell does not end where its quotes do.
     """
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    rows = csv.reader(_lines(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+    first = 1  # line of the row
     try:
-        yield from csv.reader(_lines(path), delimiter=delimiter)
+        for row in rows:
+            yield row
+            first = rows.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}: is not a table: {error}") from error
+        advice = "" if "larger" in str(error) else ": quotes around a cell come in pairs, those inside it are doubled"
+        raise DataError(f"{path}: line {first}: is not a table: {error}{advice}") from error
 
 
 def read_table(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:

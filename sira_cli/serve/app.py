@@ -9,6 +9,7 @@ And a page at `/` that uses it (`serve/page`), with `/settings` and `/report`.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -44,6 +45,8 @@ from sira_cli.serve.responses import ResponseRequest
 from sira_cli.web.http import bearer_key, is_key
 
 MOST_ECHOED = 100  # characters of an unknown path or model in messages
+ClientRequest = ChatRequest | ResponseRequest
+PROTOCOLS: dict[str, type[ClientRequest]] = {"/v1/chat/completions": ChatRequest, "/v1/responses": ResponseRequest}
 
 
 class Server:
@@ -88,8 +91,8 @@ class Server:
             title="sira", version=__version__, lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None
         )
         self.app.add_middleware(Door, hosts=hosts, metrics=self._metrics)
-        self.app.add_api_route("/v1/chat/completions", self._chat, methods=["POST"], response_model=None)
-        self.app.add_api_route("/v1/responses", self._response, methods=["POST"], response_model=None)
+        for path, protocol in PROTOCOLS.items():
+            self.app.add_route(path, functools.partial(self._answer, protocol), methods=["POST"])
         self.app.add_api_route("/v1/models", self._models, methods=["GET"], response_model=None)
         self.app.add_api_route("/v1/models/{name:path}", self._model, methods=["GET"], response_model=None)
         add_page(self.app)
@@ -154,7 +157,7 @@ class Server:
 
     async def _report(self, request: Request) -> Response:
         coming = self._come(request)
-        asked = await self._entrance.read(coming, ReportRequest.parse)
+        asked = await self._entrance.read(coming, lambda body: ReportRequest.read(body).chat())
         jobs: list[Job] = []
         for chat in asked.chats():
             job, answer = await self._begin(coming, chat, trace=True, received=jobs[0].pictures if jobs else None)
@@ -164,22 +167,15 @@ class Server:
         self._metrics.requests.labels("200").inc()
         return HTMLResponse(page, headers=UNKEPT)
 
-    async def _chat(self, request: Request) -> Response:
+    async def _answer(self, protocol: type[ClientRequest], request: Request) -> Response:
+        """Answer a request of any protocol: each is that of a chat in other words."""
         coming = self._come(request)
-        chat = await self._entrance.read(coming, ChatRequest.parse)
+        asked, chat = await self._entrance.read(coming, functools.partial(_read, protocol))
         _, answer = await self._begin(coming, chat)
         first = await answer.next()  # errors are found before a stream begins
         if chat.stream:
-            return StreamingResponse(answer.stream(first), media_type="text/event-stream")
-        return JSONResponse(await answer.whole(first))
-
-    async def _response(self, request: Request) -> Response:
-        coming = self._come(request)
-        asked = await self._entrance.read(coming, ResponseRequest.read)
-        chat = asked.chat()
-        asked.input = []  # the chat has it
-        _, answer = await self._begin(coming, chat)
-        return JSONResponse(asked.response(await answer.whole(await answer.next())))
+            return StreamingResponse(asked.lines(answer.chunks(first)), media_type=asked.streamed)
+        return JSONResponse(asked.answer(await answer.whole(first)))
 
     def _come(self, request: Request) -> Coming:
         """Give a request a place.
@@ -252,7 +248,7 @@ class Server:
         check_length(chat, self._lvlm.vocabulary, self._longest_prompt)
         preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
         prompt = prompt_of(chat, preset.prompts)
-        self._lvlm.check_prompt(prompt)
+        self._lvlm.check_prompt(prompt, len(chat.pictures()))
         return preset, method, prompt
 
     async def _refused(self, request: Request, error: Exception) -> Response:
@@ -277,3 +273,9 @@ class Server:
 
     async def _broken(self, request: Request, error: Exception) -> Response:
         return await self._refused(request, as_request_error(error))
+
+
+def _read(protocol: type[ClientRequest], body: bytes) -> tuple[ClientRequest, ChatRequest]:
+    """Return the request in a body, and the chat that it asks for."""
+    asked = protocol.read(body)
+    return asked, asked.chat()

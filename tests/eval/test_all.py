@@ -11,7 +11,7 @@ import pytest
 
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.eval.catalog import CARDS
-from sira_cli.eval.found import find_benchmarks
+from sira_cli.eval.found import find_benchmarks, unjudged
 from sira_cli.eval.overview import LEFT_OUT
 from tests.support.eval.helpers import values
 
@@ -63,13 +63,20 @@ def test_a_folder_without_any(sira, tmp_path):
         ("coco/annotations/", "ids.txt: cannot be read"),
         ("pope/", "pope: holds no .json file"),
         ("dash-b/", "has no dash_benchmark_pos.json"),
-        ("mmhal/", "has no response_template.json"),
+        ("mme/", "has no"),
     ],
 )
 def test_a_benchmark_that_lacks_its_files_is_not_passed_over(tmp_path, made, message):
     (tmp_path / made).mkdir(parents=True)
     with pytest.raises(SiraError, match=message):
         find_benchmarks(tmp_path)
+
+
+def test_files_of_a_judged_benchmark_are_not_read(tmp_path):
+    (tmp_path / "mmhal").mkdir()  # without its template
+    with pytest.raises(SettingsError, match=r"holds no benchmark.*those that need a judge are not run"):
+        find_benchmarks(tmp_path)
+    assert unjudged(tmp_path) == ["mmhal"]
 
 
 def test_a_benchmark_without_pictures_is_named(scenes, tmp_path):
@@ -125,14 +132,10 @@ def test_the_page(sira, scenes, loaded, tmp_path):
                 assert figure in LEFT_OUT or (cell in shown and cell in out)
     assert "NOT the official figures" in out
     assert not Cells(page.read_text()).links  # one file
-
-
-def test_each_benchmark_s_figures_are_those_of_its_own_command(sira, scenes, loaded, tmp_path):
-    whole = json.loads(sira("eval", "all", "--data", scenes, "-p", "demo", "-b", 16, "--limit", 2, "--json")[1])
-    for name, folder in (("dash-b", "dash-b"), ("naturalbench", "images")):
+    for name, folder in (("dash-b", "dash-b"), ("naturalbench", "images")):  # the figures are those of their commands
         own = ("eval", name, "--data", scenes / name, "--images", scenes / folder, "-p", "demo", "-b", 16)
         report = json.loads(sira(*own, "--limit", 2, "--json")[1])
-        assert values(report) == values(whole["benchmarks"][name])
+        assert values(report) == values(record["benchmarks"][name])
 
 
 def test_failed_pictures_are_told(sira, scenes, loaded, tmp_path: Path):

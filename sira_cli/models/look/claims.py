@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ class Claim:
         neither: probability of an answer that is neither.
         kind: `objects`, or another of `kinds.KINDS`.
         value: the property, such as a colour; empty for `objects`.
+        image: of several pictures, the number (from 1) of the one that supports it best.
     """
 
     thing: str
@@ -33,6 +34,7 @@ class Claim:
     neither: float
     kind: str = OBJECTS
     value: str = ""
+    image: int | None = None
 
     @property
     def key(self) -> str:
@@ -50,6 +52,7 @@ class Claim:
             "spans": [list(span) for span in self.spans],
             "support": self.support,
             "neither": self.neither,
+            **({} if self.image is None else {"image": self.image}),
         }
 
     def removed(self) -> dict[str, Any]:
@@ -134,3 +137,15 @@ def line_of(claim: Mapping[str, Any], verify: Mapping[str, Any]) -> float:
 def unsupported(claims: Iterable[Mapping[str, Any]], verify: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the claims of a record below their lines; `verify` is the record's."""
     return [claim for claim in claims if claim["support"] < line_of(claim, verify)]
+
+
+def best_of(pictures: Sequence[Sequence[Claim]]) -> list[Claim]:
+    """Return each object's claim by the picture that supports it best: a group shows what one of its pictures shows.
+
+    Args:
+        pictures: of P pictures that are shown together, the claims about the same N objects.
+    """
+    if len(pictures) == 1:
+        return [*pictures[0]]
+    numbered = ([replace(claim, image=number) for claim in each] for number, each in enumerate(pictures, start=1))
+    return [max(claims, key=lambda claim: claim.support) for claims in zip(*numbered, strict=True)]

@@ -13,9 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any
 
 from sira_cli.language.things import key_of
 from sira_cli.models.answering import AnsweringModel
@@ -26,6 +24,9 @@ from sira_cli.models.look.second_look import PictureLook, SecondLook
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.records import Answer, FinishReason
 from sira_cli.models.starts import Trail
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,11 @@ class Rewriter:
         self.look = SecondLook(lvlm, verify)
         self._lvlm, self._lines, self._rounds = lvlm, verify.lines(lvlm.preset), verify.rounds
 
-    def rewrite(self, image: Image.Image, text: str, prompt: str | None = None) -> Rewritten:
+    def rewrite(self, image: Shown, text: str, prompt: str | None = None) -> Rewritten:
         """Rewrite a text from any source.
 
         Args:
-            image: the picture, RGB.
+            image: the picture, or those of a group, RGB.
             text: the text about it; the part before the first unsupported object is not changed.
             prompt: the prompt for decoding; None: the preset's caption prompt.
         """
@@ -119,7 +120,7 @@ class Rewriter:
 
     def rewritten(
         self,
-        images: Sequence[Image.Image],
+        images: Sequence[Shown],
         answers: Sequence[Answer],
         inputs: Any,
         settings: dict[str, Any],
@@ -131,7 +132,7 @@ class Rewriter:
         """Return answers without unsupported objects, with the removed ones.
 
         Args:
-            images: B pictures, RGB.
+            images: B pictures or groups, RGB.
             answers: B decoded answers.
             inputs: their inputs, on the model's device.
             settings: from `Verify.settings`, for their records.
@@ -162,7 +163,7 @@ class Rewriter:
             removed=[claim.removed() for claim in draft.removed()],
         )
 
-    def _prepared(self, image: Image.Image, prompt: str | None) -> Any:
+    def _prepared(self, image: Shown, prompt: str | None) -> Any:
         prompt = self._lvlm.preset.prompts.caption if prompt is None else prompt
         self._lvlm.check_prompt(prompt)
         return self._lvlm.to_device(self._lvlm.prepare([image], [prompt], at_once=True))

@@ -7,14 +7,15 @@
 The same goes for other claims of a text (`kinds`), such as colours.
 
 The unchanged model answers (the full stream at temperature 0), whatever method wrote the text, after an empty thought
-if it can think.
+if it can think. Pictures that are shown together are asked about one by one, and the largest support counts: a text
+about them may name what any of them shows, and so the question and its line are those of single pictures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
@@ -23,14 +24,18 @@ from torch import Tensor
 from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
 from sira_cli.language.listed import Asked
 from sira_cli.language.things import OBJECTS, Thing, Words
+from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.look.answer_words import AnswerWords
-from sira_cli.models.look.claims import Check, Claim
+from sira_cli.models.look.claims import Check, Claim, best_of
 from sira_cli.models.look.forbidding import GivenTokens
 from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are also public here
 from sira_cli.models.look.verify import Verify as Verify
 from sira_cli.models.starts import Trail
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 BATCH = 8  # whole prompts decoded together, if the prefix cannot be shared
 LIST_TOKENS = 256  # of an answer that lists the objects of a text
@@ -63,20 +68,20 @@ class SecondLook:
         self.words = Claims(self._objects, self._named)
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
-    def check(self, image: Image.Image, text: str) -> Check:
+    def check(self, image: Shown, text: str) -> Check:
         """Ask about each object that a text names.
 
         Args:
-            image: the picture, RGB.
+            image: the picture, or those of a group, RGB.
             text: the text about it.
         """
         return PictureLook(self, image).check(text)
 
-    def at(self, images: Sequence[Image.Image], inputs: Any, trail: Trail) -> list[PictureLook]:
+    def at(self, images: Sequence[Shown], inputs: Any, trail: Trail) -> list[PictureLook]:
         """Return looks at pictures that were just decoded, which reuse the computations of decoding.
 
         Args:
-            images: B pictures, RGB.
+            images: B pictures or groups, RGB.
             inputs: the decoded inputs, on the model's device.
             trail: the trail of decoding them.
         """
@@ -85,6 +90,8 @@ class SecondLook:
         found = self._lvlm.find_image(inputs["input_ids"])
         return [
             PictureLook(self, image, ImagePrefix.of(self._lvlm.model, inputs, found, row, trail.cache, row))
+            if len(pictures_of(image)) == 1
+            else PictureLook(self, image)
             for row, image in enumerate(images)
         ]
 
@@ -235,17 +242,18 @@ class Claims(Words):
 
 
 class PictureLook:
-    """A second look at one picture: an object that several texts name is asked about once."""
+    """A second look at one picture, or at a group: an object that several texts name is asked about once."""
 
-    def __init__(self, look: SecondLook, image: Image.Image, prefix: ImagePrefix | None = None) -> None:
-        self._look, self._image, self._prefix = look, image, prefix
+    def __init__(self, look: SecondLook, image: Shown, prefix: ImagePrefix | None = None) -> None:
+        self._look, self._images, self._prefix = look, pictures_of(image), prefix
         self._known: dict[str, Claim] = {}
 
     def check(self, text: str) -> Check:
         """Ask about each claim of a text, unless an earlier text made it."""
-        named = self._look.named(self._image, text)
+        named = self._look.named(self._images[0], text)
         new = [thing for thing in named if thing.key not in self._known]
-        self._known |= {claim.key: claim for claim in self._look.claims(self._image, new, self._prefix)}
+        asked = best_of([self._look.claims(image, new, self._prefix) for image in self._images])
+        self._known |= {claim.key: claim for claim in asked}
         claims = [replace(self._known[thing.key], spans=thing.spans) for thing in named]
         objects = tuple(claim for claim in claims if claim.kind == OBJECTS)
         others = tuple(claim for claim in claims if claim.kind != OBJECTS)
