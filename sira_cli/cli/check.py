@@ -28,7 +28,7 @@ from sira_cli.cli.options import (
     Verbose,
     WorkerOptions,
 )
-from sira_cli.cli.verifying import MinSupport, Objects, note_line
+from sira_cli.cli.verifying import Claims, MinSupport, Objects, TextLanguage, note_line, with_objects
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class LookOptions:
 
     min_support: MinSupport = None
     objects: Objects = None
+    claims: Claims = None
+    language: TextLanguage = None
     below: Annotated[
         float | None,
         typer.Option(
@@ -98,22 +100,19 @@ class LookOptions:
     ] = None
 
     def read(self) -> Verify:
-        """Return the second look that the options ask for.
+        """Return the second look that the options ask for, but for its objects (`with_objects`).
 
         Raises:
-            SettingsError: options exclude each other.
-            DataError: the file of objects cannot be read.
+            SettingsError: options exclude each other, or are not valid.
         """
         if (self.fix is None) != (self.fixed is None):
             raise SettingsError("--fix and --fixed go together: give --fix drop-sentences --fixed FILE")
         if self.rounds is not None and self.fix != "rewrite":
             raise SettingsError("--rounds is for --fix rewrite")
-        from sira_cli.language.noun_phrases import find_words
         from sira_cli.models.look.verify import ROUNDS, Verify
 
-        words = None if self.objects is None else find_words(self.objects)
-        mode = "rewrite" if self.fix == "rewrite" else "flag"
-        return Verify(self.min_support, words, mode, ROUNDS if self.rounds is None else self.rounds)
+        mode, rounds = "rewrite" if self.fix == "rewrite" else "flag", ROUNDS if self.rounds is None else self.rounds
+        return Verify(self.min_support, None, mode, rounds, self.claims, self.language)
 
 
 @dataclass(frozen=True)
@@ -171,6 +170,7 @@ def check(
     endpoint.check(model, worker)
     preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
     note_line(verify, preset)
+    verify = with_objects(verify, look.objects, preset)
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
 

@@ -20,7 +20,7 @@ from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.engines import Engines
 from sira_cli.cli.options import EngineOptions, GroupOptions, ModelOptions, OutputOptions
 from sira_cli.cli.progress import Progress, in_words
-from sira_cli.cli.verifying import VerifyOptions, print_marked, unsupported, verdict
+from sira_cli.cli.verifying import VerifyOptions, claims_of, print_marked, unsupported, verdict
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def run_pictures(
         if server is None
         else server.answering(model, decoding, **asdict(text))
     )
+    first_preset, _ = next(iter(chosen.values()))
     if questions is not None:
-        first_preset, _ = next(iter(chosen.values()))
         pictures = chosen_questions(questions, paths, selection, first_preset.prompts.asking)
     from sira_cli.runs.request import Request
     from sira_cli.runs.run import Job, PictureRun
@@ -85,7 +85,7 @@ def run_pictures(
     from sira_cli.runs.targets import is_split
 
     split = is_split(pictures, output.output, output.output_format)
-    options = {"words": words, "choices": choices, "verify": None if verify is None else verify.read()}
+    options = {"words": words, "choices": choices, "verify": None if verify is None else verify.read(first_preset)}
     jobs = []
     with ExitStack() as files:
         for name, (preset, method) in chosen.items():
@@ -158,6 +158,7 @@ class _Terminal:
         self._shown = False  # whether a part of the current text is on the terminal
         self._suspicious = 0  # pictures with warnings
         self._unsupported = 0  # pictures that do not support an object in their texts
+        self._asked = "objects"
         self._rewritten = 0
         self._legend_shown = False
 
@@ -216,6 +217,7 @@ class _Terminal:
             say(record.error)
         self._suspicious += bool(record.warnings)
         self._unsupported += bool(unsupported(record))
+        self._asked = self._asked if record.claims is None else "claims"
         self._rewritten += record.draft is not None
         if record.warnings and not self._targets.any and not self._output.json:
             note(f"{event.picture.shown}: {'; '.join(record.warnings)}")
@@ -232,7 +234,7 @@ class _Terminal:
 
             print_words(result.text, result.words, legend=not self._legend_shown)
             self._legend_shown = True
-        elif result.objects:
+        elif claims_of(result):
             print_marked(result)
         else:
             print(result.text, flush=True)
@@ -265,7 +267,7 @@ class _Terminal:
         if self._rewritten:
             parts.append(f"{self._rewritten} rewritten")
         if self._unsupported:
-            parts.append(f"{self._unsupported} with objects that the picture does not support")
+            parts.append(f"{self._unsupported} with {self._asked} that the picture does not support")
         if counts.failed:
             again = " (--retry-errors tries them again)" if self._targets.output is not None else ""
             parts.append(f"{counts.failed} failed{again}")

@@ -129,6 +129,7 @@ class Keys:
             choices=answer.choices,
             support=answer.support,
             objects=answer.objects,
+            claims=answer.claims,
             verify=answer.verify,
             draft=answer.draft,
             removed=answer.removed,

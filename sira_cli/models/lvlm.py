@@ -99,13 +99,13 @@ class Lvlm(AnsweringModel):
             words: the objects to recognise (`sira_cli.language.things`); None: the bundled list.
 
         Returns:
-            The objects with their support; empty if none was recognised.
+            The objects with their support; empty if none was recognised. Other claims as the preset says.
 
         Raises:
             PictureError: the picture cannot be opened or processed.
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
-        look = SecondLook(self, words)
+        look = SecondLook(self, Verify(words=words))
         source = as_picture(picture)
         image = source.open().shown
         try:

@@ -21,7 +21,7 @@ class Answer:
             repeated itself), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         error: the reason of a failure.
-        words, choices, objects, verify: only if requested.
+        words, choices, objects, claims, verify: only if requested.
         support: probability of yes against no, where a server tells it and the text begins so.
         warnings: reasons to check the text.
         draft, removed: the first text, and the objects removed from it, if it was rewritten.
@@ -43,6 +43,7 @@ class Answer:
     support: float | None = None
     warnings: tuple[str, ...] = ()
     objects: list[dict[str, Any]] | None = None
+    claims: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = None
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
@@ -85,6 +86,7 @@ class Result:
         fixed: in a check, the text without unsupported objects.
         dropped: in a check that decodes nothing, the sentences missing from `fixed`.
         objects: the objects that the text names, each with its support (`second_look.Claim`); only with a second look.
+        claims: what else the text says about them, such as colours, likewise; only if kinds of claims are asked for.
         verify: the settings of the second look; None like `objects`.
         draft: the first text; only if a second look changed it.
         removed: objects removed from the draft, each with its support; None like `draft`. In a check that decodes
@@ -136,6 +138,7 @@ class Result:
     fixed: str | None = None
     dropped: list[str] | None = None
     objects: list[dict[str, Any]] | None = None
+    claims: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None

@@ -14,6 +14,7 @@ from sira_cli.methods.prompts import Turn
 from sira_cli.models.look.verify import MOST_ROUNDS, ROUNDS, Verify
 from sira_cli.serve.messages import Message
 
+OLLAMA = "/api/"  # where the paths of Ollama's protocol are
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
 LONGEST = 1000  # characters of an error message
@@ -38,8 +39,10 @@ class RequestError(SiraError):
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as OpenAI's clients expect it."""
+    def to_json(self, path: str = "") -> dict[str, Any]:
+        """Return it as the clients of a path expect it: OpenAI's, or Ollama's."""
+        if path.startswith(OLLAMA):
+            return {"error": for_clients(str(self))}
         kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
         return {"error": {"message": for_clients(str(self)), "type": kind, "param": self.param, "code": self.code}}
 

@@ -18,6 +18,7 @@ from sira_cli import load
 from sira_cli.analysis.check.captions import find_captions
 from sira_cli.analysis.check.run import check_captions
 from sira_cli.analysis.check.summary import Summary
+from sira_cli.cli.verifying import MORE_WORDS
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
@@ -137,7 +138,7 @@ def test_the_worst_come_first_and_the_sums_below(sira, demo, scenes, tmp_path):
     below = sum(claim["support"] < limit for claim in claims)
     assert sums.splitlines() == [
         f"5 captions, {len(claims)} objects: {below} of them, in {len(expected)} captions, below {limit:g}",
-        "2 captions with nothing recognised (--objects: your own words)",
+        f"2 captions with nothing recognised ({MORE_WORDS})",
     ]
 
 
@@ -155,7 +156,7 @@ def test_what_is_at_the_line_is_supported(demo, scenes):
         ]
         sums = Summary(least)
         sums.add(record)
-        assert (record["fixed"] != text, len(record["dropped"]), sums.unsupported) == (bool(low), low, low)
+        assert (record["fixed"] != text, len(record["dropped"]), sums.kinds["objects"].below) == (bool(low), low, low)
 
 
 def test_below_shows_these_only_and_keeps_all(sira, scenes, tmp_path):
