@@ -2,13 +2,13 @@
 
 endpoint = Endpoint("http://localhost:11434/v1", "qwen3-vl:8b")
 source = endpoint.begin("Is there a dog in the image?")     # "logprobs" or "answer"
-support, neither = endpoint.ask(data_url, "Is there a dog in the image?")
+(yes, no), neither = endpoint.ask(data_url, "Is there a dog in the image?")
 reply = endpoint.reply([data_url], "What is there?", 100)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,11 +16,13 @@ from typing import Any
 from PIL import Image
 
 from sira_cli.errors import SiraError
+from sira_cli.models.look.claims import NO, YES
 from sira_cli.pictures.data_url import encoded
-from sira_cli.runs.endpoint_answer import Reply, read_text, read_tokens
+from sira_cli.runs.endpoint_answer import Reply, read_answers
 from sira_cli.runs.endpoint_client import SECONDS, SHORT, Client, StatusError, line_of
 from sira_cli.runs.item import NoAnswerError
 
+YES_OR_NO = {"yes": YES, "no": NO}
 _TOPS = (20, 5, 0)  # likeliest tokens to ask for: OpenAI's limit, that of stricter servers, and none
 # Asks for an answer without contrast and reasoning, in the words of a kind of server (`owned_by` of its models). Others
 # do not get it: OpenAI's refuses requests with unknown keys.
@@ -128,21 +130,24 @@ class Endpoint:
             raise SiraError(str(error)) from None
         raise SiraError(f"{self.shown} {reason}, which rewriting needs: let sentences be dropped instead")
 
-    def ask(self, picture: str, question: str) -> tuple[float, float]:
-        """Return the support, and the probability of an answer that is neither yes nor no.
+    def ask(
+        self, picture: str, question: str, answers: Mapping[str, Sequence[str]] = YES_OR_NO, *, single: bool = True
+    ) -> tuple[list[float], float]:
+        """Return the probability of each answer against the others, and that of something else.
 
         Args:
             picture: as a data URL.
             question: in its final wording.
+            answers, single: as for `read_answers`, the spellings by what they stand for.
 
         Raises:
-            NoAnswerError: no answer, or another one than yes or no.
+            NoAnswerError: no answer, or another one than these.
             SiraError: the server is gone, or refuses any question.
         """
         reply = self.reply([picture], question)
-        found = read_tokens(reply.top) if self._top else read_text(reply.text)
+        found = read_answers(reply, [*answers.values()], single=single)
         if found is None:
-            raise self.unlike(reply, question, "yes or no")
+            raise self.unlike(reply, question, " or ".join(some[0].lower() for some in answers.values()))
         return found
 
     def unlike(self, reply: Reply, question: str, expected: str) -> NoAnswerError:
