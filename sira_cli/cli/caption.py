@@ -8,7 +8,7 @@ import typer
 
 from sira_cli.cli.decoding_options import MethodsOptions, TextOptions
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import ColumnsPrompt, EngineOptions, ModelOptions, OutputOptions, Paths, SelectionOptions
+from sira_cli.cli.options import ColumnsPrompt, EngineOptions, GroupOptions, ModelOptions, OutputOptions, Paths
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.cli.verifying import VerifyOptions
 
@@ -24,7 +24,7 @@ sira caption photos/ -o captions.jsonl --verify flag
     decoding=MethodsOptions,
     text=TextOptions,
     verify=VerifyOptions,
-    selection=SelectionOptions,
+    selection=GroupOptions,
     engine=EngineOptions,
     output=OutputOptions,
 )
@@ -35,7 +35,7 @@ def caption(
     decoding: MethodsOptions,
     text: TextOptions,
     verify: VerifyOptions,
-    selection: SelectionOptions,
+    selection: GroupOptions,
     engine: EngineOptions,
     output: OutputOptions,
     prompt: ColumnsPrompt = None,

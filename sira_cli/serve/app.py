@@ -248,7 +248,7 @@ class Server:
         check_length(chat, self._lvlm.vocabulary, self._longest_prompt)
         preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
         prompt = prompt_of(chat, preset.prompts)
-        self._lvlm.check_prompt(prompt)
+        self._lvlm.check_prompt(prompt, len(chat.pictures()))
         return preset, method, prompt, schema_of(chat, self._lvlm, preset, method, self._limits.schema)
 
     async def _refused(self, request: Request, error: Exception) -> Response:

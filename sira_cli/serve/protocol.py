@@ -184,8 +184,6 @@ class ChatRequest(Options):
         if len(self.stops()) > MOST_STOPS or "" in self.stops():
             raise RequestError(f"stop: up to {MOST_STOPS} strings, none empty", param="stop")
         self.sira.check()
-        if self.sira.verify is not None and len(self.pictures()) > 1:
-            raise RequestError("verify: is about one picture; leave it out where there are several", param="sira")
         if self.sira.verify == "rewrite" and (self.stops() or self.logprobs):
             name = "stop" if self.stops() else "logprobs"
             raise RequestError(
@@ -227,18 +225,18 @@ class ChatRequest(Options):
         if said[-1].role != "user":
             raise RequestError("messages: expected the user's as the last one, which is answered", param="messages")
         turns = [
-            Turn("assistant" if message.role == "assistant" else "user", message.texts(), bool(message.pictures()))
+            Turn("assistant" if message.role == "assistant" else "user", message.texts(), len(message.pictures()))
             for message in said
         ]
-        if any(turn.role == "user" and not turn.picture and not turn.text for turn in turns):
+        if any(turn.role == "user" and not turn.pictures and not turn.text for turn in turns):
             raise RequestError("messages: one of the user has neither text nor picture", param="messages")
         return turns
 
     def pictures(self) -> list[str]:
-        """Return the locations of the pictures, in order: one per turn that has one.
+        """Return the locations of the pictures, in order.
 
         Raises:
-            RequestError: no picture, one in a message that is not the user's, or several in one message.
+            RequestError: no picture, or one in a message that is not the user's.
         """
         found = [(message.role, message.pictures()) for message in self.messages]
         wrong = ""
@@ -246,10 +244,8 @@ class ChatRequest(Options):
             wrong = "got none. SIRA is about what a picture supports: a request without one has no answer"
         elif others := [role for role, urls in found if urls and role != "user"]:
             wrong = f"got one in a message of role {others[0]}"
-        elif (most := max(len(urls) for _, urls in found)) > 1:
-            wrong = f"got {most} in one message; send each in a message of its own"
         if wrong:
-            expected = "messages: expected a part of type image_url in a message of the user, at most one in each"
+            expected = "messages: expected a part of type image_url in a message of the user"
             raise RequestError(f"{expected}; {wrong}", param="messages")
         return [url for _, urls in found for url in urls]
 
