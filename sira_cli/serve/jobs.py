@@ -245,7 +245,7 @@ class JobText:
             return answer
         text = self.text()
         words = None if answer.words is None else [word for word in answer.words if word["end"] <= len(text)]
-        return replace(answer, text=text, finish_reason="stop", output_tokens=len(self.tokens), words=words, error="")
+        return replace(answer, text=text, finish_reason="stop", output_tokens=len(self.tokens), words=words)
 
     def tell(self) -> None:
         """Send the final part of the text and its reasoning."""

@@ -136,6 +136,12 @@ def test_texts_with_and_without_schemas_are_decoded_together(client, long):
         assert list(pool.map(one, asked)) == expected
 
 
+def test_the_vocabulary_is_read_once_whatever_the_settings(long):
+    """It takes a second to read a large one, and all requests would wait for it."""
+    other = long.under(long.preset.method("vcd"), long.preset.with_settings(system="Be brief."))
+    assert other.schema_tokens.engine is long.schema_tokens.engine
+
+
 def test_parsed_by_the_official_client(client):
     class Found(BaseModel):
         thing: str = Field(max_length=8)
@@ -294,6 +300,19 @@ def test_an_enormous_schema_is_followed_as_far_as_a_text_goes(address, name):
     (choice,) = answer.json()["choices"]
     if choice["finish_reason"] == "stop":
         Draft202012Validator(ENORMOUS[name]).validate(json.loads(choice["message"]["content"]))
+
+
+def test_a_schema_that_the_models_own_tokens_cannot_follow_is_refused(address, long, monkeypatch):
+    """Before its text meets others."""
+
+    def fail(self: object, schema: Schema) -> None:
+        raise ValueError("cannot be followed: too many tokens")
+
+    monkeypatch.setattr(type(long.schema_tokens), "begin", fail)
+    body = {"messages": said(), "response_format": named(SMALL)}
+    answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
+    assert "too many tokens" in answer.json()["error"]["message"]
 
 
 def test_no_reference_is_fetched(address, tmp_path):
