@@ -12,6 +12,7 @@ from sira_cli.cli.decoding_options import MethodsOptions, TextOptions
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import AnswerOutputOptions, EngineOptions, ModelOptions, Paths, SelectionOptions
 from sira_cli.cli.pictures import run_pictures
+from sira_cli.cli.schemas import SchemaOptions
 from sira_cli.errors import SettingsError
 
 EXAMPLES = """
@@ -25,6 +26,7 @@ sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
     model=ModelOptions,
     decoding=MethodsOptions,
     text=TextOptions,
+    schema=SchemaOptions,
     selection=SelectionOptions,
     engine=EngineOptions,
     output=AnswerOutputOptions,
@@ -48,6 +50,7 @@ def ask(
     model: ModelOptions,
     decoding: MethodsOptions,
     text: TextOptions,
+    schema: SchemaOptions,
     selection: SelectionOptions,
     engine: EngineOptions,
     output: AnswerOutputOptions,
@@ -61,7 +64,18 @@ def ask(
     if questions is not None:
         folders = [*(paths or []), *([] if question is None else [question])]
         run_pictures(
-            "ask", folders, None, model, decoding, text, selection, engine, output, choices=given, questions=questions
+            "ask",
+            folders,
+            None,
+            model,
+            decoding,
+            text,
+            selection,
+            engine,
+            output,
+            choices=given,
+            schema=schema,
+            questions=questions,
         )
         return
     if question is None:
@@ -72,4 +86,6 @@ def ask(
     for path in paths or ():
         if path.rstrip().endswith("?") and not os.path.lexists(path):
             raise SettingsError(f"{path!r} is not a picture: give one question at a time, after pictures")
-    run_pictures("ask", paths or [], question, model, decoding, text, selection, engine, output, choices=given)
+    run_pictures(
+        "ask", paths or [], question, model, decoding, text, selection, engine, output, choices=given, schema=schema
+    )

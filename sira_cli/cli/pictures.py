@@ -19,6 +19,7 @@ from sira_cli.cli.decoding_options import DecodingOptions, TextOptions
 from sira_cli.cli.engines import Engines
 from sira_cli.cli.options import EngineOptions, ModelOptions, OutputOptions, SelectionOptions
 from sira_cli.cli.progress import Progress, in_words
+from sira_cli.cli.schemas import SchemaOptions
 from sira_cli.cli.verifying import VerifyOptions, print_marked, unsupported, verdict
 from sira_cli.errors import SettingsError
 
@@ -43,6 +44,7 @@ def run_pictures(
     *,
     words: bool = False,
     choices: tuple[str, ...] = (),
+    schema: SchemaOptions | None = None,
     verify: VerifyOptions | None = None,
     questions: Path | None = None,
 ) -> None:
@@ -57,6 +59,7 @@ def run_pictures(
         said: the prompt (caption; None: the preset's) or the question (ask).
         words: score the words of each text.
         choices: pick one of these answers.
+        schema: the texts follow it.
         verify: the second look.
         questions: a file of questions; `paths` is then the folder of its pictures, if given.
 
@@ -78,6 +81,7 @@ def run_pictures(
 
     split = is_split(pictures, output.output, output.output_format)
     options = {"words": words, "choices": choices, "verify": None if verify is None else verify.read()}
+    options["schema"] = None if schema is None else schema.read()
     jobs = []
     with ExitStack() as files:
         for name, (preset, method) in chosen.items():

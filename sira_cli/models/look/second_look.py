@@ -177,13 +177,18 @@ class PictureLook:
         self._look, self._image, self._prefix = look, image, prefix
         self._known: dict[str, Claim] = {}
 
-    def check(self, text: str) -> Check:
-        """Ask about each object that a text names, unless an earlier text named it."""
-        named = self._look.words.things(text)
+    @property
+    def words(self) -> Words:
+        """The objects to recognise."""
+        return self._look.words
+
+    def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
+        """Ask about each object that a text names, unless an earlier text named it; None: find them in the text."""
+        named = self.words.things(text) if named is None else named
         new = [thing for thing in named if thing.name not in self._known]
         self._known |= {claim.thing: claim for claim in self._look.claims(self._image, new, self._prefix)}
         claims = (replace(self._known[thing.name], spans=thing.spans) for thing in named)
-        return Check(text, tuple(claims), self._look.words.name)
+        return Check(text, tuple(claims), self.words.name)
 
     def supported(self, line: float) -> frozenset[str]:
         """Return the objects asked about so far whose support is not below a line."""
