@@ -65,18 +65,13 @@ class Schema:
         name = "" if isinstance(given, Mapping) else Path(given).stem
         shown = "`schema=`" if isinstance(given, Mapping) else f"`schema=` {given}"
         try:
-            text = json.dumps(given) if isinstance(given, Mapping) else _file(given).read_text(encoding="utf-8")
-            if len(text) > LONGEST:
-                raise ValueError(f"has {len(text):,} characters; at most {LONGEST:,} can be followed")
-            value = json.loads(text)
-            if not isinstance(value, Mapping):
-                raise ValueError('is not a JSON object, such as {"type": "object"}')
+            value = _read(given)
             prompt = value.pop("x-prompt", "")
             if not isinstance(prompt, str):
                 raise ValueError("`x-prompt` is not a text")
             if max_tags is not None:
                 _tags(value)["maxItems"] = max_tags
-            if as_tags and (_tags(value) is not value or _type(value.get("items")) != "string"):
+            if as_tags and not _holds_strings(value):
                 raise ValueError("is not a list of strings, as tags are")
             schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, as_tags)
             schema._try()
@@ -192,8 +187,23 @@ def built_in() -> dict[str, Path]:
     return {path.stem: path for path in sorted(Path(__file__).parent.glob("*.json"))}
 
 
-def _file(given: str | Path) -> Path:
-    return built_in().get(str(given)) or Path(given)
+def _read(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema from memory, of a built-in name or of a file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is too large, or no JSON object.
+    """
+    if isinstance(given, Mapping):
+        text = json.dumps(given)
+    else:
+        text = (built_in().get(str(given)) or Path(given)).read_text(encoding="utf-8")
+    if len(text) > LONGEST:
+        raise ValueError(f"has {len(text):,} characters; at most {LONGEST:,} can be followed")
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError('is not a JSON object, such as {"type": "object"}')
+    return value
 
 
 def _tags(schema: dict[str, Any]) -> dict[str, Any]:
@@ -204,13 +214,14 @@ def _tags(schema: dict[str, Any]) -> dict[str, Any]:
     """
     properties = schema.get("properties")
     for part in (schema, properties.get("tags") if isinstance(properties, dict) else None):
-        if _type(part) == "array":
+        if isinstance(part, dict) and part.get("type") == "array":
             return part
     raise ValueError("has no list of tags")
 
 
-def _type(part: Any) -> Any:
-    return part.get("type") if isinstance(part, dict) else None
+def _holds_strings(schema: dict[str, Any]) -> bool:
+    items = _tags(schema).get("items")
+    return _tags(schema) is schema and isinstance(items, dict) and items.get("type") == "string"
 
 
 def _unfinished(answer: Answer, error: ValueError) -> str:
