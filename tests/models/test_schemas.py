@@ -221,7 +221,7 @@ def test_a_model_without_an_end_token_is_refused(demo):
         ({"type": "strin"}, "Invalid type: strin"),
         ({"enum": []}, "Unsatisfiable"),
         ({"type": "integer", "minimum": 5, "maximum": 3}, "Unsatisfiable"),
-        ({"$ref": "#"}, "no value fits it"),
+        ({"$ref": "#"}, "no value fits a part of it"),
         ({"$ref": "#/nope"}, "'/nope' does not exist"),
         ({"$ref": "https://example.com/a.json"}, "example.com"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),

@@ -140,7 +140,7 @@ class Schema:
             allowed = [byte for byte in range(256) if bits[byte // 8] >> byte % 8 & 1]
             if not allowed:
                 reason = _line(matcher.get_error())
-                raise ValueError(f"cannot be followed: {'no value fits it' if 'NoExt' in reason else reason}")
+                raise ValueError(f"cannot be followed: {'no value fits a part of it' if 'NoExt' in reason else reason}")
             matcher.consume_token(max((byte for byte in allowed if byte < 127), default=allowed[0]))
 
     def read(self, text: str) -> Any:
