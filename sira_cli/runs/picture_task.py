@@ -37,9 +37,9 @@ class PictureTask(Task[Answer, Result]):
                 skipped.
 
         Raises:
-            SettingsError: the prompt holds the model's placeholder for a picture.
+            SettingsError: the prompt holds the model's placeholder for a picture, or the model takes one picture only.
         """
-        lvlm.check_prompt(request.prompt)
+        lvlm.check_prompt(request.prompt, request.together)
         asks = request.task == "ask"
         super().__init__(lvlm, decoded=DECODED if asks else 0, images_kept=request.verify is not None)
         self.request, self._done = request, done
