@@ -61,8 +61,12 @@ class UnfinishedReasoningError(PictureError):
     """The text about a picture ended inside the model's reasoning, without an answer."""
 
 
+class UnfinishedJsonError(PictureError):
+    """The text about a picture ended before it was a value of its JSON schema."""
+
+
 class PictureSettingsError(SettingsError, PictureError):
-    """A setting does not fit one picture; a run goes on with the others."""
+    """A setting does not fit one picture; a run goes on with the others. The message does not name the picture."""
 
 
 class UntestedModelWarning(UserWarning):

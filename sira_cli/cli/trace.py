@@ -145,8 +145,8 @@ def trace(
             raise SettingsError("--force-from uses its own prompts, or --prompt: leave out --question")
     if full_logits is not None and len(requests) != 1:
         raise SettingsError(f"--full-logits is for one picture, not {len(requests)}")
-    verify = verifying.read()
     preset, method = choose(model, decoding, prompt=prompt)
+    verify = verifying.read(preset)
     require(method, Ability.TRACES, "sira trace")
     note_idle(decoding, preset)
     if preset.generation.num_beams > 1:
@@ -227,6 +227,7 @@ class _Terminal:
         if "verify" in lines[-1]:
             from sira_cli.models.records import Answer
 
-            print(verdict(Answer(objects=lines[-1]["objects"], verify=lines[-1]["verify"])))
+            end = lines[-1]
+            print(verdict(Answer(objects=end["objects"], claims=end.get("claims"), verify=end["verify"])))
         if verbosity() >= 1:
             print_candidates([line for line in lines if line["type"] == "token"], self._color_by)

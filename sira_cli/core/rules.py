@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import local
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 RULED_OUT = -1e30  # smaller than the logit of any token that may be picked
+
+
+class _CutOffs(local):
+    """The arguments of the newest `plausible` of this thread; None: they are not kept."""
+
+    kept: list[tuple[Tensor, Tensor, float]] | None = None
+
+
+_cut_offs = _CutOffs()
 
 
 def contrast(z: Tensor, z_contrast: Tensor, alpha: float) -> Tensor:
@@ -22,8 +34,25 @@ def contrast(z: Tensor, z_contrast: Tensor, alpha: float) -> Tensor:
 
 def plausible(scores: Tensor, z: Tensor, beta: float) -> Tensor:
     """Set scores to -inf where z is below max z + ln beta (APC; Li et al. 2023, arXiv:2210.15097)."""
+    if _cut_offs.kept is not None:
+        _cut_offs.kept = [(scores, z, beta)]
     cut = z.max(dim=-1, keepdim=True).values + math.log(beta)  # [..., 1]
     return scores.masked_fill(z < cut, -math.inf)
+
+
+@contextmanager
+def cut_offs_kept() -> Iterator[None]:
+    """Keep the arguments of the newest `plausible` inside this context."""
+    _cut_offs.kept = []
+    try:
+        yield
+    finally:
+        _cut_offs.kept = None
+
+
+def newest_cut_off() -> tuple[Tensor, Tensor, float] | None:
+    """Return the arguments of the newest `plausible`; None without one, or outside `cut_offs_kept`."""
+    return next(iter(_cut_offs.kept or ()), None)
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:

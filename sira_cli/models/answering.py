@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.forward_pass import Step
 from sira_cli.models.decoding import DecodingModel
@@ -13,6 +13,9 @@ from sira_cli.models.loops import RETRIED, RETRY_NGRAM, find_loop, first_copy
 from sira_cli.models.records import Answer, FinishReason
 from sira_cli.models.starts import Trail
 from sira_cli.models.word_scores import WordScores
+
+if TYPE_CHECKING:
+    from sira_cli.models.schemas.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class AnsweringModel(DecodingModel):
         words: bool = False,
         task: str = "caption",
         trail: Trail | None = None,
+        schemas: Sequence[Schema | None] | None = None,
         **watching: Any,
     ) -> list[Answer]:
         """Decode each row of prepared inputs.
@@ -55,18 +59,18 @@ class AnsweringModel(DecodingModel):
             inputs: from `prepare`.
             on_text, seeds: as in `generate`.
             words: score the words (`WordScores`) instead of calling `on_text`.
-            task, trail: as in `generate`.
+            task, trail, schemas: as in `generate`.
             **watching: `on_tokens`, `on_new` and `start` of `generate`, for the first try.
 
         Raises:
             SettingsError: `words` with beams, with compiled steps, or with a method without both streams.
         """
         inputs = self.to_device(inputs)
-        answers = self._decoded(inputs, on_text, seeds, words, task, trail, **watching)
+        answers = self._decoded(inputs, on_text, seeds, words, task, schemas, trail, **watching)
         if self.preset.generation.on_loop == "retry" and any(answer.finish_reason == "loop" for answer in answers):
             other = copy.copy(self)
             other.preset = self.preset.with_settings(no_repeat_ngram_size=RETRY_NGRAM, on_loop="trim")
-            again = other._decoded(inputs, None, seeds, words, task)
+            again = other._decoded(inputs, None, seeds, words, task, schemas)
             answers = [
                 replace(new, warnings=(RETRIED,)) if old.finish_reason == "loop" else old
                 for old, new in zip(answers, again, strict=True)
@@ -80,6 +84,7 @@ class AnsweringModel(DecodingModel):
         seeds: Sequence[int] | None,
         words: bool,
         task: str,
+        schemas: Sequence[Schema | None] | None,
         trail: Trail | None = None,
         on_tokens: Callable[[list[int], Step], None] | None = None,
         **watching: Any,
@@ -100,28 +105,32 @@ class AnsweringModel(DecodingModel):
             seeds=seeds,
             task=task,
             trail=trail,
+            schemas=schemas,
             **watching,
         )
         if trail is not None:
             trail.end(tokens.tolist())
         answers = []
-        for number, (row, image, prompt) in enumerate(zip(tokens.tolist(), image_tokens, prompt_tokens, strict=True)):
-            answer = self.answer_of(row, image, prompt)
+        schemas = [None] * len(tokens) if schemas is None else schemas
+        rows = zip(tokens.tolist(), image_tokens, prompt_tokens, schemas, strict=True)
+        for number, (row, image, prompt, schema) in enumerate(rows):
+            answer = self.answer_of(row, image, prompt, schema)
             if scores:
                 found = scores.words(number, answer.output_tokens)
                 answer = replace(answer, words=[word for word in found if word["end"] <= len(answer.text)])
             answers.append(answer)
         return answers
 
-    def answer_of(self, row: list[int], image_tokens: int, prompt_tokens: int) -> Answer:
+    def answer_of(self, row: list[int], image_tokens: int, prompt_tokens: int, schema: Schema | None = None) -> Answer:
         """Return the answer of a text's new tokens, which may be padded.
 
         Args:
             row: the tokens.
             image_tokens, prompt_tokens: the prompt's counts.
+            schema: the one that the text followed.
         """
         ended = self.ended(row)
-        return Answer(
+        answer = Answer(
             text=ended.text,
             finish_reason=ended.finish_reason,
             image_tokens=image_tokens,
@@ -132,6 +141,7 @@ class AnsweringModel(DecodingModel):
             reasoning_tokens=ended.reasoning_tokens,
             tokens=tuple(ended.tokens),
         )
+        return answer if schema is None else schema.answer(answer)
 
     def ended(self, row: list[int], *, at_once: bool = False) -> TextEnd:
         """Return the text of new tokens.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
@@ -15,6 +17,7 @@ from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Fork
 from sira_cli.core.forward_pass import Step
 from sira_cli.core.mixers import movable_rows
+from sira_cli.core.rules import cut_offs_kept
 from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
@@ -31,6 +34,10 @@ from sira_cli.models.sampling import sampler
 from sira_cli.models.starts import Start, Trail
 from sira_cli.models.streamers import NewTokens, TextPieces
 from sira_cli.models.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from sira_cli.models.schemas.following import FollowingText, SchemaTokens
+    from sira_cli.models.schemas.schema import Schema
 
 
 class DecodingModel(PreparingModel):
@@ -115,6 +122,18 @@ class DecodingModel(PreparingModel):
         """Whether the next picture can take the place of an ended text (`models/refilling.py`)."""
         return refills(self.decoder, self.preset, self.model)
 
+    @functools.cached_property
+    def schema_tokens(self) -> SchemaTokens:
+        """The tokens by which texts follow schemas.
+
+        Raises:
+            SettingsError: the extra `json` is missing, or the end of the model's thoughts is not a token.
+            UnsupportedModelError: the model has no token that ends a text.
+        """
+        from sira_cli.models.schemas.following import SchemaTokens
+
+        return SchemaTokens(self.parser, self.ends)
+
     @property
     def both_streams(self) -> SiraConfig:
         """The settings for observing both streams; for methods with `Ability.TRACES`."""
@@ -131,6 +150,7 @@ class DecodingModel(PreparingModel):
         task: str = "caption",
         start: Start | None = None,
         trail: Trail | None = None,
+        schemas: Sequence[Schema | None] | None = None,
     ) -> torch.Tensor:
         """Decode prepared inputs with the method and the settings in force; the global random state is unchanged.
 
@@ -145,6 +165,7 @@ class DecodingModel(PreparingModel):
             task: `caption` or `ask`, which some methods treat differently.
             start: the beginning of the texts; None: empty.
             trail: receives the method's reusable computations for the prompts and texts.
+            schemas: the schema that each text follows (None: none), after empty starts; None: none does.
 
         Raises:
             SettingsError: `on_tokens` with beams (a step does not belong to a single text), with compiled steps, or
@@ -167,13 +188,13 @@ class DecodingModel(PreparingModel):
         elif on_text is not None and settings.num_beams == 1 and not self.decoder.own_search:
             streamer = TextPieces(self.parser.begin(), on_text)
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
-        picking = self._picking(seeds, inputs["attention_mask"], start)
+        picking = self._picking(seeds, inputs["attention_mask"], start, schemas)
         cache = start.cache
         if trail is not None and self._leaves_trail:
             cache = trail.begin(self.model, cache)
         if cache is not None:
             picking["past_key_values"] = cache
-        with torch.random.fork_rng(cuda):
+        with torch.random.fork_rng(cuda), nullcontext() if schemas is None else cut_offs_kept():
             torch.manual_seed(seeds[0])  # for sampling that is not row by row
             output = self.decode(
                 inputs,
@@ -213,10 +234,16 @@ class DecodingModel(PreparingModel):
         with compiler_errors():
             return decoder.generate(self.model, own, self.sira, branch, **arguments)
 
-    def _picking(self, seeds: Sequence[int], attention_mask: torch.Tensor, start: Start) -> dict[str, Any]:
+    def _picking(
+        self,
+        seeds: Sequence[int],
+        attention_mask: torch.Tensor,
+        start: Start,
+        schemas: Sequence[Schema | None] | None,
+    ) -> dict[str, Any]:
         """Return the arguments of `generate` that define how a token is picked from the method's logits."""
         settings = self.preset.generation
-        processors = self.processors(seeds, attention_mask, start)
+        processors = self.processors(seeds, attention_mask, start, schemas)
         how: dict[str, Any] = {"do_sample": False}
         if settings.temperature > 0 and not self.samples_rows:
             how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
@@ -228,7 +255,11 @@ class DecodingModel(PreparingModel):
         return how | ({"logits_processor": processors} if processors else {})
 
     def processors(
-        self, seeds: Sequence[int], attention_mask: torch.Tensor, start: Start | None = None
+        self,
+        seeds: Sequence[int],
+        attention_mask: torch.Tensor,
+        start: Start | None = None,
+        schemas: Sequence[Schema | None] | None = None,
     ) -> LogitsProcessorList:
         """Return the processors of a method's logits for the settings in force; often none.
 
@@ -236,13 +267,23 @@ class DecodingModel(PreparingModel):
             seeds: seeds of the rows.
             attention_mask: `[B, S]` of the prompts, left-padded.
             start: the beginning of the texts; None: empty.
+            schemas: as for `generate`.
         """
         settings, start = self.preset.generation, start or Start.at_nothing(len(seeds))
-        processors = processors_of(settings, attention_mask)
+        processors = LogitsProcessorList()
+        if schemas is not None:  # first, as the others leave all tokens that are left rather than none
+            from sira_cli.models.schemas.following import SchemaMask
+
+            processors.append(SchemaMask([self.following(each) for each in schemas], attention_mask.shape[1]))
+        processors += processors_of(settings, attention_mask)
         processors += start.processors
         if settings.temperature > 0 and self.samples_rows:
             processors += sampler(seeds, settings.temperature, settings.top_p, drawn=start.in_inputs)
         return processors
+
+    def following(self, schema: Schema | None) -> FollowingText | None:
+        """Return an empty text that follows a schema; None without one. Errors as for `schema_tokens`."""
+        return None if schema is None else self.schema_tokens.begin(schema)
 
     def _check_watching(self) -> None:
         """Check that both streams can be observed step by step."""

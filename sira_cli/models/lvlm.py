@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from sira_cli._version import __version__
-from sira_cli.errors import PictureError, SettingsError, SiraError, UnfinishedReasoningError
+from sira_cli.errors import PictureError, SettingsError, SiraError, UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.language.things import Words
 from sira_cli.methods.base import Method
 from sira_cli.models.answering import AnsweringModel
@@ -23,9 +23,12 @@ from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.preset import Preset
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer, Result
+from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture
+
+SchemaSource = str | Path | Mapping[str, Any] | Schema
 
 
 class Lvlm(AnsweringModel):
@@ -52,6 +55,7 @@ class Lvlm(AnsweringModel):
         *,
         on_text: Callable[[str], None] | None = None,
         verify: str | Verify | None = None,
+        schema: SchemaSource | None = None,
     ) -> Result:
         """Describe a picture.
 
@@ -63,18 +67,28 @@ class Lvlm(AnsweringModel):
                 settings change them).
             verify: ask for each object that the text names whether it is in the picture: `flag` to keep the text,
                 `rewrite` to remove unsupported objects; or a `Verify`.
+            schema: a JSON schema that the text follows, as for `Schema.of`; its value is the result's `data`.
 
         Raises:
             PictureError: the picture cannot be opened or processed.
             UnfinishedReasoningError: the text ended inside the model's reasoning.
-            SettingsError: `verify` is not valid, or does not fit the settings.
+            UnfinishedJsonError: the text ended inside its JSON.
+            SettingsError: `verify` or `schema` is not valid, or does not fit the settings.
         """
         text, look = self.preset.prompts.caption if prompt is None else prompt, Verify.of(verify)
-        return self._single("caption", picture, text, on_text, look)
+        return self._single("caption", picture, text, on_text, look, None if schema is None else Schema.of(schema))
 
-    def ask(self, picture: PictureSource, question: str, *, on_text: Callable[[str], None] | None = None) -> Result:
+    def ask(
+        self,
+        picture: PictureSource,
+        question: str,
+        *,
+        on_text: Callable[[str], None] | None = None,
+        schema: SchemaSource | None = None,
+    ) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
-        return self.run("ask", picture, self.preset.prompts.asking(question), on_text)
+        prompt = self.preset.prompts.asking(question)
+        return self._single("ask", picture, prompt, on_text, schema=None if schema is None else Schema.of(schema))
 
     def check(self, picture: PictureSource, text: str, *, words: Words | None = None) -> Check:
         """Ask for each object that a text names whether it is in the picture. The decoding method plays no part.
@@ -85,13 +99,13 @@ class Lvlm(AnsweringModel):
             words: the objects to recognise (`sira_cli.language.things`); None: the bundled list.
 
         Returns:
-            The objects with their support; empty if none was recognised.
+            The objects with their support; empty if none was recognised. Other claims as the preset says.
 
         Raises:
             PictureError: the picture cannot be opened or processed.
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
-        look = SecondLook(self, words)
+        look = SecondLook(self, Verify(words=words))
         source = as_picture(picture)
         image = source.open().shown
         try:
@@ -149,11 +163,13 @@ class Lvlm(AnsweringModel):
         prompt: str,
         on_text: Callable[[str], None] | None = None,
         verify: Verify | None = None,
+        schema: Schema | None = None,
     ) -> Result:
         picture = as_picture(source)
-        (result,) = self._run(task, [picture], prompt, on_text, verify)
+        (result,) = self._run(task, [picture], prompt, on_text, verify, schema)
         if result.error:
-            raise UnfinishedReasoningError(f"{picture.shown}: {result.error}")
+            unfinished = UnfinishedReasoningError if schema is None else UnfinishedJsonError
+            raise unfinished(f"{picture.shown}: {result.error}")
         return result
 
     def _tried(self, task: str, picture: Picture, prompt: str) -> Result:
@@ -170,12 +186,15 @@ class Lvlm(AnsweringModel):
         prompt: str,
         on_text: Callable[[str], None] | None = None,
         verify: Verify | None = None,
+        schema: Schema | None = None,
     ) -> list[Result]:
         """Decode some pictures together.
 
         Raises:
             PictureError: one of them cannot be opened or processed.
         """
+        if schema is not None:
+            schema.check(self.decoder, self.preset, verify=verify is not None)
         verified = None if verify is None else VerifiedAnswers(self, verify)
         started = time.perf_counter()
         self.check_prompt(prompt, max(len(picture.parts) for picture in pictures))
@@ -192,7 +211,9 @@ class Lvlm(AnsweringModel):
         if verified is not None:
             answers = verified.answer(images, inputs, seeds=seeds, task=task)
         else:
-            plain = self.answer(inputs, on_text if self.preset.streams else None, seeds=seeds, task=task)
+            schemas = None if schema is None else [schema] * len(opened)
+            stream = on_text if self.preset.streams else None
+            plain = self.answer(inputs, stream, seeds=seeds, task=task, schemas=schemas)
             answers = [self.preset.text.finished(answer) for answer in plain]
         each = 1000 * (time.perf_counter() - started) / len(opened)
         return [
@@ -223,44 +244,13 @@ class Lvlm(AnsweringModel):
         warnings: Sequence[str] = (),
     ) -> Result:
         """Return the record of a picture; a failed picture's record has the same keys and types."""
-        preset = self.preset
-        return Result(
-            schema=f"sira.{task}/1",
-            key=self.keys.key(task, file_name, image_sha256, prompt, answer.verify),
-            file_name=file_name,
-            status="error" if answer.error else "ok",
-            text=answer.text,
-            error=answer.error,
-            prompt=prompt,
-            preset=preset.name,
-            model=preset.model,
-            revision=self.revision,
-            method=self.method,
+        return self.keys.result(
+            *(task, file_name, image_sha256, prompt, answer, milliseconds, warnings),
             k=self.k,
             layers=self.layers,
             alpha=self.alpha,
-            max_new_tokens=preset.generation.max_new_tokens,
-            temperature=preset.generation.temperature,
-            seed=preset.generation.seed,
-            finish_reason=answer.finish_reason,
-            image_tokens=answer.image_tokens,
-            prompt_tokens=answer.prompt_tokens,
-            output_tokens=answer.output_tokens,
-            duration_ms=round(milliseconds, 1),
-            image_sha256=image_sha256,
-            sira_version=__version__,
             method_settings=self._other_settings(task),
-            text_settings=preset.text.given() or None,
             picture_settings=self._picture_settings(task, answer.image_tokens),
-            warnings=[*warnings, *answer.warnings] or None,
-            reasoning=answer.reasoning,
-            words=answer.words,
-            choices=answer.choices,
-            objects=answer.objects,
-            verify=answer.verify,
-            draft=answer.draft,
-            removed=answer.removed,
-            **preset.later(),
         )
 
     def _other_settings(self, task: str) -> dict[str, Any] | None:

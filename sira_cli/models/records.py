@@ -21,12 +21,15 @@ class Answer:
             repeated itself), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         error: the reason of a failure.
-        words, choices, objects, verify: only if requested.
+        words, choices, objects, claims, verify: only if requested.
+        support: probability of yes against no, where a server tells it and the text begins so.
         warnings: reasons to check the text.
         draft, removed: the first text, and the objects removed from it, if it was rewritten.
         reasoning: the model's thoughts before the text; None: the model is not known to think.
         reasoning_tokens: their share of `output_tokens`.
         tokens: as decoded, with the end token.
+        json_schema: the schema that the text follows (`Schema.label`); None: it follows none.
+        data: the value of such a text.
     """
 
     text: str = ""
@@ -37,14 +40,18 @@ class Answer:
     error: str = ""
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
+    support: float | None = None
     warnings: tuple[str, ...] = ()
     objects: list[dict[str, Any]] | None = None
+    claims: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = None
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
     reasoning: str | None = None
     reasoning_tokens: int = 0
     tokens: tuple[int, ...] = ()
+    json_schema: str | None = None
+    data: Any = None
 
 
 # Marks the fields that are equal in all records of a file: a file contains the texts of one configuration.
@@ -74,14 +81,18 @@ class Result:
         warnings: reasons to check the picture and its text.
         reasoning: the model's thoughts before its answer.
         words, choices: only if requested (`Lvlm.answer`, `choose`).
-        support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed.
+        support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed. In an
+            answer of a server that begins with yes or no, the probability of yes.
         fixed: in a check, the text without unsupported objects.
         dropped: in a check that decodes nothing, the sentences missing from `fixed`.
         objects: the objects that the text names, each with its support (`second_look.Claim`); only with a second look.
+        claims: what else the text says about them, such as colours, likewise; only if kinds of claims are asked for.
         verify: the settings of the second look; None like `objects`.
         draft: the first text; only if a second look changed it.
         removed: objects removed from the draft, each with its support; None like `draft`. In a check that decodes
             again: the objects missing from `fixed`.
+        json_schema: the schema that the text follows; only with one.
+        data: the value of such a text.
 
     Fields of the last kinds, from `method_settings` on, are None and not in the record if they do not apply.
     """
@@ -118,6 +129,7 @@ class Result:
     no_repeat_ngram_size: int | None = field(default=None, metadata=OFF_IF_ABSENT)
     on_loop: str | None = field(default=None, metadata=OFF_IF_ABSENT)
     think: bool | None = field(default=None, metadata=OFF_IF_ABSENT)
+    json_schema: str | None = field(default=None, metadata=OFF_IF_ABSENT)
     text_settings: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     picture_settings: dict[str, Any] | None = None
     warnings: list[str] | None = None
@@ -126,10 +138,12 @@ class Result:
     fixed: str | None = None
     dropped: list[str] | None = None
     objects: list[dict[str, Any]] | None = None
+    claims: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
     images: list[str] | None = None
+    data: Any = None  # at the end: its keys may be any
 
     def to_record(self) -> dict[str, Any]:
         """Return the record, ready for JSON."""

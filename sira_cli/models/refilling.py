@@ -5,17 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
 from sira_cli.core.refill import RowBatch
+from sira_cli.core.rules import cut_offs_kept
 from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.compiled import compiler_errors
 from sira_cli.models.loops import LoopFinder
 from sira_cli.models.records import Answer
+
+if TYPE_CHECKING:
+    from sira_cli.models.schemas.following import FollowingText
+    from sira_cli.models.schemas.schema import Schema
 
 T = TypeVar("T")
 
@@ -30,6 +35,8 @@ class _Row(Generic[T]):
     longest: int
     processors: LogitsProcessorList
     loops: LoopFinder | None
+    schema: Schema | None
+    follows: FollowingText | None
     tokens: list[int] = field(default_factory=list)
     seconds: float = 0.0
     has_ended: bool = False
@@ -102,7 +109,14 @@ class RefilledSlots(Generic[T]):
         return len(self._rows) + len(self._ended)
 
     @torch.no_grad()
-    def add(self, items: Sequence[T], inputs: Any, seeds: Sequence[int], lengths: Sequence[int] | None = None) -> None:
+    def add(
+        self,
+        items: Sequence[T],
+        inputs: Any,
+        seeds: Sequence[int],
+        lengths: Sequence[int] | None = None,
+        schemas: Sequence[Schema | None] | None = None,
+    ) -> None:
         """Run some prompts together, and begin their texts next to the others.
 
         Args:
@@ -110,6 +124,7 @@ class RefilledSlots(Generic[T]):
             inputs: from `Lvlm.prepare`.
             seeds: one per text, from `Lvlm.text_seeds`.
             lengths: maximum tokens of each text; None: from the settings in force.
+            schemas: the schema that each text follows (None: none); None: none does.
         """
         started = time.perf_counter()
         lvlm, inputs = self._lvlm, self._lvlm.to_device(inputs)
@@ -117,17 +132,19 @@ class RefilledSlots(Generic[T]):
         settings = lvlm.preset.generation
         lengths = [settings.max_new_tokens] * len(items) if lengths is None else lengths
         rows = []
-        for number, (item, seed) in enumerate(zip(items, seeds, strict=True)):
+        schemas = [None] * len(items) if schemas is None else schemas
+        for number, (item, seed, schema) in enumerate(zip(items, seeds, schemas, strict=True)):
             seen = inputs["attention_mask"][number : number + 1].bool()  # [1, S]
             prompt = inputs["input_ids"][number : number + 1][seen][None]
             processors = lvlm.processors([seed], torch.ones_like(prompt))
             loops = None if settings.on_loop is None else LoopFinder()
-            rows.append(_Row(item, prompt, image_tokens[number], lengths[number], processors, loops))
-        with self._decoder.attach(lvlm.model, lvlm.sira, inputs["input_ids"], {}):
+            follows = lvlm.following(schema)
+            rows.append(_Row(item, prompt, image_tokens[number], lengths[number], processors, loops, schema, follows))
+        with self._decoder.attach(lvlm.model, lvlm.sira, inputs["input_ids"], {}), cut_offs_kept():
             room = 0 if lvlm.compiled is None else max(settings.max_new_tokens, *lengths)
             logits = self._batch.join(inputs, room)
-        self._rows += rows
-        self._take(rows, logits, started)
+            self._rows += rows
+            self._take(rows, logits, started)
 
     @torch.no_grad()
     def advance(self, pause: Callable[[], bool] | None = None) -> list[EndedItem[T]]:
@@ -137,7 +154,7 @@ class RefilledSlots(Generic[T]):
             pause: called after every token of the texts; true: return, even if no text has ended.
         """
         if self.under_way and not self._ended:
-            with self._decoder.attach(self._lvlm.model, self._lvlm.sira, torch.empty(0), {}):
+            with self._decoder.attach(self._lvlm.model, self._lvlm.sira, torch.empty(0), {}), cut_offs_kept():
                 while not self._ended:
                     started = time.perf_counter()
                     newest = torch.tensor([row.tokens[-1] for row in self._rows], device=self._rows[0].prompt.device)
@@ -163,18 +180,29 @@ class RefilledSlots(Generic[T]):
 
     def _take(self, rows: Sequence[_Row[T]], logits: Tensor, started: float) -> None:
         """Pick a token for each of some rows, and record which texts have ended."""
-        picked = logits.argmax(dim=-1)
+        scores = self._followed(rows, logits)
+        picked = scores.argmax(dim=-1)
         if rows[0].processors:
-            picked = torch.cat([row.pick(z[None]) for row, z in zip(rows, logits, strict=True)])
+            picked = torch.cat([row.pick(z[None]) for row, z in zip(rows, scores, strict=True)])
         each = (time.perf_counter() - started) / len(rows)
         for row, token, z in zip(rows, picked.tolist(), logits, strict=True):
             row.tokens.append(token)
+            if row.follows is not None:
+                row.follows.add(token)
             row.seconds += each
             if self._ends(row, z):
                 row.has_ended = True
-                answer = self._lvlm.answer_of(row.tokens, row.image_tokens, row.prompt.shape[1])
+                answer = self._lvlm.answer_of(row.tokens, row.image_tokens, row.prompt.shape[1], row.schema)
                 self._ended.append(EndedItem(row.item, answer, row.seconds))
         self._drop_ended()
+
+    def _followed(self, rows: Sequence[_Row[T]], logits: Tensor) -> Tensor:
+        """Rule out the tokens by which texts would not follow their schemas."""
+        if all(row.follows is None for row in rows):
+            return logits
+        from sira_cli.models.schemas.following import masked
+
+        return masked([row.follows for row in rows], logits)
 
     def _drop_ended(self) -> None:
         """Remove rows whose texts have ended; the last rows take their places, so that few are copied."""

@@ -52,6 +52,14 @@ class Vocabulary:
             return bytes([int(byte[1], 16)])
         return str(piece).replace("▁", " ").encode()
 
+    def pieces(self) -> list[bytes]:
+        """Return the bytes that each token adds to a text, by its number; none for special tokens."""
+        tokenizer = self._tokenizer
+        special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special} | self._special
+        return [
+            b"" if token in special else self.data(token) for token in range(max(tokenizer.get_vocab().values()) + 1)
+        ]
+
     def token(self, text: str) -> int | None:
         """Return the token for exactly this text, such as a marker, or None."""
         token: int | None = self._tokenizer.convert_tokens_to_ids(text)
@@ -62,6 +70,11 @@ class Vocabulary:
         with self.lock:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
+
+    def encode_known(self, text: str) -> list[int]:
+        """Return the tokens of a text that starts an answer; empty if a part of it has none."""
+        ids = self.encode(text)
+        return [] if self._tokenizer.unk_token_id in ids else ids
 
     def encode_after(self, prompt: Sequence[int], text: str) -> list[int]:
         """Return the tokens of a text that follows a prompt; if the prompt ends in text, it starts with a space."""

@@ -42,8 +42,8 @@ class CheckTask(PictureTask):
         """
         super().__init__(lvlm, request, done)
         self.streams = False
-        self._how = request.how.settings(lvlm.preset)
-        self._look = SecondLook(lvlm, request.how.words)
+        self._how, self._lines = request.how.settings(lvlm.preset), request.how.lines(lvlm.preset)
+        self._look = SecondLook(lvlm, request.how)
         self._mender = Rewriter(lvlm, request.how) if request.how.rewrites else None
 
     def _answering_twice(self) -> None:
@@ -73,20 +73,20 @@ class CheckTask(PictureTask):
 
     def _answer(self, image: Shown, text: str) -> Answer:
         """Return the check of a caption, with the new caption if it is rewritten."""
-        line, lvlm = self._how["min_support"], self.lvlm
+        lines, lvlm = self._lines, self.lvlm
         check = self._look.check(image, text)
         answer = check.added_to(Answer(text, "stop"), self._how)
-        starts = [claim.spans[0][0] for claim in check.below(line)]
+        starts = [claim.spans[0][0] for claim in check.below(lines) if claim.spans]
         if self._mender is None or not starts:
             return answer
         if len(lvlm.vocabulary.encode(text[: min(starts)])) > lvlm.preset.generation.max_new_tokens:
             return replace(answer, warnings=(TOO_LONG,))
         new = self._mender.rewrite(image, text)
-        left = ", ".join(claim.thing for claim in new.check.below(line))
+        left = ", ".join(claim.shown for claim in new.check.below(lines))
         return replace(
             answer,
             text=new.text,
-            removed=[{"thing": claim.thing, "support": claim.support} for claim in new.removed],
+            removed=[claim.removed() for claim in new.removed],
             warnings=(f"{STILL}: {left}",) if left else (),
         )
 

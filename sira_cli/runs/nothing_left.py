@@ -62,7 +62,8 @@ def nothing_left(job: Job, *, trust_remote_code: bool = False, revision: str | N
         return None
     if named:
         revision = _revision(job.preset, targets, trust_remote_code) if revision is None else revision
-        keys, looked = Keys.of(job.preset, job.method, revision, job.quantization), request.looked(job.preset)
+        keys = Keys.of(job.preset, job.method, revision, job.quantization)
+        how = request.looked(job.preset), request.json_schema
 
         def is_done(one: tuple[Picture, str]) -> bool:
             picture, name = one
@@ -71,7 +72,7 @@ def nothing_left(job: Job, *, trust_remote_code: bool = False, revision: str | N
             with suppress(Exception):
                 sha256 = picture.digest(picture.read())
                 about = filled(about, picture) if request.fills else about
-            return bool(targets.done(picture.id or name) == keys.key(request.task, name, sha256, about, looked))
+            return bool(targets.done(picture.id or name) == keys.key(request.task, name, sha256, about, *how))
 
         for picture, _ in named:
             picture.make_ready()

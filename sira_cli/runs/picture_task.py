@@ -15,11 +15,11 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch_size import largest_batch
-from sira_cli.runs.item import Item
+from sira_cli.runs.item import Item, message
 from sira_cli.runs.prompts import filled
 from sira_cli.runs.request import Request
 from sira_cli.runs.slots import Batch, PictureSlots
-from sira_cli.runs.task import Task, message
+from sira_cli.runs.task import Task
 
 DECODED = 2  # pictures whose samples wait for the next question about them
 
@@ -40,6 +40,8 @@ class PictureTask(Task[Answer, Result]):
             SettingsError: the prompt holds the model's placeholder for a picture, or the model takes one picture only.
         """
         lvlm.check_prompt(request.prompt, request.together)
+        if request.schema is not None:
+            lvlm.following(request.schema)  # refuses what the model cannot follow now, not at the first picture
         asks = request.task == "ask"
         super().__init__(lvlm, decoded=DECODED if asks else 0, images_kept=request.verify is not None)
         self.request, self._done = request, done
@@ -72,7 +74,7 @@ class PictureTask(Task[Answer, Result]):
 
     def is_done(self, item: Item[Result]) -> bool:
         """Return whether an earlier run has done equal work, and mark it as skipped."""
-        work = (self.request.task, item.name, item.sha256, item.prompt, self._looked)
+        work = (self.request.task, item.name, item.sha256, item.prompt, self._looked, self.request.json_schema)
         item.skipped = self._done(item.id) == self.lvlm.keys.key(*work)
         return item.skipped
 
@@ -82,7 +84,7 @@ class PictureTask(Task[Answer, Result]):
         refills = self.lvlm.refills and request.task == "caption"
         if not refills or request.words or request.choices or request.verify is not None:
             return None
-        return PictureSlots(self.lvlm, request.task, rows)
+        return PictureSlots(self.lvlm, request.task, rows, request.schema)
 
     def largest_batch(self, inputs: Any, groups: int) -> int:
         """Return the number of pictures that fit into memory."""
@@ -109,7 +111,9 @@ class PictureTask(Task[Answer, Result]):
         }
         if self._verified is not None:
             return self._verified.answer(batch.images, inputs, **asked)
-        return [lvlm.preset.text.finished(answer) for answer in lvlm.answer(inputs, stream, **asked)]
+        schemas = None if request.schema is None else [request.schema] * len(batch.items)
+        answers = lvlm.answer(inputs, stream, schemas=schemas, **asked)
+        return [lvlm.preset.text.finished(answer) for answer in answers]
 
     def settle(self, item: Item[Result], answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record."""
@@ -130,6 +134,8 @@ class PictureTask(Task[Answer, Result]):
             words=[] if self.request.words else None,
             choices=[] if self.request.choices else None,
             objects=None if self._looked is None else [],
+            claims=[] if self._looked is not None and "claims" in self._looked else None,
             verify=self._looked,
+            json_schema=self.request.json_schema,
             reasoning="" if self.lvlm.parser.expects and not self.request.choices else None,
         )

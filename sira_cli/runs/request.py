@@ -13,6 +13,7 @@ from sira_cli.methods.base import Ability, Method
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.preset import Preset
 from sira_cli.models.preset_parts import Prompts, check_text
+from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.prompts import needs_columns
 
@@ -29,6 +30,7 @@ class Request:
         words: score the words of each text.
         choices: pick one of these answers, instead of decoding.
         verify: ask about each object that a text names, and remove unsupported ones if it rewrites.
+        schema: each text follows it.
         fills: replace the prompt's `{names}` by each picture's columns.
         together: most pictures of one prompt, as far as it is known before they are read.
     """
@@ -38,6 +40,7 @@ class Request:
     words: bool = False
     choices: tuple[str, ...] = ()
     verify: Verify | None = None
+    schema: Schema | None = None
     fills: bool = False
     together: int = 1
 
@@ -97,6 +100,8 @@ class Request:
             raise SettingsError("`words=` follows one text: leave out `num_beams=`")
         if self.verify is not None:
             self.verify.check(method, beams, words=self.words, choices=bool(choices), compiled=compiled)
+        if self.schema is not None:
+            self.schema.check(method, preset, words=self.words, choices=bool(choices), verify=self.verify is not None)
         if compiled:
             check_compile(method, beams, "`words=`" if self.words else "`choices=`" if choices else "")
 
@@ -107,6 +112,7 @@ class Request:
             "words": self.words,
             "choices": list(self.choices),
             **({} if self.verify is None else {"verify": self.verify.settings(preset)}),
+            **({} if self.schema is None else {"json_schema": self.json_schema}),
         }
 
     def _deciding(self, prompt: str, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
@@ -122,3 +128,8 @@ class Request:
     def looked(self, preset: Preset) -> dict[str, Any] | None:
         """Return the settings of the second look, for keys; None without one."""
         return None if self.verify is None else self.verify.settings(preset)
+
+    @property
+    def json_schema(self) -> str | None:
+        """The label of the schema, for keys; None without one."""
+        return None if self.schema is None else self.schema.label

@@ -7,7 +7,7 @@ for event in run_pictures(load("llava-1.5-7b"), "photos/", output="photos/captio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -17,6 +17,7 @@ from sira_cli.methods.base import Method
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Result
+from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.together import Together
@@ -238,6 +239,7 @@ def run_pictures(
     words: bool = False,
     choices: Sequence[str] = (),
     verify: str | Verify | None = None,
+    schema: str | Path | Mapping[str, Any] | Schema | None = None,
     questions: str | Path | None = None,
     fail_fast: bool = False,
     on_text: Callable[[Picture, str], None] | None = None,
@@ -254,6 +256,7 @@ def run_pictures(
         task: `caption` or `ask`; an `ask` needs a `prompt`, the question.
         prompt: instead of the preset's; see `needs_columns` for its `{names}`.
         batch_size, words, choices, verify, on_text: as for `Runner` and `Request`.
+        schema: a JSON schema that texts follow, as for `Schema.of`.
         questions: a file of questions, as for `question_pictures`; `paths` is the folder of its pictures.
         fail_fast: stop at the first picture that fails.
         output: the file of records, or a folder, which gets one output per file of a data set; None: events only.
@@ -265,6 +268,7 @@ def run_pictures(
     """
     prompts, method = lvlm.preset.prompts, lvlm.decoder
     options: dict[str, Any] = {"words": words, "choices": tuple(choices), "verify": Verify.of(verify)}
+    options["schema"] = None if schema is None else Schema.of(schema)
     request = Request.of(prompts, task, prompt, questions=questions is not None, **options)
     compiled = lvlm.compiled is not None
     request.check(lvlm.preset, method, compiled=compiled)  # before pictures are looked for

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import Answer
 from sira_cli.models.refilling import RefilledSlots
+from sira_cli.models.schemas.schema import Schema
 from sira_cli.runs.item import Item
 
 if TYPE_CHECKING:
@@ -48,9 +49,16 @@ class _UnderWay(NamedTuple, Generic[R]):
 class PictureSlots(Generic[R]):
     """The pictures whose texts are under way."""
 
-    def __init__(self, lvlm: Lvlm, task: str, rows: int = 0) -> None:
-        """Begin without pictures; `task` is `caption` or `ask`, `rows` as for `RefilledSlots`."""
-        self._lvlm = lvlm
+    def __init__(self, lvlm: Lvlm, task: str, rows: int = 0, schema: Schema | None = None) -> None:
+        """Begin without pictures.
+
+        Args:
+            lvlm: the model.
+            task: `caption` or `ask`.
+            rows: as for `RefilledSlots`.
+            schema: each text follows it.
+        """
+        self._lvlm, self._schema = lvlm, schema
         self._slots: RefilledSlots[_UnderWay[R]] = RefilledSlots(lvlm, task, rows=rows)
         self._pictures: list[_UnderWay[R]] = []
 
@@ -70,7 +78,7 @@ class PictureSlots(Generic[R]):
         self._pictures += new
         prompts = [item.prompt for item in batch.items]
         seeds = self._lvlm.text_seeds([item.sha256 for item in batch.items], prompts)
-        self._slots.add(new, batch.inputs, seeds)
+        self._slots.add(new, batch.inputs, seeds, schemas=[self._schema] * len(new))
 
     def advance(self) -> Iterator[tuple[Item[R], Answer, float]]:
         """Decode until a text has ended, and yield each that has with its answer and milliseconds."""

@@ -28,7 +28,7 @@ from sira_cli.serve.report import traced
 # Fields of the record that a reply shows with the text.
 SHOWN = (
     *("method", "k", "layers", "alpha", "method_settings"),
-    *("finish_reason", "image_tokens", "warnings", "words", "objects", "verify", "draft", "removed"),
+    *("finish_reason", "image_tokens", "warnings", "words", "objects", "claims", "verify", "draft", "removed"),
 )
 LEAST_LOGPROB = -9999.0  # of a token that is forbidden: JSON has no infinity
 

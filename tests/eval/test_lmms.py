@@ -75,7 +75,7 @@ def test_requests_that_are_refused(images, messages, generation, error):
         request_of("t", messages, generation)
 
 
-@pytest.mark.parametrize("method", ["sira", "vcd"])
+@pytest.mark.parametrize("method", ["sira", pytest.param("vcd", marks=pytest.mark.slow)])
 def test_texts_are_those_of_the_model_alone(lvlm, images, method):
     """In batches, sorted by their settings, and cut where the task says."""
     under = lvlm.under(lvlm.preset.method(method))

@@ -120,7 +120,9 @@ def test_pictures_of_similar_size_are_decoded_together(demo, scenes, monkeypatch
     assert sorted(sizes) == [[(200, 150)] * 5, [(384, 384)] * 5]
 
 
-@pytest.mark.parametrize("method", ["sira", "greedy", "vcd", "sid"])
+@pytest.mark.parametrize(
+    "method", ["sira", "greedy", *(pytest.param(each, marks=pytest.mark.slow) for each in ("vcd", "sid"))]
+)
 def test_sampling_does_not_depend_on_the_batch(scenes, method):
     lvlm = load("demo", method=method, max_new_tokens=12, temperature=1.0, top_p=0.95, seed=3)
     alone = records(lvlm, scenes, batch_size=1)

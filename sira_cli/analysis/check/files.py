@@ -201,7 +201,7 @@ def with_text(values: Mapping[str, Any], column: str, text: str) -> dict[str, An
     """
     if not is_record(values):
         return {**values, column: text}
-    kept = {name: value for name, value in values.items() if name not in ("words", "objects")}
+    kept = {name: value for name, value in values.items() if name not in ("words", "objects", "claims")}
     return {**kept, column: text, "draft": values.get("draft", values[column])}
 
 

@@ -62,7 +62,7 @@ class Tracer:
         self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, at_once=self._forced)
         self._logprobs: list[dict[str, float]] = []  # one per chosen token
         self._logits = None if options.full_logits is None else LogitsFile(options.full_logits)
-        self._look = None if options.verify is None else SecondLook(lvlm, options.verify.words)
+        self._look = None if options.verify is None else SecondLook(lvlm, options.verify)
         self._began = time.perf_counter()
 
     def run(self, input_ids: Tensor, attention_mask: Tensor) -> None:
@@ -188,7 +188,7 @@ class Tracer:
             return {}
         check = self._look.check(self._request.picture.shown, text)
         return {
-            "objects": [claim.to_json() for claim in check.objects],
+            **check.fields(),
             "verify": verify.settings(self._lvlm.preset),
         }
 

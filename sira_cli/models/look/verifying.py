@@ -35,7 +35,7 @@ class VerifiedAnswers:
         self.settings = verify.settings(lvlm.preset)
         self._lvlm = lvlm
         self._rewriter = Rewriter(lvlm, verify) if verify.rewrites else None
-        self._look = SecondLook(lvlm, verify.words) if self._rewriter is None else self._rewriter.look
+        self._look = SecondLook(lvlm, verify) if self._rewriter is None else self._rewriter.look
 
     def answer(
         self, images: Sequence[Shown], inputs: Any, *, seeds: Sequence[int], words: bool = False, task: str

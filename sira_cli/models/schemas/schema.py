@@ -1,0 +1,201 @@
+"""A JSON schema that texts follow, and the values of these texts."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.errors import SettingsError
+from sira_cli.methods.base import Ability, Method
+from sira_cli.models.preset import Preset
+from sira_cli.models.records import Answer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+LONGEST = 200_000  # characters of a schema
+TRIED = 100  # characters of a text that is tried before the first
+DEEPEST = 100  # values inside each other
+# JSON may have any white space between values, and a model may go on with it for ever: one space is enough.
+_OPTIONS = {"whitespace_pattern": " ?", "lenient": False, "coerce_one_of": False}
+
+
+_EXACT = '%llguidance {"no_forcing": true}\n'  # any tokens may spell what is certain to come
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A JSON schema; `Schema.of` makes it.
+
+    Attributes:
+        name: that of its file; empty: it has none.
+        content: the schema as JSON, with the engine's options.
+    """
+
+    name: str
+    content: str
+
+    @classmethod
+    def of(cls, given: str | Path | Mapping[str, Any] | Schema) -> Schema:
+        """Return a schema that texts can follow.
+
+        Args:
+            given: a file, or the schema itself.
+
+        Raises:
+            SettingsError: there is no such file, it is no JSON schema, it has something that cannot be followed, or
+                the extra `json` is missing.
+        """
+        if isinstance(given, Schema):
+            return given
+        name = "" if isinstance(given, Mapping) else Path(given).stem
+        shown = f"`schema=` {name}".rstrip()
+        try:
+            text = json.dumps(given) if isinstance(given, Mapping) else Path(given).read_text(encoding="utf-8")
+            if len(text) > LONGEST:
+                raise ValueError(f"has {len(text):,} characters; at most {LONGEST:,} can be followed")
+            value = json.loads(text)
+            if not isinstance(value, Mapping):
+                raise ValueError('is not a JSON object, such as {"type": "object"}')
+            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}))
+            schema._try()
+        except OSError as error:
+            raise SettingsError(
+                f"{shown}: cannot be read: {error.strerror}: expected a file of a JSON schema"
+            ) from error
+        except SettingsError:
+            raise
+        except RecursionError:
+            raise SettingsError(f"{shown}: is nested too deeply to be followed") from None
+        except (ValueError, TypeError) as error:
+            raise SettingsError(f"{shown}: {error}") from error
+        return schema
+
+    @property
+    def label(self) -> str:
+        """The schema in records: its name, and the beginning of its hash."""
+        digest = hashlib.sha256(self.content.encode()).hexdigest()[:16]
+        return f"{self.name}@{digest}" if self.name else digest
+
+    def check(
+        self, method: Method, preset: Preset, *, words: bool = False, choices: bool = False, verify: bool = False
+    ) -> None:
+        """Check that it fits the method and the settings of a run.
+
+        Raises:
+            SettingsError: it does not.
+        """
+        if choices:
+            raise SettingsError("`schema=` is for decoded texts, but `choices=` decodes none: leave out one of them")
+        if words:
+            raise SettingsError("`words=` scores the words of a text, but `schema=` makes JSON: leave out one of them")
+        if verify:
+            raise SettingsError("`verify=` looks at texts in words, but `schema=` makes JSON: leave out one of them")
+        if method.own_search or Ability.BATCHES not in method.abilities:
+            raise SettingsError(f"`schema=` rules out tokens one by one, but method {method.name} has its own search")
+        if preset.generation.num_beams > 1:
+            raise SettingsError("`schema=` follows one text per picture: leave out `num_beams=`")
+        if changes := preset.text.given():
+            raise SettingsError(f"with `schema=` texts are JSON, and stay so: leave out `{next(iter(changes))}=`")
+
+    def matcher(self, tokens: LLTokenizer) -> LLMatcher:
+        """Return the state of an empty text.
+
+        Raises:
+            ValueError: the schema cannot be followed; the message gives the reason.
+        """
+        from llguidance import LLMatcher, LLParserLimits
+
+        grammar = LLMatcher.grammar_from_lark(f"{_EXACT}start: %json {self.content}")
+        matcher = LLMatcher(tokens, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+        if matcher.is_error():
+            raise ValueError(f"cannot be followed: {_line(matcher.get_error())}")
+        return matcher
+
+    def _try(self) -> None:
+        """Follow a short text, as some schemas fail only then.
+
+        Raises:
+            ValueError: it cannot be followed.
+        """
+        matcher = self.matcher(_bytes())
+        for _ in range(TRIED):
+            bits = matcher.compute_bitmask()
+            if matcher.is_accepting():
+                return
+            allowed = [byte for byte in range(256) if bits[byte // 8] >> byte % 8 & 1]
+            if not allowed:
+                reason = _line(matcher.get_error())
+                raise ValueError(f"cannot be followed: {'no value fits it' if 'NoExt' in reason else reason}")
+            matcher.consume_token(max((byte for byte in allowed if byte < 127), default=allowed[0]))
+
+    def read(self, text: str) -> Any:
+        """Return the value of a text.
+
+        Raises:
+            ValueError: the text is no JSON, or not of this schema.
+        """
+        try:
+            data = json.loads(text)
+            if _depth(data) > DEEPEST:
+                raise ValueError(f"it has more than {DEEPEST} values inside each other")
+            written = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+        except RecursionError:
+            raise ValueError(f"it has more than {DEEPEST} values inside each other") from None
+        # Again, as it was read: numbers are rounded, and of equal keys only the last one counts.
+        matcher = self.matcher(_bytes())
+        if matcher.try_consume_tokens(list(written)) < len(written) or not matcher.is_accepting():
+            raise ValueError("its value does not fit the schema")
+        return data
+
+    def answer(self, answer: Answer) -> Answer:
+        """Return the answer of a text that followed it, with its value or the reason why it has none."""
+        answer = replace(answer, json_schema=self.label)
+        if answer.error:
+            return answer
+        try:
+            return replace(answer, data=self.read(answer.text))
+        except ValueError as error:
+            return replace(answer, text="", error=_unfinished(answer, error))
+
+
+def _unfinished(answer: Answer, error: ValueError) -> str:
+    """Return the message for a text without a value."""
+    if answer.finish_reason == "length":
+        return f"the JSON was cut off after {answer.output_tokens} tokens: raise `max_new_tokens=`"
+    if answer.finish_reason == "loop":
+        return f"the JSON repeated itself, and was ended after {answer.output_tokens} tokens"
+    return f"the JSON cannot be used: {error}"
+
+
+def _depth(value: Any) -> int:
+    """Return how many lists and objects are inside each other."""
+    if not isinstance(value, list | dict):
+        return 0
+    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
+
+
+def _line(message: str) -> str:
+    """Return the engine's reason, without its trace."""
+    reason = re.split(r"<non-verbose/>|\n +\d+ \|", message)[0].rpartition("failed to compile JSON schema: ")[2]
+    return re.sub(r"\s+", " ", reason).strip()
+
+
+@functools.cache
+def _bytes() -> LLTokenizer:
+    """Return the tokens of a text that is read byte by byte.
+
+    Raises:
+        SettingsError: the extra `json` is missing.
+    """
+    try:
+        from llguidance import LLTokenizer
+    except ImportError as error:
+        raise SettingsError("`schema=` needs llguidance: pip install 'sira-cli[json]'") from error
+    return LLTokenizer("byte")
