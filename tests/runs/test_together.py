@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+import tarfile
 from pathlib import Path
 
 import jsonschema
@@ -27,7 +28,7 @@ from sira_cli.runs.request import Request
 from sira_cli.serve.app import Server
 from sira_cli.serve.connections import Connection
 from tests.support.asgi import served
-from tests.support.shards import EXAMPLES
+from tests.support.shards import EXAMPLES, write_tar
 
 QUESTION = "Is there a dog in the image?"
 
@@ -177,6 +178,19 @@ def test_columns_of_a_table_and_their_output(sira, folder, demo):
     for number, row in enumerate(table):
         assert row["before"] == files[number]
         assert row["text"] == demo.caption([f"photos/{number}.png", f"photos/{number + 1}.png"]).text
+
+
+def test_members_of_a_shard_and_their_output(sira, folder, demo):
+    files = [Path(f"photos/{number}.png").read_bytes() for number in range(4)]
+    members = [(f"{key}.{side}.png", files[key + more]) for key in range(3) for more, side in enumerate(("a", "b"))]
+    write_tar(folder / "pairs.tar", members)
+    options = ("--image-column", "a.png,b.png", "-p", "demo", "-o", "out", "--output-format", "webdataset")
+    assert sira("caption", "pairs.tar", *options)[0] == 0
+    with tarfile.open("out/pairs.tar") as made:
+        assert made.getnames() == [f"{key}.{end}" for key in range(3) for end in ("a.png", "b.png", "caption.txt")]
+        for key in range(3):
+            said = made.extractfile(f"{key}.caption.txt").read().decode().strip()
+            assert said == demo.caption([f"photos/{key}.png", f"photos/{key + 1}.png"]).text
 
 
 def test_tables_of_records_have_the_names(sira, folder):
