@@ -191,7 +191,9 @@ def schema_of(request: ChatRequest, lvlm: Lvlm, preset: Preset, method: Method, 
     """
     schema = request.response_format.schema_of_text(most)
     if schema is not None:
-        schema.check(method, preset, words=request.sira.words, verify=request.sira.verify is not None)
+        schema.check(method, preset, words=request.sira.words)
+        if request.sira.verify is not None:
+            raise RequestError("sira.verify: looks at texts in words: leave it out with a schema", param="sira.verify")
         try:
             lvlm.following(schema)
         except ValueError as error:
