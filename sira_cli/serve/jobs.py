@@ -192,8 +192,8 @@ def schema_of(request: ChatRequest, lvlm: Lvlm, preset: Preset, method: Method, 
     schema = request.response_format.schema_of_text(most)
     if schema is not None:
         schema.check(method, preset, words=request.sira.words)
-        if request.sira.verify is not None:
-            raise RequestError("sira.verify: looks at texts in words: leave it out with a schema", param="sira.verify")
+        if request.sira.verify == "rewrite":
+            raise RequestError('sira.verify: "rewrite" is for texts in words; take "flag"', param="sira")
         try:
             lvlm.following(schema)
         except ValueError as error:
