@@ -8,7 +8,7 @@ import typer
 
 from sira_cli.cli.decoding_options import MethodsOptions, TextOptions
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import ColumnsPrompt, EngineOptions, ModelOptions, OutputOptions, Paths, SelectionOptions
+from sira_cli.cli.options import ColumnsPrompt, EngineOptions, GroupOptions, ModelOptions, OutputOptions, Paths
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.cli.schemas import SchemaOptions
 from sira_cli.cli.verifying import VerifyOptions
@@ -27,7 +27,7 @@ sira caption photos/ --tags --sidecar --prefix "ohwx dog, "
     text=TextOptions,
     schema=SchemaOptions,
     verify=VerifyOptions,
-    selection=SelectionOptions,
+    selection=GroupOptions,
     engine=EngineOptions,
     output=OutputOptions,
 )
@@ -39,7 +39,7 @@ def caption(
     text: TextOptions,
     schema: SchemaOptions,
     verify: VerifyOptions,
-    selection: SelectionOptions,
+    selection: GroupOptions,
     engine: EngineOptions,
     output: OutputOptions,
     prompt: ColumnsPrompt = None,

@@ -28,7 +28,7 @@ from sira_cli.cli.options import (
     Verbose,
     WorkerOptions,
 )
-from sira_cli.cli.verifying import MinSupport, Objects
+from sira_cli.cli.verifying import Claims, MinSupport, Objects, TextLanguage, note_line, with_objects
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class LookOptions:
 
     min_support: MinSupport = None
     objects: Objects = None
+    claims: Claims = None
+    language: TextLanguage = None
     below: Annotated[
         float | None,
         typer.Option(
@@ -98,22 +100,19 @@ class LookOptions:
     ] = None
 
     def read(self) -> Verify:
-        """Return the second look that the options ask for.
+        """Return the second look that the options ask for, but for its objects (`with_objects`).
 
         Raises:
-            SettingsError: options exclude each other.
-            DataError: the file of objects cannot be read.
+            SettingsError: options exclude each other, or are not valid.
         """
         if (self.fix is None) != (self.fixed is None):
             raise SettingsError("--fix and --fixed go together: give --fix drop-sentences --fixed FILE")
         if self.rounds is not None and self.fix != "rewrite":
             raise SettingsError("--rounds is for --fix rewrite")
-        from sira_cli.language.noun_phrases import find_words
         from sira_cli.models.look.verify import ROUNDS, Verify
 
-        words = None if self.objects is None else find_words(self.objects)
-        mode = "rewrite" if self.fix == "rewrite" else "flag"
-        return Verify(self.min_support, words, mode, ROUNDS if self.rounds is None else self.rounds)
+        mode, rounds = "rewrite" if self.fix == "rewrite" else "flag", ROUNDS if self.rounds is None else self.rounds
+        return Verify(self.min_support, None, mode, rounds, self.claims, self.language)
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,9 @@ def check(
     *,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATH", help="Pictures and folders with captions in text files, or files of captions."),
+        typer.Argument(
+            metavar="PATH", help="Pictures and folders with captions in text files, files of captions, or data sets."
+        ),
     ] = None,
     captions: CaptionOptions,
     model: ModelOptions,
@@ -156,8 +157,9 @@ def check(
 ) -> None:
     """Ask the model about each object that existing captions name: is it in the picture?
 
-    Captions are text files next to pictures, a .jsonl, .json, .csv or .tsv file, or records of sira. They are never
-    changed. The worst are shown in a table; -o keeps a record of each, and resumes a stopped run.
+    Captions are text files next to pictures, a .jsonl, .json, .csv or .tsv file, records of sira, or in a .tar,
+    .parquet or .arrow file. They are never changed. The worst are shown in a table; -o keeps a record of each, and
+    resumes a stopped run.
     """
     set_verbosity(output.quiet, output.verbose)
     if worker.engine == "ray" and output.output is None:
@@ -165,8 +167,15 @@ def check(
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output, look.fixed)
     verify = look.read()
-    endpoint.check(model, worker, rewrites=verify.rewrites)
-    preset, usual = endpoint.preset(model, verify) if endpoint.given else choose(model, DecodingOptions())
+    endpoint.check(model, worker)
+    if endpoint.given and verify.rewrites:
+        raise SettingsError(
+            "--fix rewrite decodes captions again with a model that is loaded here: with --endpoint, use --fix "
+            "drop-sentences"
+        )
+    preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
+    note_line(verify, preset)
+    verify = with_objects(verify, look.objects, preset)
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.console import note, note_halved, say
 from sira_cli.cli.progress import Progress
+from sira_cli.cli.verifying import MORE_WORDS
 
 if TYPE_CHECKING:
     from sira_cli.analysis.check.captions import Captions
@@ -37,10 +38,9 @@ class CheckTerminal:
         from sira_cli.analysis.check.summary import Summary
 
         self._targets, self._below = job.targets, below
-        self._line = line = float(job.settings["verify"]["min_support"])
+        self._verify = job.settings["verify"]
         self._json, self._keep = as_json, keep
-        self._summary = Summary(line)
-        self._shown = Summary(line if below is None else below)
+        self._summary, self._shown = Summary(), Summary(below)
         self.fixed: dict[str, str] = {}
         self._changed = 0
 
@@ -110,20 +110,30 @@ class CheckTerminal:
             table.add_row(Text(doubted.name), f"{doubted.support:.2f}", Text(things))
         table_console().print(table)
         if len(shown) < len(worst):
-            print(f"... and {len(worst) - len(shown)} more (--below {self._line:g} shows all)")
+            highest = max(self._lines().values())
+            print(f"... and {len(worst) - len(shown)} more (--below {highest:g} shows all)")
         print()
 
     def _sums(self) -> list[str]:
-        sums, doubted = self._summary, len(self._summary.doubted)
+        sums = self._summary
         if not sums.captions:
             return ["no caption was checked"]
-        below = f"{sums.unsupported} of them, in {_number(doubted, 'caption')}, below {self._line:g}"
-        parts = [f"{_number(sums.captions, 'caption')}, {_number(sums.things, 'object')}: {below}"]
+        parts = []
+        for kind, line in self._lines().items():
+            tally = sums.kinds[kind]
+            below = f"{tally.below} of them, in {_number(tally.captions, 'caption')}, below {line:g}"
+            claims = _number(tally.claims, kind.removesuffix("s"))
+            parts.append(f"{_number(sums.captions, 'caption')}, {claims}: {below}")
         if sums.unrecognised:
-            parts.append(f"{_number(sums.unrecognised, 'caption')} with nothing recognised (--objects: your own words)")
+            parts.append(f"{_number(sums.unrecognised, 'caption')} with nothing recognised ({MORE_WORDS})")
         if sums.without_probabilities:
             parts.append("the server tells no probabilities: support is 1 for yes and 0 for no")
         return parts
+
+    def _lines(self) -> dict[str, float]:
+        """Return the line of each kind of claim that was asked about."""
+        kinds = self._verify.get("claims", {"objects": self._verify})
+        return {kind: float(each["min_support"]) for kind, each in kinds.items()}
 
     def say_fixed(self, target: Path) -> None:
         """Report the number of changed captions."""

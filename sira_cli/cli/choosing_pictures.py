@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sira_cli.cli.options import PathOptions, SelectionOptions
+from sira_cli.cli.options import GroupOptions, PathOptions, SelectionOptions
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def chosen_questions(
-    file: Path, paths: Sequence[str], selection: SelectionOptions, asking: Callable[[str], str]
+    file: Path, paths: Sequence[str], selection: GroupOptions, asking: Callable[[str], str]
 ) -> list[Picture]:
     """Return the questions of --questions, each with its picture.
 
@@ -30,6 +30,8 @@ def chosen_questions(
         DataError: the file cannot be read.
         PictureError: none of the pictures exists.
     """
+    if selection.together:
+        raise SettingsError("--questions says itself which pictures are shown together: leave out --together")
     if len(paths) > 1 or selection.files_from is not None:
         raise SettingsError("--questions names the pictures: give only their folder, or nothing")
     from sira_cli.pictures.find import Shard, check_any_exists
@@ -65,6 +67,39 @@ def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[P
         limit=selection.limit,
         image_column=selection.image_column,
         id_column=selection.id_column,
+        allow_private=selection.allow_private,
+    )
+    check_any_exists(pictures)
+    return pictures
+
+
+def chosen_groups(paths: Sequence[str], selection: GroupOptions) -> list[Picture]:
+    """Return the pictures that the command line names; with --together, all of them as one.
+
+    Raises:
+        SettingsError, PictureError: as for `chosen_pictures`.
+        DataError: --files-from has rows, and one names no pictures.
+    """
+    if selection.files_from is not None and selection.files_from.endswith(".jsonl"):
+        return _listed_groups(Path(selection.files_from), paths, selection)
+    pictures = chosen_pictures(paths, selection)
+    if not selection.together:
+        return pictures
+    from sira_cli.pictures.together import Together
+
+    return [Together.of(pictures)]
+
+
+def _listed_groups(file: Path, paths: Sequence[str], selection: GroupOptions) -> list[Picture]:
+    if paths or selection.together:
+        raise SettingsError(f"--files-from {file} says itself which pictures are shown together: give nothing else")
+    from sira_cli.pictures.find import Shard, check_any_exists
+    from sira_cli.runs.groups import listed_groups
+
+    pictures = listed_groups(
+        file,
+        shard=None if selection.shard is None else Shard.parse(selection.shard),
+        limit=selection.limit,
         allow_private=selection.allow_private,
     )
     check_any_exists(pictures)

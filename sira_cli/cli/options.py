@@ -158,7 +158,8 @@ class SelectionOptions(PathOptions):
     image_column: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Column with the pictures, or their extension in a .tar file (default: found by type)."
+            metavar="NAME",
+            help="Column with the pictures, or their extension in a .tar file; A,B: shown together (default: by type).",
         ),
     ] = None
     id_column: Annotated[
@@ -166,6 +167,15 @@ class SelectionOptions(PathOptions):
     ] = None
     allow_private: Annotated[
         bool, typer.Option("--allow-private", help="Also download from addresses that are not public.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class GroupOptions(SelectionOptions):
+    """Options for choosing pictures, and whether they are shown together."""
+
+    together: Annotated[
+        bool, typer.Option("--together", help="Show all pictures at once: one text about all of them.")
     ] = False
 
 

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from sira_cli.cli.choosing import choose_each, method_names, note_idle
-from sira_cli.cli.choosing_pictures import chosen_pictures, chosen_questions
+from sira_cli.cli.choosing_pictures import chosen_groups, chosen_questions
 from sira_cli.cli.console import note, note_halved, resumable, say, set_verbosity
 from sira_cli.cli.decoding_options import DecodingOptions, TextOptions
+from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.engines import Engines
-from sira_cli.cli.options import EngineOptions, ModelOptions, OutputOptions, SelectionOptions
+from sira_cli.cli.options import EngineOptions, GroupOptions, ModelOptions, OutputOptions
 from sira_cli.cli.progress import Progress, in_words
 from sira_cli.cli.schemas import SchemaOptions
-from sira_cli.cli.verifying import VerifyOptions, print_marked, unsupported, verdict
+from sira_cli.cli.verifying import VerifyOptions, claims_of, print_marked, unsupported, verdict
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def run_pictures(
     model: ModelOptions,
     decoding: DecodingOptions,
     text: TextOptions,
-    selection: SelectionOptions,
+    selection: GroupOptions,
     engine: EngineOptions,
     output: OutputOptions,
     *,
@@ -47,6 +48,7 @@ def run_pictures(
     schema: SchemaOptions | None = None,
     verify: VerifyOptions | None = None,
     questions: Path | None = None,
+    endpoint: EndpointOptions | None = None,
 ) -> None:
     """Decode every picture, under one method or several. One bad picture is reported and the others go on.
 
@@ -62,17 +64,23 @@ def run_pictures(
         schema: the texts follow it.
         verify: the second look.
         questions: a file of questions; `paths` is then the folder of its pictures, if given.
+        endpoint: a server to ask, instead of a model that is loaded here.
 
     Raises:
         typer.Exit: with 3 if some pictures failed, 130 if interrupted.
         SiraError: the run could not start or continue.
     """
     set_verbosity(output.quiet, output.verbose)
-    pictures = chosen_pictures(paths, selection) if questions is None else []
+    pictures = chosen_groups(paths, selection) if questions is None else []
     prompts = {"prompt": said} if task == "caption" else {}
-    chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))
+    server = endpoint if endpoint is not None and endpoint.given else None
+    chosen = (
+        choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))
+        if server is None
+        else server.answering(model, decoding, **asdict(text))
+    )
+    first_preset, _ = next(iter(chosen.values()))
     if questions is not None:
-        first_preset, _ = next(iter(chosen.values()))
         pictures = chosen_questions(questions, paths, selection, first_preset.prompts.asking)
     from sira_cli.runs.request import Request
     from sira_cli.runs.run import Job, PictureRun
@@ -80,7 +88,7 @@ def run_pictures(
     from sira_cli.runs.targets import is_split
 
     split = is_split(pictures, output.output, output.output_format)
-    options = {"words": words, "choices": choices, "verify": None if verify is None else verify.read()}
+    options = {"words": words, "choices": choices, "verify": None if verify is None else verify.read(first_preset)}
     options["schema"] = None if schema is None else schema.read()
     jobs = []
     with ExitStack() as files:
@@ -110,7 +118,8 @@ def run_pictures(
         failed, engines = 0, Engines(model, engine)
         for job in jobs:
             terminal = _Terminal(job.targets, output, len(pictures), job.method.name if len(jobs) > 1 else "")
-            run = PictureRun(job, engines.of(job, terminal.on_text), fail_fast=output.fail_fast)
+            work = engines.of(job, terminal.on_text) if server is None else server.engine(job)
+            run = PictureRun(job, work, fail_fast=output.fail_fast)
             terminal.listen(run)
             failed += run.counts.failed
             if run.stopped:
@@ -153,6 +162,7 @@ class _Terminal:
         self._shown = False  # whether a part of the current text is on the terminal
         self._suspicious = 0  # pictures with warnings
         self._unsupported = 0  # pictures that do not support an object in their texts
+        self._asked = "objects"
         self._rewritten = 0
         self._legend_shown = False
 
@@ -211,6 +221,7 @@ class _Terminal:
             say(record.error)
         self._suspicious += bool(record.warnings)
         self._unsupported += bool(unsupported(record))
+        self._asked = self._asked if record.claims is None else "claims"
         self._rewritten += record.draft is not None
         if record.warnings and not self._targets.any and not self._output.json:
             note(f"{event.picture.shown}: {'; '.join(record.warnings)}")
@@ -218,13 +229,16 @@ class _Terminal:
     def _print_text(self, result: Result) -> None:
         if result.choices:
             chosen = next(choice for choice in result.choices if choice["choice"] == result.text)
-            print(f"{result.text} ({chosen['probability']['contrast']:.1%})", flush=True)
+            share = chosen["probability"]
+            print(f"{result.text} ({share.get('contrast', share['full']):.1%})", flush=True)
+        elif result.support is not None:
+            print(f"{result.text} (yes: {result.support:.1%})", flush=True)
         elif result.words and sys.stdout.isatty():
             from sira_cli.cli.strip import print_words
 
             print_words(result.text, result.words, legend=not self._legend_shown)
             self._legend_shown = True
-        elif result.objects:
+        elif claims_of(result):
             print_marked(result)
         else:
             print(result.text, flush=True)
@@ -257,7 +271,7 @@ class _Terminal:
         if self._rewritten:
             parts.append(f"{self._rewritten} rewritten")
         if self._unsupported:
-            parts.append(f"{self._unsupported} with objects that the picture does not support")
+            parts.append(f"{self._unsupported} with {self._asked} that the picture does not support")
         if counts.failed:
             again = " (--retry-errors tries them again)" if self._targets.output is not None else ""
             parts.append(f"{counts.failed} failed{again}")

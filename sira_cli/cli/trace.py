@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.choosing import choose, note_idle
-from sira_cli.cli.choosing_pictures import chosen_pictures
+from sira_cli.cli.choosing_pictures import chosen_groups
 from sira_cli.cli.console import note_halved, say, set_verbosity, verbosity
 from sira_cli.cli.decoding_options import TraceDecodingOptions
 from sira_cli.cli.loading import load_model
@@ -18,13 +18,13 @@ from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.option_values import ColorBy
 from sira_cli.cli.options import (
     Colors,
+    GroupOptions,
     Images,
     ModelOptions,
     Overwrite,
     Prompt,
     Question,
     Quiet,
-    SelectionOptions,
     Verbose,
 )
 from sira_cli.cli.output import check_file
@@ -53,7 +53,7 @@ sira trace photo.jpg --question "Is there a dog?" --track Yes,No
 """
 
 
-@with_options(model=ModelOptions, decoding=TraceDecodingOptions, selection=SelectionOptions, verifying=FlagOptions)
+@with_options(model=ModelOptions, decoding=TraceDecodingOptions, selection=GroupOptions, verifying=FlagOptions)
 def trace(
     *,
     paths: Images = None,
@@ -72,7 +72,7 @@ def trace(
     ] = None,
     model: ModelOptions,
     decoding: TraceDecodingOptions,
-    selection: SelectionOptions,
+    selection: GroupOptions,
     verifying: FlagOptions,
     top_k: Annotated[
         int,
@@ -136,7 +136,7 @@ def trace(
     for option, text in (("--question", question or ""), ("--force", force or ""), ("--track", track)):
         check_text(option, text)
     if force_from is None:
-        requests = [TraceRequest(picture, text=force) for picture in chosen_pictures(paths or [], selection)]
+        requests = [TraceRequest(picture, text=force) for picture in chosen_groups(paths or [], selection)]
     else:
         requests = read_texts(force_from)
         if paths:
@@ -145,8 +145,8 @@ def trace(
             raise SettingsError("--force-from uses its own prompts, or --prompt: leave out --question")
     if full_logits is not None and len(requests) != 1:
         raise SettingsError(f"--full-logits is for one picture, not {len(requests)}")
-    verify = verifying.read()
     preset, method = choose(model, decoding, prompt=prompt)
+    verify = verifying.read(preset)
     require(method, Ability.TRACES, "sira trace")
     note_idle(decoding, preset)
     if preset.generation.num_beams > 1:
@@ -227,6 +227,7 @@ class _Terminal:
         if "verify" in lines[-1]:
             from sira_cli.models.records import Answer
 
-            print(verdict(Answer(objects=lines[-1]["objects"], verify=lines[-1]["verify"])))
+            end = lines[-1]
+            print(verdict(Answer(objects=end["objects"], claims=end.get("claims"), verify=end["verify"])))
         if verbosity() >= 1:
             print_candidates([line for line in lines if line["type"] == "token"], self._color_by)

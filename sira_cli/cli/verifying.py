@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
+from sira_cli.cli.console import note
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from sira_cli.models.look.verify import Verify
+    from sira_cli.models.preset import Preset
     from sira_cli.models.records import Answer, Result
 
 UNSUPPORTED = "bold red"
+MORE_WORDS = "--objects FILE: your own words; --language, or --objects ask: another language"
 
 
 VerifyMode = Literal["flag", "rewrite"]  # what the second look changes: nothing, or the text
@@ -30,9 +33,22 @@ MinSupport = Annotated[
 Objects = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE|spacy",
-        help="Look for the objects in FILE, one per line with synonyms after commas; spacy: for all visible nouns "
-        "(default: common objects).",
+        metavar="FILE|spacy|ask",
+        help="Look for the objects in FILE, one per line with synonyms after commas; spacy: for all visible nouns; "
+        "ask: for those that the model lists (default: common English objects; in other languages: ask).",
+    ),
+]
+Claims = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND,...", help="Kinds of claims to ask about: objects, colors (default: the preset's, else objects)."
+    ),
+]
+TextLanguage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CODE",
+        help="Language of the texts: de, es, fr, it, ja, ko, pt, ru, zh, or one of the preset's (default: en).",
     ),
 ]
 
@@ -49,15 +65,17 @@ class FlagOptions:
     ] = None
     min_support: MinSupport = None
     objects: Objects = None
+    claims: Claims = None
+    language: TextLanguage = None
 
-    def read(self) -> Verify | None:
+    def read(self, preset: Preset) -> Verify | None:
         """Return the second look that the options ask for.
 
         Raises:
-            SettingsError: options of a second look are given without --verify.
+            SettingsError: options of a second look are given without --verify, or are not valid.
             DataError: the file of objects cannot be read.
         """
-        return VerifyOptions(self.verify, self.min_support, None, self.objects).read()
+        return VerifyOptions(self.verify, self.min_support, None, self.objects, self.claims, self.language).read(preset)
 
 
 @dataclass(frozen=True)
@@ -79,26 +97,54 @@ class VerifyOptions:
         typer.Option(metavar="N", min=1, help="Most rewrite attempts per text (default: 3)."),
     ] = None
     objects: Objects = None
+    claims: Claims = None
+    language: TextLanguage = None
 
-    def read(self) -> Verify | None:
+    def read(self, preset: Preset) -> Verify | None:
         """Return the second look that the options ask for; errors as `FlagOptions.read`."""
         if self.verify is None:
-            if self.min_support is not None or self.objects is not None or self.rounds is not None:
-                raise SettingsError("--min-support, --objects and --rounds are for a second look: also give --verify")
+            for name, value in asdict(self).items():
+                if value is not None:
+                    raise SettingsError(f"--{name.replace('_', '-')} is for a second look: also give --verify")
             return None
         if self.rounds is not None and self.verify != "rewrite":
             raise SettingsError("--rounds is for texts that are decoded again: give --verify rewrite")
-        from sira_cli.language.noun_phrases import find_words
         from sira_cli.models.look.verify import ROUNDS, Verify
 
-        words = None if self.objects is None else find_words(self.objects)
-        return Verify(self.min_support, words, self.verify, self.rounds or ROUNDS)
+        rounds = self.rounds or ROUNDS
+        look = Verify(self.min_support, None, self.verify, rounds, self.claims, self.language)
+        return with_objects(look, self.objects, preset)
 
 
-def unsupported(result: Answer | Result) -> list[dict[str, Any]]:
-    """Return the objects in a text that the picture does not support."""
-    line = (result.verify or {}).get("min_support", 0.0)
-    return [claim for claim in result.objects or () if claim["support"] < line]
+def note_line(verify: Verify, preset: Preset) -> None:
+    """Note a line that is not measured, and how to measure it."""
+    if verify.min_support is None and preset.verify.min_support == type(preset.verify)().min_support:
+        line = f"the line of {verify.line(preset):g} is not measured for {preset.model}"
+        note(f"{line}: `sira calibrate support --controls` finds one without labels; --min-support X sets one")
+
+
+def with_objects(verify: Verify, objects: str | None, preset: Preset) -> Verify:
+    """Return a second look that finds the objects as --objects says, in the language of the texts.
+
+    Raises:
+        SettingsError: the language is not known, or a requirement is missing.
+        DataError: the file of objects cannot be read.
+    """
+    from sira_cli.language.noun_phrases import find_words
+
+    return replace(verify, words=find_words(objects, verify.wording(preset)))
+
+
+def claims_of(result: Answer | Result) -> list[dict[str, Any]]:
+    """Return everything that a text was asked about."""
+    return [*(result.objects or ()), *(result.claims or ())]
+
+
+def unsupported(result: Answer | Result) -> list[Mapping[str, Any]]:
+    """Return the claims of a text that the picture does not support."""
+    from sira_cli.models.look import claims
+
+    return [] if result.verify is None else claims.unsupported(claims_of(result), result.verify)
 
 
 def print_marked(result: Result) -> None:
@@ -130,13 +176,17 @@ def marked(text: str, spans: Iterable[Sequence[int]]) -> Text:
 
 def verdict(result: Answer | Result) -> str:
     """Return the second look's verdict on a text, as one line."""
+    from sira_cli.models.look.claims import shown
+
     if result.draft is not None:
-        taken = ", ".join(f"{each['thing']} ({each['support']:.2f})" for each in result.removed or ())
-        rest = ", ".join(claim["thing"] for claim in unsupported(result))
+        taken = ", ".join(f"{shown(each)} ({each['support']:.2f})" for each in result.removed or ())
+        rest = ", ".join(shown(claim) for claim in unsupported(result))
         return f"rewritten without: {taken or 'nothing'}" + f"; still not supported: {rest}" * bool(rest)
     if doubted := unsupported(result):
-        return "not supported: " + ", ".join(f"{claim['thing']} ({claim['support']:.2f})" for claim in doubted)
-    if not result.objects:
-        return "second look: nothing was recognised (--objects FILE: your own words)"
-    count = len(result.objects)
+        return "not supported: " + ", ".join(f"{shown(claim)} ({claim['support']:.2f})" for claim in doubted)
+    if not claims_of(result):
+        return f"second look: nothing was recognised ({MORE_WORDS})"
+    count = len(claims_of(result))
+    if result.claims is not None:
+        return f"second look: supported, {f'all {count} claims' if count > 1 else 'the one claim'} of the text"
     return f"second look: supported, {f'all {count} objects' if count > 1 else 'the one object'} that the text names"

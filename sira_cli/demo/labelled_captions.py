@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+
+from PIL import Image
 
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
+from sira_cli.analysis.sweep.grid import batches
 from sira_cli.demo.questions import held_out
-from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.pictures.captioned import CaptionedPicture
 
 BATCH = 25
 
@@ -30,15 +34,30 @@ def scene_report(
     del verify["min_support"]
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[:count]}
     captions: list[Caption] = []
-    while len(captions) < count:
-        batch = list(scenes)[len(captions) : len(captions) + BATCH]
-        images = [render(scenes[name])[0] for name in batch]
-        answers = lvlm.answer(lvlm.prepare(images, [lvlm.preset.prompts.caption] * len(batch)))
-        for name, image, answer in zip(batch, images, answers, strict=True):
-            claims = look.check(image, answer.text).objects
-            captions.append(Caption(f"scene {name}", name, {claim.thing: claim.support for claim in claims}))
+    for scene, image, text in described(lvlm, list(scenes.values())):
+        claims, name = look.check(image, text).objects, str(scene.seed)
+        captions.append(Caption(f"scene {name}", name, {claim.thing: claim.support for claim in claims}))
         on_progress(len(captions))
     labelled = labelled_by(captions, lambda caption: scenes[caption.file_name].objects)
     return SupportReport.of(
         Source(lvlm.preset.model, lvlm.revision, verify), count, labelled, false_alarms=false_alarms
     )
+
+
+def captioned_scenes(
+    lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = lambda done: None
+) -> list[CaptionedPicture]:
+    """Return the first validation scenes as pictures with the model's captions; arguments as for `scene_report`."""
+    found: list[CaptionedPicture] = []
+    for scene, _, text in described(lvlm, [held_out(seed) for seed in VALIDATION_SEEDS[:count]]):
+        found.append(CaptionedPicture.of(scene_picture(scene), text))
+        on_progress(len(found))
+    return found
+
+
+def described(lvlm: Lvlm, scenes: Sequence[Scene]) -> Iterator[tuple[Scene, Image.Image, str]]:
+    """Yield scenes, each drawn and with the model's caption."""
+    for batch in batches(scenes, BATCH):
+        images = [render(scene)[0] for scene in batch]
+        answers = lvlm.answer(lvlm.prepare(images, [lvlm.preset.prompts.caption] * len(batch)))
+        yield from ((scene, image, answer.text) for scene, image, answer in zip(batch, images, answers, strict=True))

@@ -1,16 +1,16 @@
-"""Prompts: one text about a picture, or a conversation about one picture or several."""
+"""Prompts: one text about a picture or about several, or a conversation about them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    Shown = Image.Image | Sequence[Image.Image]  # with a prompt: its picture, or one for each turn that has one
+    Shown = Image.Image | Sequence[Image.Image]  # with a prompt: its picture, or its pictures in order
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class Turn:
     Attributes:
         role: the speaker.
         text: the words.
-        picture: whether a picture comes before the text.
+        pictures: number of pictures before the text.
     """
 
     role: Literal["user", "assistant"]
     text: str
-    picture: bool = False
+    pictures: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,19 @@ class Conversation:
 
     def __str__(self) -> str:
         """Return a text that is unique to this conversation."""
-        return json.dumps([astuple(turn) for turn in self.turns], ensure_ascii=False)
+        counts = [turn.pictures if turn.pictures > 1 else bool(turn.pictures) for turn in self.turns]
+        turns = [(turn.role, turn.text, count) for turn, count in zip(self.turns, counts, strict=True)]
+        return json.dumps(turns, ensure_ascii=False)
 
 
 Prompt = str | Conversation
 
 
-def turns_of(prompt: Prompt) -> tuple[Turn, ...]:
-    """Return the turns of a prompt; a text is one turn of the user, with the picture."""
-    return (Turn("user", prompt, picture=True),) if isinstance(prompt, str) else prompt.turns
+def turns_of(prompt: Prompt, pictures: int = 1) -> tuple[Turn, ...]:
+    """Return the turns of a prompt; a text is one turn of the user, with all of its `pictures`."""
+    return (Turn("user", prompt, pictures),) if isinstance(prompt, str) else prompt.turns
 
 
 def pictures_of(shown: Shown) -> list[Image.Image]:
     """Return the pictures of a prompt, in order."""
     return list(shown) if isinstance(shown, Sequence) else [shown]
-
-
-def picture_count(prompt: Prompt) -> int:
-    """Return the number of pictures of a prompt."""
-    return sum(turn.picture for turn in turns_of(prompt))

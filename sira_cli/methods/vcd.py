@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.methods.base import PromptMaker, TwoPasses
-from sira_cli.methods.prompts import picture_count
+from sira_cli.methods.prompts import pictures_of
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Vcd(TwoPasses):
     ) -> dict[str, Tensor]:
         """Return the same prompts with noised pictures."""
         tokens = maker.find_image(inputs["input_ids"]).sum(dim=1)
-        counts = [picture_count(prompt) for prompt in prompts] or [1] * len(tokens)
+        counts = [len(pictures_of(shown)) for shown in images] or [1] * len(tokens)
         copies = getattr(maker.model.config.vision_config, "temporal_patch_size", 1)
         return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, seeds, counts)}
 

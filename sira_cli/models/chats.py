@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from jinja2 import Environment, TemplateError, meta
@@ -105,7 +106,7 @@ class Chats:
     def tail(self) -> str:
         """Return the template's text after a user message; empty if it refuses a single message."""
         try:
-            return self._rendered([self._message("user", _PROBE, "image")]).rpartition(_PROBE)[2]
+            return self._rendered([self._message("user", _PROBE, ["image"])]).rpartition(_PROBE)[2]
         except (TemplateError, TypeError):
             return ""
 
@@ -114,20 +115,26 @@ class Chats:
 
         Args:
             prompt: one text, or a conversation.
-            images: the pictures, one for each turn that has one.
+            images: the pictures, in the order of the turns that have them.
 
         Raises:
-            SettingsError: the template cannot render all turns of a conversation.
+            SettingsError: the template cannot render all turns of a conversation, or several pictures in a message.
         """
-        turns = list(turns_of(prompt))
+        turns = list(turns_of(prompt, len(images)))
         if self._system and not self._takes_system:
             turns[0] = replace(turns[0], text=f"{self._system} {turns[0].text}")
         chat = self._messages(turns, images, as_text=self.plain)
-        if isinstance(prompt, str) or self._renders(chat, turns):
+        if (isinstance(prompt, str) and len(images) == 1) or self._renders(chat, turns):
             return chat
         chat = self._messages(turns, images, as_text=True)
         if self._renders(chat, turns):
             return chat
+        if len(turns) == 1:
+            family = type(self._processor).__name__.removesuffix("Processor")
+            raise SettingsError(
+                f"the chat template of this {family} model takes one picture with a text, not {len(images)}: ask about "
+                "each alone, or use another model"
+            )
         raise SettingsError(
             f"the model's chat template does not take the turns {', '.join(turn.role for turn in turns)} with their "
             "pictures: send one user message with one picture"
@@ -142,21 +149,21 @@ class Chats:
             *(
                 {"role": turn.role, "content": turn.text}
                 if as_text and turn.role == "assistant"
-                else self._message(turn.role, turn.text, next(unseen) if turn.picture else None)
+                else self._message(turn.role, turn.text, list(islice(unseen, turn.pictures)))
                 for turn in turns
             ),
         ]
 
-    def _message(self, role: str, text: str, image: Any = None) -> dict[str, Any]:
+    def _message(self, role: str, text: str, images: Sequence[Any] = ()) -> dict[str, Any]:
         if self.plain:
             return {"role": role, "content": text}
-        seen = [] if image is None else [{"type": "image", "image": image}]
+        seen = [{"type": "image", "image": image} for image in images]
         return {"role": role, "content": [*seen, {"type": "text", "text": text}]}
 
     def _renders(self, chat: Chat, turns: Sequence[Turn]) -> bool:
         """Return whether the turns' texts are rendered in order, with the pictures at their places."""
         try:
-            rendered, alone = self._rendered(chat), self._rendered([self._message("user", "?", "image")])
+            rendered, alone = self._rendered(chat), self._rendered([self._message("user", "?", ["image"])])
         except (TemplateError, TypeError):
             return False
         token = getattr(self._processor, "image_token", None) or ""
@@ -165,10 +172,10 @@ class Chats:
         place = 0
         for turn in turns:
             begins = rendered.find(turn.text.strip(), place)
-            if begins < 0 or (turn.picture and token not in rendered[place:begins]):
+            if begins < 0 or (turn.pictures and token not in rendered[place:begins]):
                 return False
             place = begins + len(turn.text.strip())
-        return not token or rendered.count(token) == alone.count(token) * sum(turn.picture for turn in turns)
+        return not token or rendered.count(token) == alone.count(token) * sum(turn.pictures for turn in turns)
 
     def _rendered(self, chat: Chat) -> str:
         text: str = self._processor.apply_chat_template(

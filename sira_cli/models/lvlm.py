@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sira_cli._version import __version__
 from sira_cli.errors import PictureError, SettingsError, SiraError, UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.language.things import Words
 from sira_cli.methods.base import Method
@@ -60,7 +60,8 @@ class Lvlm(AnsweringModel):
         """Describe a picture.
 
         Args:
-            picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`.
+            picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`; a
+                list of these is shown together.
             prompt: instead of that of the schema or the preset.
             on_text: called with pieces of text during decoding (not with beams or `verify`, nor if the preset's `text`
                 settings change them).
@@ -100,15 +101,15 @@ class Lvlm(AnsweringModel):
             words: the objects to recognise (`sira_cli.language.things`); None: the bundled list.
 
         Returns:
-            The objects with their support; empty if none was recognised.
+            The objects with their support; empty if none was recognised. Other claims as the preset says.
 
         Raises:
             PictureError: the picture cannot be opened or processed.
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
-        look = SecondLook(self, words)
+        look = SecondLook(self, Verify(words=words))
         source = as_picture(picture)
-        image = source.open().image
+        image = source.open().shown
         try:
             return look.check(image, text)
         except SiraError:
@@ -198,9 +199,9 @@ class Lvlm(AnsweringModel):
             schema.check(self.decoder, self.preset)
         verified = None if verify is None else VerifiedAnswers(self, verify)
         started = time.perf_counter()
-        self.check_prompt(prompt)
+        self.check_prompt(prompt, max(len(picture.parts) for picture in pictures))
         opened = [picture.open() for picture in pictures]
-        images, prompts = [picture.image for picture in opened], [prompt] * len(opened)
+        images, prompts = [picture.shown for picture in opened], [prompt] * len(opened)
         hashes = [picture.sha256 for picture in opened]
         try:
             inputs = self.prepare(images, prompts, hashes)
@@ -218,8 +219,11 @@ class Lvlm(AnsweringModel):
             answers = [self.preset.text.finished(answer) for answer in plain]
         each = 1000 * (time.perf_counter() - started) / len(opened)
         return [
-            self.result(task, as_text(picture.name), picture.sha256, prompt, answer, each, picture.warnings)
-            for picture, answer in zip(opened, answers, strict=True)
+            replace(
+                self.result(task, as_text(picture.name), picture.sha256, prompt, answer, each, picture.warnings),
+                images=source.images(as_text(picture.name)),
+            )
+            for source, picture, answer in zip(pictures, opened, answers, strict=True)
         ]
 
     @functools.cached_property
@@ -242,46 +246,13 @@ class Lvlm(AnsweringModel):
         warnings: Sequence[str] = (),
     ) -> Result:
         """Return the record of a picture; a failed picture's record has the same keys and types."""
-        preset = self.preset
-        return Result(
-            schema=f"sira.{task}/1",
-            key=self.keys.key(task, file_name, image_sha256, prompt, answer.verify, answer.json_schema),
-            file_name=file_name,
-            status="error" if answer.error else "ok",
-            text=answer.text,
-            error=answer.error,
-            prompt=prompt,
-            preset=preset.name,
-            model=preset.model,
-            revision=self.revision,
-            method=self.method,
+        return self.keys.result(
+            *(task, file_name, image_sha256, prompt, answer, milliseconds, warnings),
             k=self.k,
             layers=self.layers,
             alpha=self.alpha,
-            max_new_tokens=preset.generation.max_new_tokens,
-            temperature=preset.generation.temperature,
-            seed=preset.generation.seed,
-            finish_reason=answer.finish_reason,
-            image_tokens=answer.image_tokens,
-            prompt_tokens=answer.prompt_tokens,
-            output_tokens=answer.output_tokens,
-            duration_ms=round(milliseconds, 1),
-            image_sha256=image_sha256,
-            sira_version=__version__,
             method_settings=self._other_settings(task),
-            text_settings=preset.text.given() or None,
             picture_settings=self._picture_settings(task, answer.image_tokens),
-            warnings=[*warnings, *answer.warnings] or None,
-            reasoning=answer.reasoning,
-            words=answer.words,
-            choices=answer.choices,
-            objects=answer.objects,
-            verify=answer.verify,
-            draft=answer.draft,
-            removed=answer.removed,
-            json_schema=answer.json_schema,
-            data=answer.data,
-            **preset.later(),
         )
 
     def _other_settings(self, task: str) -> dict[str, Any] | None:

@@ -51,12 +51,16 @@ class PreparingModel:
         seed = self.preset.generation.seed
         return [derived_seed(seed, image, str(prompt)) for image, prompt in zip(image_hashes, prompts, strict=True)]
 
-    def check_prompt(self, prompt: Prompt) -> None:
+    def check_prompt(self, prompt: Prompt, pictures: int = 1) -> None:
         """Check that a prompt is valid.
 
+        Args:
+            prompt: of any kind.
+            pictures: number of pictures that a text is about.
+
         Raises:
-            SettingsError: the prompt contains the model's placeholder for a picture, is not text, or has turns that
-                do not fit the checkpoint's chat format.
+            SettingsError: the prompt contains the model's placeholder for a picture, is not text, or has turns or
+                pictures that do not fit the checkpoint's chat format.
         """
         for turn in turns_of(prompt):
             check_text("the prompt", turn.text)
@@ -64,9 +68,9 @@ class PreparingModel:
                 placeholder = getattr(self.processor, kind, None)
                 if placeholder and placeholder in turn.text:
                     raise SettingsError(f"the prompt holds {placeholder}, this model's placeholder; leave it out")
-        if isinstance(prompt, Conversation):
+        if isinstance(prompt, Conversation) or pictures > 1:
             with self.vocabulary.lock:
-                check_chat(self.processor, prompt, self.preset.prompts.system)
+                check_chat(self.processor, prompt, self.preset.prompts.system, pictures)
 
     def check_prompts(self, prompts: Iterable[tuple[str, str]]) -> None:
         """Check that many prompts are valid, before any picture is read.
@@ -119,7 +123,7 @@ class PreparingModel:
         They include the inputs of a separate contrast stream, under names that begin with `BRANCH`.
 
         Args:
-            images, prompts: B of each; a conversation has one picture per turn with a picture.
+            images, prompts: B of each; pictures in the order of a conversation's turns.
             image_hashes: identify each prompt's pictures, for methods that draw noise; None: computed from samples.
             at_once: as for `chat_inputs`.
         """

@@ -16,6 +16,7 @@ from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find as find_method
 from sira_cli.methods.base import Method
+from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.preset_parts import (
     Generation,
     ImageSettings,
@@ -37,7 +38,8 @@ ONLY_IF_SET = (
     *(f"image.{name}" for name in _LATER_IMAGE),
     *(f"generation.{name}" for name in _LATER_GENERATION),
     *(f"text.{name}" for name in TextSettings.model_fields),
-    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "rounds")),
+    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "rounds", "language", "yes", "no")),
+    *(f"verify.claims.{kind}.{name}" for kind in KINDS for name in ("question", "min_support")),
 )
 
 

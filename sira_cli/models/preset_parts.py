@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import SettingsError
+from sira_cli.language.things import OBJECTS
+from sira_cli.language.wordings import ENGLISH, Wording, shipped
+from sira_cli.models.look.kinds import kinds_of
 from sira_cli.pictures.names import is_utf8
 
 
@@ -101,9 +104,45 @@ class VerifySettings(Strict):
 
     Attributes:
         min_support: below it an object is not supported. 0.5 (yes and no equally likely) is a choice, not measured.
+        claims: the kinds of claims to ask about, between commas.
+        lines: like `min_support`, for claims of other kinds; without one, 0.5.
+        language: of the texts, and of the questions about them.
+        languages: more languages, or other words for some; `sira_cli/language/wordings.yaml` has the keys.
     """
 
     min_support: float = Field(default=0.5, ge=0, le=1)
+    claims: str = OBJECTS
+    lines: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    language: str = ENGLISH
+    languages: dict[str, dict[str, JsonValue]] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> VerifySettings:
+        kinds_of(self.claims)
+        for kind in self.lines:
+            kinds_of(kind)
+        for code in self.languages:
+            self.wording(code)
+        self.wording(self.language)
+        return self
+
+    def wording(self, code: str) -> Wording:
+        """Return the questions and words of a language.
+
+        Raises:
+            SettingsError: there is no such language, or a part of it is wrong or missing.
+        """
+        rows = shipped()
+        if code not in rows and code not in self.languages:
+            known = ", ".join(sorted({*rows, *self.languages}))
+            raise SettingsError(f"`language=` {code!r}: expected {known}, or one of a preset's `verify.languages`")
+        try:
+            return Wording.model_validate({**rows.get(code, {}), **self.languages.get(code, {}), "code": code})
+        except ValidationError as error:
+            problem = error.errors()[0]
+            key = ".".join(str(part) for part in problem["loc"])
+            said = problem["msg"].removeprefix("Value error, ")
+            raise SettingsError(f"`verify.languages.{code}.{key}`: {said}") from error
 
 
 class Load(Strict):

@@ -19,7 +19,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processo
 from transformers.processing_utils import ProcessorMixin
 
 from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
-from sira_cli.methods.prompts import Conversation, Prompt, picture_count, pictures_of
+from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models.chats import Chats, template_of
 from sira_cli.models.completing import complete_processor, read_settings, todays_names
 from sira_cli.models.image_size import limit_size
@@ -30,10 +30,10 @@ from sira_cli.pictures.names import one_line
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
 
-# Prompts from training, for families with checkpoints without a chat template.
+# Prompts from training, for families with checkpoints without a chat template: before the pictures, each, and after.
 PROMPTS_WITHOUT_TEMPLATE = {
-    "llava": "USER: <image>\n{prompt} ASSISTANT:",
-    "paligemma": "<image>{prompt}",
+    "llava": ("USER: ", "<image>\n", "{prompt} ASSISTANT:"),
+    "paligemma": ("", "<image>", "{prompt}"),
 }
 
 
@@ -77,7 +77,7 @@ def chat_inputs(
 
     Args:
         processor, model_type: the checkpoint's.
-        images, prompts: B of each; a conversation has one picture per turn with a picture.
+        images, prompts: B of each; a text has all of its pictures before it.
         system: system message instead of the template's own; put before the prompts if the format has none.
         think: ask for reasoning before the answer, if the chat format has a switch.
         at_once: ask for an answer after an empty thought, if the chat format has thoughts.
@@ -87,7 +87,7 @@ def chat_inputs(
 
     Raises:
         UnsupportedModelError: the checkpoint has no chat template, and its family has no known prompt.
-        SettingsError: the chat format cannot hold all turns of a prompt (`check_chat`).
+        SettingsError: the chat format cannot hold all turns or pictures of a prompt (`check_chat`).
         ValueError: the image processor would make a picture too large, or refuses it.
     """
     check_pictures(processor, images)
@@ -101,8 +101,12 @@ def chat_inputs(
             if isinstance(prompt, Conversation):
                 check_chat(processor, prompt, system)
         said = [f"{system} {prompt}" if system else prompt for prompt in prompts]
-        texts = [PROMPTS_WITHOUT_TEMPLATE[model_type].format(prompt=prompt) for prompt in said]
-        return processor(images=[[image] for image in images], text=texts, padding=True, return_tensors="pt")
+        before, each, after = PROMPTS_WITHOUT_TEMPLATE[model_type]
+        seen = [pictures_of(shown) for shown in images]
+        texts = [
+            f"{before}{each * len(own)}{after.format(prompt=prompt)}" for prompt, own in zip(said, seen, strict=True)
+        ]
+        return processor(images=seen, text=texts, padding=True, return_tensors="pt")
     chats = Chats(processor, template, system, think=think and not at_once, at_once=at_once)
     beside = {"images": [pictures_of(shown) for shown in images]} if chats.plain else {}
     return processor.apply_chat_template(
@@ -128,19 +132,22 @@ def check_pictures(processor: Any, images: Sequence[Shown]) -> None:
             check_picture_size(processor.image_processor, *image.size)
 
 
-def check_chat(processor: Any, conversation: Conversation, system: str) -> None:
-    """Check that the checkpoint's chat format can hold all turns of a conversation.
+def check_chat(processor: Any, prompt: Prompt, system: str, pictures: int = 1) -> None:
+    """Check that the checkpoint's chat format can hold all turns of a conversation, and all pictures of a message.
 
     Raises:
         SettingsError: the format cannot.
     """
     template = template_of(processor)
+    if template is None and isinstance(prompt, str):
+        return  # `PROMPTS_WITHOUT_TEMPLATE` takes any number
     if template is None:
         raise SettingsError(
             "the checkpoint has no chat template, so it has no format for several turns: send one user message "
             "with one picture"
         )
-    Chats(processor, template, system).chat(conversation, ["picture"] * picture_count(conversation))
+    count = sum(turn.pictures for turn in turns_of(prompt, pictures))
+    Chats(processor, template, system).chat(prompt, ["picture"] * count)
 
 
 def pixel_library(processor: Any) -> str:

@@ -21,7 +21,8 @@ class Answer:
             repeated itself), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         error: the reason of a failure.
-        words, choices, objects, verify: only if requested.
+        words, choices, objects, claims, verify: only if requested.
+        support: probability of yes against no, where a server tells it and the text begins so.
         warnings: reasons to check the text.
         draft, removed: the first text, and the objects removed from it, if it was rewritten.
         reasoning: the model's thoughts before the text; None: the model is not known to think.
@@ -39,8 +40,10 @@ class Answer:
     error: str = ""
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
+    support: float | None = None
     warnings: tuple[str, ...] = ()
     objects: list[dict[str, Any]] | None = None
+    claims: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = None
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
@@ -73,14 +76,17 @@ class Result:
         method_settings: settings of the method without their own key.
         system, repetition_penalty, no_repeat_ngram_size, on_loop, think: as in the preset, if set.
         text_settings: changes to the text.
+        images: of a group, the names of its pictures; `file_name` has them in one.
         picture_settings: settings of the method that differ from `method_settings` for this picture.
         warnings: reasons to check the picture and its text.
         reasoning: the model's thoughts before its answer.
         words, choices: only if requested (`Lvlm.answer`, `choose`).
-        support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed.
+        support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed. In an
+            answer of a server that begins with yes or no, the probability of yes.
         fixed: in a check, the text without unsupported objects.
         dropped: in a check that decodes nothing, the sentences missing from `fixed`.
         objects: the objects that the text names, each with its support (`second_look.Claim`); only with a second look.
+        claims: what else the text says about them, such as colours, likewise; only if kinds of claims are asked for.
         verify: the settings of the second look; None like `objects`.
         draft: the first text; only if a second look changed it.
         removed: objects removed from the draft, each with its support; None like `draft`. In a check that decodes
@@ -132,9 +138,11 @@ class Result:
     fixed: str | None = None
     dropped: list[str] | None = None
     objects: list[dict[str, Any]] | None = None
+    claims: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
+    images: list[str] | None = None
     data: Any = None  # at the end: its keys may be any
 
     def to_record(self) -> dict[str, Any]:

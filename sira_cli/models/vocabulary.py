@@ -71,6 +71,11 @@ class Vocabulary:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
+    def encode_known(self, text: str) -> list[int]:
+        """Return the tokens of a text that starts an answer; empty if a part of it has none."""
+        ids = self.encode(text)
+        return [] if self._tokenizer.unk_token_id in ids else ids
+
     def encode_after(self, prompt: Sequence[int], text: str) -> list[int]:
         """Return the tokens of a text that follows a prompt; if the prompt ends in text, it starts with a space."""
         ids = self.encode(text)

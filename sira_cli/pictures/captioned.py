@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Self
 
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.wrapped import WrappedPicture
 
 
 @dataclass(frozen=True)
-class CaptionedPicture(Picture):
+class CaptionedPicture(WrappedPicture):
     """A picture, wherever it is, and one of the texts about it.
 
     Attributes:
-        picture: the picture itself.
         text: the caption.
         number: 1 for the first text about a picture, 2 for the second, ...; from 2 on it is part of the name.
     """
 
-    picture: Picture
     text: str
     number: int = 1
 
@@ -43,40 +42,18 @@ class CaptionedPicture(Picture):
         """The picture's, and which of its texts this is."""
         return self.picture.identity + self._mark
 
-    @property
-    def address(self) -> str:
-        """The picture's."""
-        return self.picture.address
-
-    @property
-    def depends_on_folder(self) -> bool:
-        """Whether the picture's location does."""
-        return self.picture.depends_on_folder
-
     def asked(self, prompt: str) -> str:
         """Return the prompt and the text: both decide the result."""
         return json.dumps([prompt, self.text])
-
-    def is_missing(self) -> bool:
-        """Return whether the picture is known not to exist, without reading it."""
-        return self.picture.is_missing()
-
-    def is_here(self) -> bool:
-        """Return whether the picture can be opened without a network."""
-        return self.picture.is_here()
 
     def name_in(self, folder: Path | None) -> str:
         """Return the picture's name in a record, such as `a.jpg`; `a.jpg#2` for the second text about it."""
         return self.picture.name_in(folder) + self._mark
 
+    def images(self, name: str) -> list[str] | None:
+        """Return the names of its pictures in a record."""
+        return self.picture.images(name.removesuffix(self._mark))
+
     def text_file(self, extension: str) -> Path:
         """Return the text file next to the picture."""
         return self.picture.text_file(extension)
-
-    def make_ready(self) -> None:
-        """Get the picture ready for `read`."""
-        self.picture.make_ready()
-
-    def read(self) -> bytes:
-        """Return the bytes of the picture's file."""
-        return self.picture.read()

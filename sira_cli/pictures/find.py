@@ -111,7 +111,8 @@ def check_any_exists(pictures: Sequence[Picture]) -> None:
     """
     if pictures and all(picture.is_missing() for picture in pictures):
         others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
-        raise PictureError(f"{pictures[0].shown}: no such file{others}")
+        first = next(part for part in pictures[0].parts if part.is_missing())
+        raise PictureError(f"{first.shown}: no such file{others}")
 
 
 def check_images(folder: Path, names: Sequence[str]) -> None:

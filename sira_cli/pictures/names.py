@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 
 from sira_cli.pictures import stores
 
+_BETWEEN = " | "  # the names of pictures that are shown together
 _ESCAPED_BYTE = re.compile(r"\\x[89a-f][0-9a-f]")
 
 
@@ -44,3 +46,14 @@ def from_text(text: str) -> str:
         return text
     escape = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
     return os.fsdecode(escape.sub(lambda found: bytes.fromhex(found[1].decode()) if found[1] else b"\\", text.encode()))
+
+
+def joined(names: Iterable[str]) -> str:
+    """Return the name of pictures that are shown together; a stroke in a name gets a backslash before it."""
+    several = [*names]
+    return several[0] if len(several) == 1 else _BETWEEN.join(name.replace("|", "\\|") for name in several)
+
+
+def parted(name: str) -> list[str]:
+    """Return the names that `joined` made one."""
+    return [each.replace("\\|", "|") for each in name.split(_BETWEEN)] if _BETWEEN in name else [name]

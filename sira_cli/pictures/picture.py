@@ -11,16 +11,19 @@ import json
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from sira_cli.errors import PictureError, SettingsError
+from sira_cli.errors import HugePictureError, PictureError, SettingsError
 from sira_cli.pictures.names import as_text, one_line
-from sira_cli.pictures.opening import decode_picture
+from sira_cli.pictures.opening import decode_picture, picture_size
+from sira_cli.pictures.samples import BOUND
+
+MOST_PIXELS = 4 * BOUND  # of pictures that are shown together: their samples are in memory at once
 
 
 @dataclass(frozen=True)
@@ -29,15 +32,27 @@ class OpenedPicture:
 
     Attributes:
         name: where it came from, for messages and records.
-        image: upright RGB.
-        sha256: of the file's bytes, in hexadecimal.
+        image: upright RGB; of a group, the first.
+        sha256: of the file's bytes, in hexadecimal; for several files see `digest_of`.
         warnings: about the picture.
+        more: of a group, the other pictures.
     """
 
     name: str
     image: Image.Image
     sha256: str
     warnings: tuple[str, ...] = ()
+    more: tuple[Image.Image, ...] = ()
+
+    @property
+    def images(self) -> tuple[Image.Image, ...]:
+        """All of its pictures, in order."""
+        return (self.image, *self.more)
+
+    @property
+    def shown(self) -> Image.Image | tuple[Image.Image, ...]:
+        """What a prompt about it shows: a picture, or those of a group."""
+        return self.images if self.more else self.image
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,11 @@ class Picture(ABC):
     def shown(self) -> str:
         """Its location in a message: one line, without credentials."""
         return one_line(self.location)
+
+    @property
+    def parts(self) -> tuple[Picture, ...]:
+        """The pictures that are shown together; most kinds are one."""
+        return (self,)
 
     @property
     def identity(self) -> str:
@@ -118,6 +138,14 @@ class Picture(ABC):
         """
         return as_text(self.location)
 
+    def images(self, name: str) -> list[str] | None:
+        """Return the names of its pictures in a record, if they are several with names of their own.
+
+        Args:
+            name: its own there.
+        """
+        return None
+
     def text_file(self, extension: str) -> Path:
         """Return the text file next to it, with an extension such as `.txt`.
 
@@ -158,6 +186,45 @@ class Picture(ABC):
             PictureError: it does not exist, or cannot be read.
         """
 
+    def files(self, data: bytes) -> list[tuple[str, bytes]]:
+        """Return each picture's name in messages, and its file: one, unless several are shown together.
+
+        Args:
+            data: from `read`.
+        """
+        return [(self.shown, data)]
+
+    def digest(self, data: bytes) -> str:
+        """Return the hash of its file, or of several, from the bytes that `read` returned."""
+        return digest_of([hashlib.sha256(file).hexdigest() for _, file in self.files(data)])
+
+    def pixels(self, data: bytes) -> int:
+        """Return how many pixels are opened, from the headers alone.
+
+        Raises:
+            PictureError: a file is not a picture.
+            HugePictureError: several pictures have too many together.
+        """
+        sizes = [picture_size(*file) for file in self.files(data)]
+        total = sum(min(width * height, BOUND) for width, height in sizes)
+        if len(sizes) > 1 and total > MOST_PIXELS:
+            raise HugePictureError(
+                f"{self.shown}: {len(sizes)} pictures have {total:,} pixels together, expected at most "
+                f"{MOST_PIXELS:,}: give fewer, or scale them down"
+            )
+        return total
+
+    def opened(self, data: bytes) -> OpenedPicture:
+        """Decode it, from the bytes that `read` returned.
+
+        Raises:
+            PictureError: they are not a picture; one line that names it.
+        """
+        found = [decode_picture(*file) for file in self.files(data)]
+        image, *more = (image for image, _ in found)
+        suspicions = tuple(warning for _, warnings in found for warning in warnings)
+        return OpenedPicture(self.location, image, self.digest(data), suspicions, tuple(more))
+
     def open(self) -> OpenedPicture:
         """Read and decode it.
 
@@ -167,8 +234,12 @@ class Picture(ABC):
         data = self.read()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-            image, suspicions = decode_picture(self.shown, data)
-        return OpenedPicture(self.location, image, hashlib.sha256(data).hexdigest(), suspicions)
+            return self.opened(data)
+
+
+def digest_of(hashes: Sequence[str]) -> str:
+    """Return the hash of one file, or of several: that of their hashes, one after the other."""
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:

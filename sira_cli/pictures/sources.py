@@ -14,10 +14,11 @@ from PIL import Image
 
 from sira_cli.errors import PictureError
 from sira_cli.pictures import stores
-from sira_cli.pictures.names import from_text
+from sira_cli.pictures.names import from_text, parted
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.samples import suspicious, to_rgb
 from sira_cli.pictures.single import STDIN, FilePicture, StorePicture
+from sira_cli.pictures.together import Together
 from sira_cli.pictures.web import WebPicture
 
 
@@ -44,7 +45,8 @@ class MemoryPicture(Picture):
         return OpenedPicture(self.location, rgb, hashlib.sha256(rgb.tobytes()).hexdigest(), suspicious(self.content))
 
 
-PictureSource = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Picture
+SingleSource = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Picture
+PictureSource = SingleSource | list[Any] | tuple[Any, ...]  # a list of `SingleSource`: shown together
 
 
 def as_picture(source: PictureSource) -> Picture:
@@ -52,13 +54,15 @@ def as_picture(source: PictureSource) -> Picture:
 
     Args:
         source: a path, a URI, a file's bytes, a binary stream, a PIL image, a picture, or an array of samples: uint8,
-            `[H, W]` grey or `[H, W, 3]` RGB.
+            `[H, W]` grey or `[H, W, 3]` RGB; a list of these is shown together.
 
     Raises:
         PictureError: it is something else.
     """
     if isinstance(source, Picture):
         return source
+    if isinstance(source, list | tuple):
+        return Together.of(map(as_picture, source))
     if isinstance(source, Image.Image):
         return MemoryPicture("<image>", "<image>", source)
     if isinstance(source, str | os.PathLike):
@@ -114,13 +118,15 @@ def located(location: str, below: str | None = None, *, allow_private: bool = Fa
 def recorded(name: str, folder: Path, *, allow_private: bool = False) -> Picture:
     """Return the picture that a file in `folder` names.
 
-    A name that other programs wrote may only look as if it held escaped bytes.
+    A name that other programs wrote may only look as if it held escaped bytes, or were that of a group.
 
     Args:
         name: as it stands in the file.
         folder: the one that names start from.
         allow_private: as for `located`.
     """
+    if len(names := parted(name)) > 1 and not os.path.lexists(folder / name):
+        return Together.of(recorded(each, folder, allow_private=allow_private) for each in names)
     if stores.is_uri(name):
         return located(name, allow_private=allow_private)
     known = from_text(name) if os.path.lexists(folder / from_text(name)) else name

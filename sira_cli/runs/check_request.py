@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
+from sira_cli.models.look.claims import unsupported
 from sira_cli.models.look.sentences import without_sentences
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.preset import Preset
@@ -68,16 +69,17 @@ def checked(result: Result, text: str, how: dict[str, Any]) -> Result:
         text: the caption.
         how: `Verify.settings`.
     """
-    ok, objects, rewrites = result.status == "ok", result.objects or [], how["mode"] == "rewrite"
+    ok, rewrites = result.status == "ok", how["mode"] == "rewrite"
+    claims = [*(result.objects or []), *(result.claims or [])]
     fixed: str
     dropped: list[str] | None
     if rewrites:
         fixed, dropped = result.text if ok else text, None
     else:
-        unsupported = [span for claim in objects if claim["support"] < how["min_support"] for span in claim["spans"]]
-        fixed, dropped = without_sentences(text, unsupported)
-    support = min((claim["support"] for claim in objects), default=1.0)
-    remarks = [*(result.warnings or []), *(_remarks(text, objects, fixed) if ok else [])]
+        low = [span for claim in unsupported(claims, how) for span in claim["spans"]]
+        fixed, dropped = without_sentences(text, low)
+    support = min((claim["support"] for claim in claims if claim["spans"]), default=1.0)
+    remarks = [*(result.warnings or []), *(_remarks(text, claims, fixed) if ok else [])]
     return replace(
         result,
         text=text,
@@ -90,8 +92,8 @@ def checked(result: Result, text: str, how: dict[str, Any]) -> Result:
     )
 
 
-def _remarks(text: str, objects: Sequence[dict[str, Any]], fixed: str) -> list[str]:
+def _remarks(text: str, claims: Sequence[dict[str, Any]], fixed: str) -> list[str]:
     """Return why to look at a caption again."""
     if not text.strip():
         return [EMPTY]
-    return [NOT_RECOGNISED] if not objects else [] if fixed else [NOTHING_LEFT]
+    return [NOT_RECOGNISED] if not claims else [] if fixed else [NOTHING_LEFT]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any, cast
 
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook
@@ -19,6 +17,9 @@ from sira_cli.runs.check_request import CheckRequest, checked
 from sira_cli.runs.item import Item
 from sira_cli.runs.picture_task import PictureTask
 from sira_cli.runs.slots import Batch
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 TOGETHER = 8  # pictures, as an automatic batch size
 STILL = "objects that could not be removed"
@@ -41,8 +42,8 @@ class CheckTask(PictureTask):
         """
         super().__init__(lvlm, request, done)
         self.streams = False
-        self._how = request.how.settings(lvlm.preset)
-        self._look = SecondLook(lvlm, request.how.words)
+        self._how, self._lines = request.how.settings(lvlm.preset), request.how.lines(lvlm.preset)
+        self._look = SecondLook(lvlm, request.how)
         self._mender = Rewriter(lvlm, request.how) if request.how.rewrites else None
 
     def _answering_twice(self) -> None:
@@ -62,7 +63,7 @@ class CheckTask(PictureTask):
         """Return the number of pictures opened ahead: they are checked one by one, whatever the memory."""
         return TOGETHER
 
-    def inputs(self, items: Sequence[Item[Result]], images: Sequence[Image.Image]) -> Any:
+    def inputs(self, items: Sequence[Item[Result]], images: Sequence[Shown]) -> Any:
         """Return that there is something to ask about: questions are prepared when the objects are known."""
         check_pictures(self.lvlm.processor, images)
         return True
@@ -70,22 +71,22 @@ class CheckTask(PictureTask):
     def _answers(self, batch: Batch[Result], on_text: Callable[[Picture, str], None] | None) -> list[Answer]:
         return [self._answer(image, _text(item)) for image, item in zip(batch.images, batch.items, strict=True)]
 
-    def _answer(self, image: Image.Image, text: str) -> Answer:
+    def _answer(self, image: Shown, text: str) -> Answer:
         """Return the check of a caption, with the new caption if it is rewritten."""
-        line, lvlm = self._how["min_support"], self.lvlm
+        lines, lvlm = self._lines, self.lvlm
         check = self._look.check(image, text)
         answer = check.added_to(Answer(text, "stop"), self._how)
-        starts = [claim.spans[0][0] for claim in check.below(line)]
+        starts = [claim.spans[0][0] for claim in check.below(lines) if claim.spans]
         if self._mender is None or not starts:
             return answer
         if len(lvlm.vocabulary.encode(text[: min(starts)])) > lvlm.preset.generation.max_new_tokens:
             return replace(answer, warnings=(TOO_LONG,))
         new = self._mender.rewrite(image, text)
-        left = ", ".join(claim.thing for claim in new.check.below(line))
+        left = ", ".join(claim.shown for claim in new.check.below(lines))
         return replace(
             answer,
             text=new.text,
-            removed=[{"thing": claim.thing, "support": claim.support} for claim in new.removed],
+            removed=[claim.removed() for claim in new.removed],
             warnings=(f"{STILL}: {left}",) if left else (),
         )
 

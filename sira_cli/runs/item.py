@@ -1,15 +1,21 @@
-"""A picture on its way through a run."""
+"""A picture on its way through a run, and the reason why it failed."""
 
 from __future__ import annotations
 
-import hashlib
+import logging
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sira_cli.errors import PictureError
+from sira_cli.errors import PictureError, PictureSettingsError
 from sira_cli.pictures.picture import Picture
 
+_log = logging.getLogger(__name__)
+
 R = TypeVar("R")
+
+
+class NoAnswerError(PictureError):
+    """A server has no usable answer about one picture; others may do better. The message does not name the picture."""
 
 
 @dataclass
@@ -23,8 +29,8 @@ class Item(Generic[R]):
         id: unique in a run; the name, unless a picture has several prompts.
         read: whether the thread that reads it is done with it.
         data: the file's bytes, until it is settled; empty also if they are many and can be read again.
-        sha256: of these bytes, in hexadecimal.
-        size: width and height in pixels.
+        sha256: of these bytes (`Picture.digest`).
+        pixels: number of pixels, of a group all together.
         warnings: about the picture.
         skipped: whether it was done in an earlier run.
         result: the task's result, once there is one.
@@ -38,7 +44,7 @@ class Item(Generic[R]):
     read: bool = False
     data: bytes = b""
     sha256: str = ""
-    size: tuple[int, int] = (0, 0)
+    pixels: int = 0
     warnings: tuple[str, ...] = ()
     skipped: bool = False
     result: R | None = None
@@ -56,7 +62,7 @@ class Item(Generic[R]):
         if self.data:
             return self.data
         data = self.picture.read()
-        if hashlib.sha256(data).hexdigest() != self.sha256:
+        if self.picture.digest(data) != self.sha256:
             raise PictureError(f"{self.picture.shown}: changed between two readings; run the command again")
         return data
 
@@ -64,3 +70,19 @@ class Item(Generic[R]):
     def settled(self) -> bool:
         """Whether nothing is left to do about it."""
         return self.skipped or self.result is not None or bool(self.error)
+
+
+def message(picture: Picture, error: Exception) -> str:
+    """Return why a picture failed, in one line that names it."""
+    name, text = picture.shown, str(error)
+    if isinstance(error, PictureSettingsError | NoAnswerError):
+        return f"{name}: {text}"
+    if isinstance(error, PictureError):
+        return text
+    from sira_cli.runs.memory import out_of_memory  # needs torch, unlike a run on a server
+
+    line = next(iter(text.strip().splitlines()), "")
+    if out_of_memory(error):
+        return f"{name}: memory does not suffice for it, even alone: {line}"
+    _log.debug("%s failed", name, exc_info=error)
+    return f"{name}: {type(error).__name__}: {line}"

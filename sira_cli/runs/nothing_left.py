@@ -7,7 +7,6 @@ for event in PictureRun(job, engine).events():
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -71,7 +70,7 @@ def nothing_left(job: Job, *, trust_remote_code: bool = False, revision: str | N
             about, sha256 = picture.asked(request.prompt), ""
             # Where this fails, an earlier run that has it as done has failed in the same way.
             with suppress(Exception):
-                sha256 = hashlib.sha256(picture.read()).hexdigest()
+                sha256 = picture.digest(picture.read())
                 about = filled(about, picture) if request.fills else about
             return bool(targets.done(picture.id or name) == keys.key(request.task, name, sha256, about, *how))
 

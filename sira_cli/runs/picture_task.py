@@ -15,11 +15,11 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch_size import largest_batch
-from sira_cli.runs.item import Item
+from sira_cli.runs.item import Item, message
 from sira_cli.runs.prompts import filled
 from sira_cli.runs.request import Request
 from sira_cli.runs.slots import Batch, PictureSlots
-from sira_cli.runs.task import Task, message
+from sira_cli.runs.task import Task
 
 DECODED = 2  # pictures whose samples wait for the next question about them
 
@@ -121,9 +121,9 @@ class PictureTask(Task[Answer, Result]):
         item.data = b""
         if answer.error and answer.tokens:  # the decoded text is not an answer
             answer = replace(answer, error=f"{item.picture.shown}: {answer.error}")
-        item.result = self.lvlm.result(
-            self.request.task, item.name, item.sha256, item.prompt, answer, milliseconds, item.warnings
-        )
+        work = (self.request.task, item.name, item.sha256, item.prompt)
+        record = self.lvlm.result(*work, answer, milliseconds, item.warnings)
+        item.result = replace(record, images=item.picture.images(item.name))
 
     def fail(self, item: Item[Result], error: Exception) -> None:
         """Give an item the record of a picture that failed."""
@@ -135,6 +135,7 @@ class PictureTask(Task[Answer, Result]):
             words=[] if self.request.words else None,
             choices=[] if self.request.choices else None,
             objects=None if self._looked is None else [],
+            claims=[] if self._looked is not None and "claims" in self._looked else None,
             verify=self._looked,
             json_schema=self.request.json_schema,
             reasoning="" if self.lvlm.parser.expects and not self.request.choices else None,

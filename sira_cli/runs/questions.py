@@ -11,10 +11,12 @@ from typing import Any, Self
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import replacing
 from sira_cli.models.records import hash_of
-from sira_cli.pictures import stores
 from sira_cli.pictures.find import Shard
+from sira_cli.pictures.names import joined
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.sources import located
+from sira_cli.pictures.together import Together
+from sira_cli.pictures.wrapped import WrappedPicture
+from sira_cli.runs.groups import SEVERAL, names_in, picture_below
 from sira_cli.runs.kept import Kept
 from sira_cli.runs.rows import brief, read_rows, read_table, some
 
@@ -23,26 +25,19 @@ KEPT = 8  # pictures whose bytes wait for the next question
 
 
 @dataclass(frozen=True)
-class QuestionPicture(Picture):
+class QuestionPicture(WrappedPicture):
     """A picture with a question about it.
 
     Attributes:
-        picture: the picture itself.
         question: as the file has it.
         prompt: as the model is asked.
         question_id: as the file has it: a text or a number.
     """
 
-    picture: Picture
     question: str
     prompt: str
     question_id: str | int
     reads: Kept[bytes] = field(default_factory=lambda: Kept(KEPT), compare=False, repr=False)
-
-    @property
-    def shown(self) -> str:
-        """That of the picture."""
-        return self.picture.shown
 
     @classmethod
     def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[bytes]) -> Self:
@@ -67,39 +62,9 @@ class QuestionPicture(Picture):
         """The question's id: it may stand once in a file."""
         return self.id
 
-    @property
-    def address(self) -> str:
-        """That of the picture."""
-        return self.picture.address
-
-    @property
-    def depends_on_folder(self) -> bool:
-        """Whether that of the picture does."""
-        return self.picture.depends_on_folder
-
     def asked(self, prompt: str) -> str:
         """Return the question, as the model is asked."""
         return self.prompt
-
-    def file_size(self) -> int:
-        """Return that of the picture."""
-        return self.picture.file_size()
-
-    def make_ready(self) -> None:
-        """Get the picture ready."""
-        self.picture.make_ready()
-
-    def is_missing(self) -> bool:
-        """Return whether the picture is."""
-        return self.picture.is_missing()
-
-    def is_here(self) -> bool:
-        """Return whether the picture is."""
-        return self.picture.is_here()
-
-    def name_in(self, folder: Path | None) -> str:
-        """Return the picture's."""
-        return self.picture.name_in(folder)
 
     def text_file(self, extension: str) -> Path:
         """Refuse: there may be several questions."""
@@ -127,7 +92,7 @@ def question_pictures(
 
     Args:
         file: JSON lines, one JSON array, .csv, .tsv or .parquet, with `image` (or `file_name`), `question` (or `text`),
-            and perhaps `question_id` (or `id`).
+            and perhaps `question_id` (or `id`); `images` instead of `image` is a list that is shown together.
         asking: returns the prompt of a question.
         images: the folder or URI that the names of pictures start from; None: the file's folder.
         shard: keep the questions about this part of the pictures.
@@ -142,13 +107,15 @@ def question_pictures(
     reads, found = Kept[bytes](KEPT), dict[str, Picture]()
     where = ""
     for where, row in _rows(file):
-        name, question = _text(where, row, _IMAGES), _text(where, row, _QUESTIONS)
+        names = names_in(where, row)
+        name = joined(names) if names else _text(where, row, _IMAGES)
+        question = _text(where, row, _QUESTIONS)
         if shard is not None and not shard.holds(name):
             continue
         number = _id(where, row)
         number = f"{name}: {question}" if number is None else number
-        path = f"{base}/{name}" if stores.is_uri(base) else str(Path(base, name))
-        picture = located(name if stores.is_uri(name) else path, name, allow_private=allow_private)
+        group = [picture_below(base, each, allow_private=allow_private) for each in names or [name]]
+        picture = Together.of(group) if names else group[0]
         each = QuestionPicture.about(picture, question, asking(question), number, reads)
         if each.id in found:
             raise DataError(f"{where}: the question {each.id!r} stands twice: give each a `question_id` of its own")
@@ -205,7 +172,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except ImportError as error:
         raise SettingsError(f"{file} needs pyarrow: pip install 'sira-cli[parquet]'") from error
     table = parquet.ParquetFile(file)
-    columns = [name for name in table.schema_arrow.names if name in (*_IDS, *_IMAGES, *_QUESTIONS)]
+    columns = [name for name in table.schema_arrow.names if name in (*_IDS, SEVERAL, *_IMAGES, *_QUESTIONS)]
     number = 0
     for batch in table.iter_batches(columns=columns):
         for row in batch.to_pylist():

@@ -22,7 +22,6 @@ import torch
 
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.samples import BOUND
 from sira_cli.runs.ahead import ahead, as_they_come
 from sira_cli.runs.batch_size import AUTO, FIRST, BatchSize, check_batch_size, usual_batch_size
 from sira_cli.runs.events import Halved
@@ -143,7 +142,7 @@ class Runner(Generic[R]):
                 if not window and (not item.skipped or len(given_out) >= FLUSH):
                     yield Batch([])  # lets out those that need no decoding
             if not self._one_by_one:
-                window.sort(key=lambda item: item.size[0] * item.size[1])  # stable
+                window.sort(key=lambda item: item.pixels)  # stable
             if self._undecided and len(window) > 1:
                 self._decide(window)
             yield from _portions(window, self._together)
@@ -251,12 +250,11 @@ def _portions(window: Sequence[Item[R]], size: int) -> Iterator[Batch[R]]:
     """Yield batches of at most `size` pictures, fewer if they are so large that their samples would fill the memory."""
     batch, room = Batch[R]([]), size * LARGE
     for item in window:
-        pixels = min(item.size[0] * item.size[1], BOUND)
-        if batch.items and (len(batch.items) == size or pixels > room):
+        if batch.items and (len(batch.items) == size or item.pixels > room):
             yield batch
             batch, room = Batch[R]([]), size * LARGE
         batch.items.append(item)
-        room -= pixels
+        room -= item.pixels
     if batch.items:
         yield batch
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import Answer
 from sira_cli.models.refilling import RefilledSlots
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.runs.item import Item
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 R = TypeVar("R")
 
@@ -32,7 +33,7 @@ class Batch(Generic[R]):
     """
 
     items: list[Item[R]]
-    images: list[Image.Image] = field(default_factory=list)
+    images: list[Shown] = field(default_factory=list)
     inputs: Any = None
     seconds: float = 0.0
     failure: Exception | None = None

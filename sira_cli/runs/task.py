@@ -7,31 +7,27 @@ class Brightness(Task[float, float]):
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from PIL import Image
-
-from sira_cli.errors import PictureError, PictureSettingsError, SiraError
+from sira_cli.errors import SiraError
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
-from sira_cli.pictures.opening import decode_picture, picture_size
-from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.room import ROOM
 from sira_cli.runs.batch_size import largest_batch
-from sira_cli.runs.item import Item
+from sira_cli.runs.item import Item, message
 from sira_cli.runs.kept import Kept
 from sira_cli.runs.memory import out_of_memory
 from sira_cli.runs.slots import Batch, PictureSlots
 
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
+
 LARGE = 2**24  # pixels; the samples of larger pictures do not wait
 KEPT = 2**22  # bytes; larger files are read again when they are decoded
-
-_log = logging.getLogger(__name__)
 
 A = TypeVar("A")  # the model's answer about a picture
 R = TypeVar("R")  # the result that is made of it
@@ -60,7 +56,7 @@ class Task(ABC, Generic[A, R]):
             images_kept: whether `answers` needs the samples (`batch.images`).
         """
         self.lvlm = lvlm
-        self._decoded: Kept[tuple[Image.Image, tuple[str, ...]]] = Kept(decoded)
+        self._decoded: Kept[OpenedPicture] = Kept(decoded)
         self._images_kept = images_kept
 
     @abstractmethod
@@ -114,10 +110,10 @@ class Task(ABC, Generic[A, R]):
         try:
             with ROOM.taken(item.picture.file_size()):
                 item.data = item.picture.read()
-                item.sha256 = hashlib.sha256(item.data).hexdigest()
+                item.sha256 = item.picture.digest(item.data)
                 self.complete(item)
                 if not self.is_done(item):
-                    item.size = picture_size(item.picture.shown, item.data)
+                    item.pixels = item.picture.pixels(item.data)
                 if len(item.data) > KEPT and item.picture.is_here():
                     item.data = b""
         except Exception as error:
@@ -127,7 +123,7 @@ class Task(ABC, Generic[A, R]):
             item.data = b""
         return item
 
-    def prepare(self, batch: Batch[R], each: Callable[..., Iterable[Image.Image | None]] = map) -> Batch[R]:
+    def prepare(self, batch: Batch[R], each: Callable[..., Iterable[Shown | None]] = map) -> Batch[R]:
         """Decode the samples of pictures that are read, and give the batch the model's inputs.
 
         Pictures that fail are settled, and are no longer in the batch. If memory is too small, the batch has no inputs,
@@ -159,43 +155,41 @@ class Task(ABC, Generic[A, R]):
         batch.seconds += time.perf_counter() - started
         return batch
 
-    def image(self, item: Item[R]) -> Image.Image:
+    def image(self, item: Item[R]) -> Shown:
         """Return the samples that the model is shown, and note warnings about them.
 
         Raises:
             PictureError: they cannot be decoded.
         """
 
-        def decoded() -> tuple[Image.Image, tuple[str, ...]]:
-            return decode_picture(item.picture.shown, item.content())
+        def decoded() -> OpenedPicture:
+            return item.picture.opened(item.content())
 
-        if item.size[0] * item.size[1] > LARGE:
-            image, item.warnings = decoded()
-        else:
-            image, item.warnings = self._decoded.get((item.picture.shown, item.sha256), decoded)
-        return image
+        large = item.pixels > LARGE
+        opened = decoded() if large else self._decoded.get((item.picture.shown, item.sha256), decoded)
+        item.warnings = opened.warnings
+        return opened.shown
 
-    def inputs(self, items: Sequence[Item[R]], images: Sequence[Image.Image]) -> Any:
+    def inputs(self, items: Sequence[Item[R]], images: Sequence[Shown]) -> Any:
         """Return the model's inputs for pictures whose samples are decoded; at least one."""
         prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
         return self.lvlm.prepare(images, prompts, hashes, at_once=self.at_once)
 
     def inputs_alone(self, item: Item[R]) -> Any:
         """Return the model's inputs for one picture that is read; its turn to be prepared is still to come."""
-        image, _ = decode_picture(item.picture.shown, item.content())
-        return self.inputs([item], [image])
+        return self.inputs([item], [item.picture.opened(item.content()).shown])
 
-    def _samples(self, item: Item[R]) -> Image.Image | None:
+    def _samples(self, item: Item[R]) -> Shown | None:
         try:
             return self.image(item)
         except Exception as error:
             self.fail(item, error)
             return None
 
-    def _inputs(self, pictures: Sequence[tuple[Item[R], Image.Image]]) -> Any:
+    def _inputs(self, pictures: Sequence[tuple[Item[R], Shown]]) -> Any:
         return self.inputs(*zip(*pictures, strict=True)) if pictures else None
 
-    def _is_accepted(self, item: Item[R], image: Image.Image) -> bool:
+    def _is_accepted(self, item: Item[R], image: Shown) -> bool:
         try:
             self.inputs([item], [image])
         except SiraError:
@@ -204,17 +198,3 @@ class Task(ABC, Generic[A, R]):
             self.fail(item, refused(item.picture.shown, error))
             return False
         return True
-
-
-def message(picture: Picture, error: Exception) -> str:
-    """Return why a picture failed, in one line that names it."""
-    name, text = picture.shown, str(error)
-    if isinstance(error, PictureSettingsError):
-        return f"{name}: {text}"
-    line = next(iter(text.strip().splitlines()), "")
-    if out_of_memory(error):
-        return f"{name}: memory does not suffice for it, even alone: {line}"
-    if isinstance(error, PictureError):
-        return text
-    _log.debug("%s failed", name, exc_info=error)
-    return f"{name}: {type(error).__name__}: {line}"

@@ -1,9 +1,8 @@
-"""The answer to one request as OpenAI's clients expect it: whole, or as events while the text grows."""
+"""The answer to one request as OpenAI's clients expect it: whole, or in chunks while the text grows."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 import uuid
@@ -108,48 +107,47 @@ class Answering:
             "sira": piece.sira,
         }
 
-    async def stream(self, piece: TextPiece | Reply) -> AsyncIterator[str]:
-        """Yield the answer as events, from its first piece on."""
+    async def chunks(self, piece: TextPiece | Reply) -> AsyncIterator[dict[str, Any]]:
+        """Yield the answer in chunks, from its first piece on; an error is the last one."""
         self._streaming = True
         try:
-            yield self._event({"role": "assistant", "content": ""})
+            yield self._chunk({"role": "assistant", "content": ""})
             while isinstance(piece, TextPiece):
-                for event in self._events(piece):
-                    yield event
+                for chunk in self._chunks(piece):
+                    yield chunk
                 piece = await self.next()
-            for event in self._events(piece.rest):
-                yield event
-            yield self._event({}, finish_reason=_finish_reason(piece), sira=piece.sira)
+            for chunk in self._chunks(piece.rest):
+                yield chunk
+            yield self._chunk({}, finish_reason=_finish_reason(piece), sira=piece.sira)
             if self._chat.stream_options is not None and self._chat.stream_options.include_usage:
-                yield _line({**self._common, "object": "chat.completion.chunk", "choices": [], "usage": _usage(piece)})
+                yield {**self._common, "object": "chat.completion.chunk", "choices": [], "usage": _usage(piece)}
             self._count(piece)
         except RequestError as error:
             self._metrics.requests.labels(str(error.status)).inc()
-            yield _line(error.to_json())
+            yield error.to_json()
         finally:
             self._job.gone = True
-        yield "data: [DONE]\n\n"
 
-    def _events(self, piece: TextPiece) -> Iterator[str]:
+    def _chunks(self, piece: TextPiece) -> Iterator[dict[str, Any]]:
         if piece.reasoning:
-            yield self._event({"reasoning_content": piece.reasoning})
+            yield self._chunk({"reasoning_content": piece.reasoning})
         if piece.text or piece.logprobs:
-            yield self._event({"content": piece.text}, piece.logprobs)
+            yield self._chunk({"content": piece.text}, piece.logprobs)
 
-    def _event(
+    def _chunk(
         self,
         delta: dict[str, Any],
         logprobs: list[Logprob] | None = None,
         finish_reason: str | None = None,
         **more: Any,
-    ) -> str:
+    ) -> dict[str, Any]:
         choice = {
             "index": 0,
             "delta": delta,
             "logprobs": self._logprobs(logprobs or []) if "content" in delta else None,
             "finish_reason": finish_reason,
         }
-        return _line({**self._common, "object": "chat.completion.chunk", "choices": [choice], **more})
+        return {**self._common, "object": "chat.completion.chunk", "choices": [choice], **more}
 
     def _logprobs(self, found: list[Logprob]) -> dict[str, Any] | None:
         return {"content": found, "refusal": None} if self._chat.logprobs else None
@@ -173,10 +171,6 @@ def _usage(reply: Reply) -> dict[str, Any]:
         "total_tokens": prompt + new,
         "completion_tokens_details": {"reasoning_tokens": reply.answer.reasoning_tokens},
     }
-
-
-def _line(content: dict[str, Any]) -> str:
-    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
 
 
 def as_request_error(error: Exception) -> RequestError:

@@ -1,4 +1,4 @@
-"""The server: OpenAI's `/v1/chat/completions`, `/v1/responses` and `/v1/models`, `/health` and `/metrics`.
+"""The server: OpenAI's and Ollama's protocols (`PROTOCOLS`), `/health` and `/metrics`.
 
 request --> Host, key --> a place in the line --> protocol --> a Job --> the decoder's thread
                                                             pieces <--'     (an asyncio queue per request)
@@ -9,8 +9,8 @@ And a page at `/` that uses it (`serve/page`), with `/settings` and `/report`.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
 from sira_cli._version import __version__
 from sira_cli.errors import SiraError
@@ -35,15 +36,23 @@ from sira_cli.serve.jobs import Job, Reply, TextPiece, prompt_of, settings_of
 from sira_cli.serve.limits import Limits, check_length
 from sira_cli.serve.line import RETRY_AFTER, WaitingLine
 from sira_cli.serve.metrics import Metrics
+from sira_cli.serve.ollama import OllamaChat, OllamaGenerate
 from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
 from sira_cli.serve.pictures import Received
-from sira_cli.serve.protocol import ChatRequest, RequestError, shortened
+from sira_cli.serve.protocol import OLLAMA, ChatRequest, RequestError, shortened
 from sira_cli.serve.report import ReportRequest, report_of
 from sira_cli.serve.responses import ResponseRequest
+from sira_cli.serve.served import MOST_ECHOED, ServedModel, ShowRequest
 from sira_cli.web.http import bearer_key, is_key
 
-MOST_ECHOED = 100  # characters of an unknown path or model in messages
+ClientRequest = ChatRequest | ResponseRequest | OllamaChat | OllamaGenerate
+PROTOCOLS: dict[str, type[ClientRequest]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/responses": ResponseRequest,
+    "/api/chat": OllamaChat,
+    "/api/generate": OllamaGenerate,
+}
 
 
 class Server:
@@ -80,28 +89,30 @@ class Server:
         self._metrics = Metrics()
         self._decoder: Decoder
         self._entrance: Entrance
-        self._names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
         context = getattr(lvlm.model.config.get_text_config(), "max_position_embeddings", None)
         self._longest_prompt = min(self._limits.prompt, context or self._limits.prompt)
-        self._created = int(time.time())
+        self._served = served = ServedModel(lvlm, self._longest_prompt)
         self.app = FastAPI(
             title="sira", version=__version__, lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None
         )
         self.app.add_middleware(Door, hosts=hosts, metrics=self._metrics)
-        self.app.add_api_route("/v1/chat/completions", self._chat, methods=["POST"], response_model=None)
-        self.app.add_api_route("/v1/responses", self._response, methods=["POST"], response_model=None)
-        self.app.add_api_route("/v1/models", self._models, methods=["GET"], response_model=None)
-        self.app.add_api_route("/v1/models/{name:path}", self._model, methods=["GET"], response_model=None)
         add_page(self.app)
-        self.app.add_api_route("/settings", self._settings, methods=["GET"], response_model=None)
-        self.app.add_api_route("/report", self._report, methods=["POST"], response_model=None)
-        self.app.add_api_route("/health", self._health, methods=["GET"], response_model=None)
-        self.app.add_api_route("/metrics", self._counted, methods=["GET"], response_model=None)
+        posts = {path: functools.partial(self._answer, protocol) for path, protocol in PROTOCOLS.items()}
+        self._add("POST", {**posts, "/api/show": self._show, "/report": self._report})
+        told = {"/v1/models": served.models, "/api/tags": served.tags, "/api/ps": served.running}
+        told["/api/version"] = served.version
+        self._add("GET", {path: functools.partial(self._told, content) for path, content in told.items()})
+        self._add("GET", {"/v1/models/{name:path}": self._model, "/settings": self._settings})
+        self._add("GET", {"/health": self._health, "/metrics": self._counted})
         self.app.add_exception_handler(RequestError, self._refused)
         self.app.add_exception_handler(HTTPException, self._not_found)
         # The framework logs only errors handled as `Exception`.
         for kind in (SiraError, MemoryError, ClientDisconnect, Exception):
             self.app.add_exception_handler(kind, self._broken)
+
+    def _add(self, method: str, routes: Mapping[str, Callable[[Request], Awaitable[Response]]]) -> None:
+        for path, endpoint in routes.items():
+            self.app.add_route(path, endpoint, methods=[method])
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -114,34 +125,24 @@ class Server:
         await asyncio.to_thread(self._entrance.close)
         await asyncio.to_thread(self._decoder.close)
 
-    async def _health(self) -> dict[str, str]:
-        return {"status": "ok"}
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
 
     async def _counted(self, request: Request) -> Response:
         self._check_key(request)
         return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
-    async def _models(self, request: Request) -> dict[str, Any]:
+    async def _told(self, content: Callable[[], dict[str, Any]], request: Request) -> Response:
         self._check_key(request)
-        return {"object": "list", "data": [self._described(name) for name in self._names]}
+        return JSONResponse(content())
 
-    async def _model(self, request: Request, name: str) -> dict[str, Any]:
+    async def _model(self, request: Request) -> Response:
         self._check_key(request)
-        self._check_model(name)
-        return self._described(name)
+        return JSONResponse(self._served.model(request.path_params["name"]))
 
-    def _described(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "sira"}
-
-    def _check_model(self, name: str | None) -> None:
-        if name is not None and name not in self._names:
-            has = " or ".join(map(repr, self._names))
-            raise RequestError(
-                f"model {shortened(name, MOST_ECHOED)!r} is not here; this server has {has}",
-                404,
-                param="model",
-                code="model_not_found",
-            )
+    async def _show(self, request: Request) -> Response:
+        coming = self._come(request)
+        return JSONResponse(self._served.show(await self._entrance.read(coming, ShowRequest.read)))
 
     def _check_key(self, request: Request) -> None:
         if self._api_key is not None and not is_key(bearer_key(request.headers), self._api_key):
@@ -154,7 +155,7 @@ class Server:
 
     async def _report(self, request: Request) -> Response:
         coming = self._come(request)
-        asked = await self._entrance.read(coming, ReportRequest.parse)
+        asked = await self._entrance.read(coming, lambda body: ReportRequest.read(body).chat())
         jobs: list[Job] = []
         for chat in asked.chats():
             job, answer = await self._begin(coming, chat, trace=True, received=jobs[0].pictures if jobs else None)
@@ -164,22 +165,15 @@ class Server:
         self._metrics.requests.labels("200").inc()
         return HTMLResponse(page, headers=UNKEPT)
 
-    async def _chat(self, request: Request) -> Response:
+    async def _answer(self, protocol: type[ClientRequest], request: Request) -> Response:
+        """Answer a request of any protocol: each is that of a chat in other words."""
         coming = self._come(request)
-        chat = await self._entrance.read(coming, ChatRequest.parse)
+        asked, chat = await self._entrance.read(coming, functools.partial(_read, protocol))
         _, answer = await self._begin(coming, chat)
         first = await answer.next()  # errors are found before a stream begins
         if chat.stream:
-            return StreamingResponse(answer.stream(first), media_type="text/event-stream")
-        return JSONResponse(await answer.whole(first))
-
-    async def _response(self, request: Request) -> Response:
-        coming = self._come(request)
-        asked = await self._entrance.read(coming, ResponseRequest.read)
-        chat = asked.chat()
-        asked.input = []  # the chat has it
-        _, answer = await self._begin(coming, chat)
-        return JSONResponse(asked.response(await answer.whole(await answer.next())))
+            return StreamingResponse(asked.lines(answer.chunks(first)), media_type=asked.streamed)
+        return JSONResponse(asked.answer(await answer.whole(first)))
 
     def _come(self, request: Request) -> Coming:
         """Give a request a place.
@@ -204,7 +198,7 @@ class Server:
         Raises:
             SiraError: the request is wrong, or it took too long.
         """
-        self._check_model(chat.model)
+        self._served.check(chat.model)
         preset, method, prompt = await self._entrance.apart(self._settled, chat)
         if received is None:
             received = await self._entrance.receive(coming, chat.pictures())
@@ -241,7 +235,7 @@ class Server:
         self._decoder.submit(job)
         coming.place.give_way()
         coming.request.scope["state"]["exits"].callback(self._decoder.drop, job)
-        return job, Answering(coming.request, job, pieces, coming.until, chat, self._names[0], self._metrics)
+        return job, Answering(coming.request, job, pieces, coming.until, chat, self._served.names[0], self._metrics)
 
     def _settled(self, chat: ChatRequest) -> tuple[Preset, Method, Prompt]:
         """Return the settings that decide the text of a request, without its pictures.
@@ -252,7 +246,7 @@ class Server:
         check_length(chat, self._lvlm.vocabulary, self._longest_prompt)
         preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
         prompt = prompt_of(chat, preset.prompts)
-        self._lvlm.check_prompt(prompt)
+        self._lvlm.check_prompt(prompt, len(chat.pictures()))
         return preset, method, prompt
 
     async def _refused(self, request: Request, error: Exception) -> Response:
@@ -265,11 +259,17 @@ class Server:
             headers["WWW-Authenticate"] = "Bearer"
         if error.status == 408:
             headers["Connection"] = "close"  # more of the body may come for ever
-        return JSONResponse(error.to_json(), error.status, headers)
+        return JSONResponse(error.to_json(request.url.path), error.status, headers)
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        message = f"{request.method} {shortened(request.url.path, MOST_ECHOED)}: {error.detail}"
+        path = request.url.path
+        if path.startswith(OLLAMA):
+            here = (route.path for route in self.app.routes if isinstance(route, Route))
+            more = f"; this server has {', '.join(known for known in here if known.startswith(OLLAMA))}"
+        else:
+            more = ""
+        message = f"{request.method} {shortened(path, MOST_ECHOED)}: {error.detail}{more}"
         code = "method_not_allowed" if error.status_code == 405 else "not_found"
         answer = await self._refused(request, RequestError(message, error.status_code, code=code))
         answer.headers.update(error.headers or {})  # of status 405: the allowed methods
@@ -277,3 +277,9 @@ class Server:
 
     async def _broken(self, request: Request, error: Exception) -> Response:
         return await self._refused(request, as_request_error(error))
+
+
+def _read(protocol: type[ClientRequest], body: bytes) -> tuple[ClientRequest, ChatRequest]:
+    """Return the request in a body, and the chat that it asks for."""
+    asked = protocol.read(body)
+    return asked, asked.chat()

@@ -167,7 +167,7 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
     Raises:
         RequestError: it is not a conversation about pictures.
     """
-    turns = [replace(turn, text=turn.text or prompts.caption * turn.picture) for turn in request.turns()]
+    turns = [replace(turn, text=turn.text or prompts.caption * bool(turn.pictures)) for turn in request.turns()]
     if request.sira.task == "ask":
         turns[-1] = replace(turns[-1], text=prompts.asking(turns[-1].text))
     return turns[0].text if len(turns) == 1 else Conversation(tuple(turns))

@@ -11,6 +11,7 @@ from PIL import Image
 
 from sira_cli.errors import HugePictureError
 from sira_cli.pictures.opening import decode_picture, picture_size
+from sira_cli.pictures.picture import OpenedPicture, digest_of
 from sira_cli.serve.limits import Limits, too_large
 from sira_cli.serve.protocol import RequestError
 
@@ -32,7 +33,7 @@ class Received:
             pixels: total of all pictures.
         """
         hashes = [hashlib.sha256(data).hexdigest() for data in files.values()]
-        self.sha256 = hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+        self.sha256 = digest_of(hashes)
         self.pixels, self.size = pixels, sum(map(len, files.values()))
         self._files, self._lock = files, threading.Lock()
         self._images: Sequence[Image.Image] | None = None
@@ -43,7 +44,7 @@ class Received:
         return self._images is not None
 
     def open(self) -> Sequence[Image.Image]:
-        """Return the pictures in RGB, one for each turn that has one; they are open from then on.
+        """Return the pictures in RGB, in order; they are open from then on.
 
         Raises:
             PictureError: one is damaged.
@@ -54,11 +55,10 @@ class Received:
                 images = self._images = [decode_picture(name, data)[0] for name, data in self._files.items()]
             return images
 
-    @property
-    def image(self) -> Image.Image:
-        """The picture, where there is one."""
-        (image,) = self.open()
-        return image
+    def opened(self) -> OpenedPicture:
+        """Return the pictures as one that is open, likewise."""
+        first, *more = self.open()
+        return OpenedPicture("", first, self.sha256, more=tuple(more))
 
     def close(self) -> None:
         """Release the samples' memory; they are opened again if needed.

@@ -28,7 +28,7 @@ from sira_cli.serve.report import traced
 # Fields of the record that a reply shows with the text.
 SHOWN = (
     *("method", "k", "layers", "alpha", "method_settings"),
-    *("finish_reason", "image_tokens", "warnings", "words", "objects", "verify", "draft", "removed"),
+    *("finish_reason", "image_tokens", "warnings", "words", "objects", "claims", "verify", "draft", "removed"),
 )
 LEAST_LOGPROB = -9999.0  # of a token that is forbidden: JSON has no infinity
 
@@ -110,7 +110,7 @@ class Prepared:
         """Report texts only when final: sentences that are removed later must not be shown before."""
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
         started = time.perf_counter()
-        answers = rewriting.answer([job.pictures.image for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
+        answers = rewriting.answer([job.pictures.open() for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
         each = (time.perf_counter() - started) / len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
             self._tell(JobText(job, self.lvlm.parser, self.lvlm.ends.ids), answer, each)
@@ -160,7 +160,7 @@ class Prepared:
         """Report an ended text, `answer` with its decoding time in seconds, perhaps after a second look."""
         answer, look = self.lvlm.preset.text.finished(answer), row.job.verify
         if look is not None:
-            check = self._look.check(row.job.pictures.image, answer.text)
+            check = self._look.check(row.job.pictures.open(), answer.text)
             answer = check.added_to(answer, look.settings(self.lvlm.preset))
         self._tell(row, answer, seconds)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -13,6 +14,7 @@ from sira_cli.methods.prompts import Turn
 from sira_cli.models.look.verify import MOST_ROUNDS, ROUNDS, Verify
 from sira_cli.serve.messages import Message
 
+OLLAMA = "/api/"  # where the paths of Ollama's protocol are
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
 LONGEST = 1000  # characters of an error message
@@ -37,8 +39,10 @@ class RequestError(SiraError):
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as OpenAI's clients expect it."""
+    def to_json(self, path: str = "") -> dict[str, Any]:
+        """Return it as the clients of a path expect it: OpenAI's, or Ollama's."""
+        if path.startswith(OLLAMA):
+            return {"error": for_clients(str(self))}
         kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
         return {"error": {"message": for_clients(str(self)), "type": kind, "param": self.param, "code": self.code}}
 
@@ -127,6 +131,7 @@ class ChatRequest(Options):
     """A request. Other keys that would change the text are refused in `check`; the rest are ignored."""
 
     model_config = ConfigDict(extra="allow")
+    streamed: ClassVar[str] = "text/event-stream"
 
     messages: list[Message] = Field(min_length=1)
     model: str | None = None
@@ -145,16 +150,24 @@ class ChatRequest(Options):
     chat_template_kwargs: TemplateOptions = TemplateOptions()
     sira: SiraOptions = SiraOptions()
 
-    @classmethod
-    def parse(cls, given: bytes | Mapping[str, Any]) -> Self:
-        """Read a request, and check it.
+    def chat(self) -> Self:
+        """Return the request, which is a chat, checked.
 
         Raises:
-            RequestError: it is not a request, or one that this server cannot answer as asked.
+            RequestError: this server cannot answer it as asked.
         """
-        request = cls.read(given)
-        request.check()
-        return request
+        self.check()
+        return self
+
+    def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer, which is that of a chat."""
+        return answer
+
+    async def lines(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+        """Yield the chunks as server-sent events."""
+        async for chunk in chunks:
+            yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+        yield "data: [DONE]\n\n"
 
     def check(self) -> None:
         """Check that all requested features are supported.
@@ -169,8 +182,6 @@ class ChatRequest(Options):
         if len(self.stops()) > MOST_STOPS or "" in self.stops():
             raise RequestError(f"stop: up to {MOST_STOPS} strings, none empty", param="stop")
         self.sira.check()
-        if self.sira.verify is not None and len(self.pictures()) > 1:
-            raise RequestError("verify: is about one picture; leave it out where there are several", param="sira")
         if self.sira.verify == "rewrite" and (self.stops() or self.logprobs):
             name = "stop" if self.stops() else "logprobs"
             raise RequestError(
@@ -214,18 +225,18 @@ class ChatRequest(Options):
         if said[-1].role != "user":
             raise RequestError("messages: expected the user's as the last one, which is answered", param="messages")
         turns = [
-            Turn("assistant" if message.role == "assistant" else "user", message.texts(), bool(message.pictures()))
+            Turn("assistant" if message.role == "assistant" else "user", message.texts(), len(message.pictures()))
             for message in said
         ]
-        if any(turn.role == "user" and not turn.picture and not turn.text for turn in turns):
+        if any(turn.role == "user" and not turn.pictures and not turn.text for turn in turns):
             raise RequestError("messages: one of the user has neither text nor picture", param="messages")
         return turns
 
     def pictures(self) -> list[str]:
-        """Return the locations of the pictures, in order: one per turn that has one.
+        """Return the locations of the pictures, in order.
 
         Raises:
-            RequestError: no picture, one in a message that is not the user's, or several in one message.
+            RequestError: no picture, or one in a message that is not the user's.
         """
         found = [(message.role, message.pictures()) for message in self.messages]
         wrong = ""
@@ -233,10 +244,8 @@ class ChatRequest(Options):
             wrong = "got none. SIRA is about what a picture supports: a request without one has no answer"
         elif others := [role for role, urls in found if urls and role != "user"]:
             wrong = f"got one in a message of role {others[0]}"
-        elif (most := max(len(urls) for _, urls in found)) > 1:
-            wrong = f"got {most} in one message; send each in a message of its own"
         if wrong:
-            expected = "messages: expected a part of type image_url in a message of the user, at most one in each"
+            expected = "messages: expected a part of type image_url in a message of the user"
             raise RequestError(f"{expected}; {wrong}", param="messages")
         return [url for _, urls in found for url in urls]
 

@@ -18,7 +18,6 @@ from sira_cli.errors import SiraError
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer
-from sira_cli.pictures.picture import OpenedPicture
 from sira_cli.serve.jobs import Job, Reply, TextPiece
 from sira_cli.serve.protocol import ChatRequest, RequestError, SiraOptions
 
@@ -69,8 +68,7 @@ def traced(lvlm: Lvlm, job: Job) -> Reply:
             raise RequestError("the client has gone", 499, code="gone")
         lines.append(line)
 
-    picture = OpenedPicture("", job.pictures.image, job.pictures.sha256)
-    request = OpenedRequest(job.task, picture, "the picture", job.prompt)
+    request = OpenedRequest(job.task, job.pictures.opened(), "the picture", job.prompt)
     try:
         end = trace_generated(lvlm, request, TraceOptions(verify=job.verify), write)
     except SiraError:
@@ -85,5 +83,5 @@ def traced(lvlm: Lvlm, job: Job) -> Reply:
 def report_of(jobs: Sequence[Job], title: str | None = None) -> str:
     """Return the page of jobs that have been traced."""
     traces = [trace for job in jobs for trace in traces_of(as_json(line).encode() + b"\n" for line in job.trace or ())]
-    pictures = {job.pictures.sha256: OpenedPicture("", job.pictures.image, job.pictures.sha256) for job in jobs}
+    pictures = {job.pictures.sha256: job.pictures.opened() for job in jobs}
     return render(traces, title, pictures)

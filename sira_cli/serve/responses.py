@@ -1,16 +1,18 @@
 """OpenAI's newer protocol, `/v1/responses`, translated to and from `/v1/chat/completions`.
 
-Some clients use only this one (PhotoPrism). Only whole answers: no events, no tools, no memory of earlier responses.
+Some clients use only this one (PhotoPrism). No tools, no memory of earlier responses.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from sira_cli.serve.messages import ImageUrl, RoleMessage
 from sira_cli.serve.protocol import ChatRequest, Options, RequestError
+from sira_cli.serve.response_events import OutputItem, ResponseEvents
 
 LOGPROBS = "message.output_text.logprobs"  # in `include`
 
@@ -57,6 +59,7 @@ class ResponseRequest(Options):
     """A request. Other keys are those of `ChatRequest`."""
 
     model_config = ConfigDict(extra="allow")
+    streamed: ClassVar[str] = ChatRequest.streamed
 
     input: str | list[InputMessage | OtherItem]
     instructions: str | None = None
@@ -68,13 +71,12 @@ class ResponseRequest(Options):
     background: bool = False
 
     def chat(self) -> ChatRequest:
-        """Return the request as a chat.
+        """Return the request as a chat, which takes over the pictures.
 
         Raises:
             RequestError: this server cannot answer it as asked.
         """
         missing = {
-            "stream": "/v1/chat/completions has streams",
             "background": "wait for the answer",
             "previous_response_id": "send the whole conversation",
         }
@@ -88,61 +90,81 @@ class ResponseRequest(Options):
             )
         said = [item for item in items if isinstance(item, InputMessage)]
         first = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
-        return ChatRequest.parse(
-            {
-                **(self.__pydantic_extra__ or {}),
-                "messages": [*first, *(message.chat() for message in said)],
-                "max_completion_tokens": self.max_output_tokens,
-                "response_format": None if self.text is None else self.text.format,
-                "logprobs": LOGPROBS in self.include,
-            }
-        )
+        chat = {
+            **(self.__pydantic_extra__ or {}),
+            "messages": [*first, *(message.chat() for message in said)],
+            "max_completion_tokens": self.max_output_tokens,
+            "response_format": None if self.text is None else self.text.format,
+            "logprobs": LOGPROBS in self.include,
+            "stream": self.stream,
+            "stream_options": {"include_usage": True},
+        }
+        self.input = []
+        return ChatRequest.read(chat).chat()
 
-    def response(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of a chat as the answer to this request.
+    def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer of a chat as the answer to this request."""
+        (choice,) = answer["choices"]
+        number, thought = answer["id"].removeprefix("chatcmpl-"), choice["message"].get("reasoning_content")
+        status = "incomplete" if choice["finish_reason"] == "length" else "completed"
+        text, logprobs = choice["message"]["content"], (choice["logprobs"] or {"content": []})["content"]
+        items = [OutputItem("message", number, text, logprobs, status)]
+        if thought:
+            items.insert(0, OutputItem("reasoning", number, thought, status="completed" if text else status))
+        return self.respond(answer, status, items, usage=answer["usage"], sira=answer["sira"])
+
+    def lines(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+        """Return the chunks of a chat as events of a response."""
+        return ResponseEvents(self.respond).lines(chunks)
+
+    def respond(
+        self,
+        answer: dict[str, Any],
+        status: str,
+        items: Sequence[OutputItem],
+        *,
+        usage: dict[str, Any] | None = None,
+        sira: dict[str, Any] | None = None,
+        error: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return the response as it is now.
 
         Args:
-            answer: from `Answering.whole`.
+            answer: of the chat, or a part of it: its id, time and model are used.
+            status: `in_progress`, `completed`, `incomplete` or `failed`.
+            items: thoughts and messages.
+            usage: the chat's, at the end.
+            sira: SIRA's own part of the answer, at the end.
+            error: why it failed.
         """
-        (choice,) = answer["choices"]
-        number, usage = answer["id"].removeprefix("chatcmpl-"), answer["usage"]
-        cut = choice["finish_reason"] == "length"
-        status = "incomplete" if cut else "completed"
-        logprobs = [] if choice["logprobs"] is None else choice["logprobs"]["content"]
-        text = {"type": "output_text", "text": choice["message"]["content"], "annotations": [], "logprobs": logprobs}
         more = self.__pydantic_extra__ or {}
-        message = {"type": "message", "id": f"msg_{number}", "status": status, "role": "assistant", "content": [text]}
         return {
-            "id": f"resp_{number}",
+            "id": answer["id"].replace("chatcmpl-", "resp_"),
             "object": "response",
             "created_at": answer["created"],
             "status": status,
-            "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "error": error,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "model": answer["model"],
-            "output": [*_thoughts(number, choice["message"].get("reasoning_content"), status), message],
+            "output": [item.to_json() for item in items],
             "parallel_tool_calls": False,
             "tool_choice": "none",
             "tools": [],
             "temperature": more.get("temperature"),
             "top_p": more.get("top_p"),
             "text": {"format": {"type": "text"}},
-            "usage": {
-                "input_tokens": usage["prompt_tokens"],
-                "input_tokens_details": {"cached_tokens": 0},
-                "output_tokens": usage["completion_tokens"],
-                "output_tokens_details": usage["completion_tokens_details"],
-                "total_tokens": usage["total_tokens"],
-            },
-            "sira": answer["sira"],
+            "usage": usage and _usage(usage),
+            "sira": sira,
         }
 
 
-def _thoughts(number: str, reasoning: str | None, status: str) -> list[dict[str, Any]]:
-    """Return the item with the model's reasoning; empty without reasoning."""
-    if not reasoning:
-        return []
-    content = [{"type": "reasoning_text", "text": reasoning}]
-    return [{"type": "reasoning", "id": f"rs_{number}", "summary": [], "content": content, "status": status}]
+def _usage(chat: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "input_tokens": chat["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": chat["completion_tokens"],
+        "output_tokens_details": chat["completion_tokens_details"],
+        "total_tokens": chat["total_tokens"],
+    }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from sira_cli.models.look.claims import line_of, shown
 from sira_cli.pictures.picture import Picture
 
 LINE = 0.5  # an object below it counts as not supported, if the record has no line
@@ -17,10 +18,10 @@ _SETTINGS = ("method", "k", "alpha", "model", "prompt", "finish_reason")
 
 @dataclass(frozen=True)
 class NamedObject:
-    """An object that a text names.
+    """An object that a text names, or another claim about one.
 
     Attributes:
-        thing: in the singular.
+        thing: in the singular; `car: red` for a colour.
         spans: start and end of every mention, in characters of the text.
         support: how well the picture supports it, 0 to 1.
         low: whether that is below the record's line.
@@ -105,21 +106,25 @@ def warnings_of(values: Mapping[str, Any]) -> list[str]:
 
 def things_of(values: Mapping[str, Any], text: str) -> list[NamedObject]:
     """Return `CaptionItem.things` of a row or record with a text."""
-    objects = values.get("objects")
-    if not isinstance(objects, list):
-        return []
+    entries = [entry for name in ("objects", "claims") if isinstance(part := values.get(name), list) for entry in part]
     verify = values.get("verify")
-    line = verify.get("min_support") if isinstance(verify, dict) else None
-    line = line if isinstance(line, int | float) else LINE
-    found = [_thing(entry, line, len(text)) for entry in objects]
+    found = [_thing(entry, verify if isinstance(verify, dict) else {}, len(text)) for entry in entries]
     return sorted((thing for thing in found if thing is not None), key=lambda thing: thing.support)
 
 
-def _thing(entry: Any, line: float, length: int) -> NamedObject | None:
+def _line(entry: Mapping[str, Any], verify: Mapping[str, Any]) -> float:
+    """Return the line of a claim, `LINE` if the record has none that can be read."""
+    try:
+        return line_of(entry, verify)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return LINE
+
+
+def _thing(entry: Any, verify: Mapping[str, Any], length: int) -> NamedObject | None:
     try:
         support = float(entry["support"])
         spans = tuple(sorted((int(start), int(end)) for start, end in entry["spans"]))
-        name = str(entry["thing"])
+        name, line = shown(entry), _line(entry, verify)
     except (TypeError, ValueError, KeyError):
         return None
     if not math.isfinite(support) or any(not 0 <= start <= end <= length for start, end in spans):

@@ -319,6 +319,7 @@ def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypa
     ]
 
 
+@pytest.mark.slow
 def test_random_weights_get_a_calibration_of_random_values(qwen: Lvlm):
     report = bench(qwen, ["ict"], lengths=[2], batches=[1], runs=1, image_tokens=20)
     assert [row.method for row in report.rows] == ["greedy", "ict"]
@@ -350,6 +351,7 @@ def test_bench_prints_a_table_and_writes_json(sira, tmp_path: Path):
     assert "x1.4" in out
 
 
+@pytest.mark.slow
 def test_bench_says_why_opera_costs_less_than_in_the_paper(sira):
     code, out, _ = sira("bench", "-p", "demo", "--method", "opera", "--max-new-tokens", 2, "--runs", 1)
     assert code == 0
@@ -382,6 +384,7 @@ def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.M
     assert (record["k"], record["layers"]) == (1, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 def test_all_methods_but_those_that_cannot_follow_the_model(sira, checkpoint_of):
     given = ["-m", checkpoint_of("Gemma 3"), "--dtype", "float32", "--k", 1, "--max-new-tokens", 2, "--runs", 1]
@@ -391,7 +394,7 @@ def test_all_methods_but_those_that_cannot_follow_the_model(sira, checkpoint_of)
     assert {row["method"] for row in json.loads(out)["rows"]} == {*METHODS} - {"sid", "ict", "maskcd"}
 
 
-@pytest.mark.parametrize(("family", "batch"), [("Qwen3.5", 1), ("Gemma 4 E", 2)])
+@pytest.mark.parametrize(("family", "batch"), [("Qwen3.5", 1), pytest.param("Gemma 4 E", 2, marks=pytest.mark.slow)])
 def test_layers_that_hold_states_or_nothing(sira, family: str, batch: int, checkpoint_of):
     given = [
         "-m",

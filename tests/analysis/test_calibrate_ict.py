@@ -195,6 +195,7 @@ def slow_accuracy(rows: list[list[float]], labels: list[bool]) -> float:
     return statistics.fmean(shares)
 
 
+@pytest.mark.slow
 def test_equal_input_makes_equal_bytes(questions, llava_folder, tmp_path):
     lvlm = load(llava_folder, method="greedy", dtype="float32")
     few = LabelledQuestions(questions.questions[:2], questions.find, questions.outlines, {})

@@ -63,7 +63,9 @@ def write(path: Path, *records: dict) -> Path:
     return path
 
 
-@pytest.mark.parametrize("option", ["-o", "--sidecar", "--output-dir"])
+@pytest.mark.parametrize(
+    "option", ["-o", *(pytest.param(each, marks=pytest.mark.slow) for each in ("--sidecar", "--output-dir"))]
+)
 def test_several_methods_write_what_single_runs_write(sira, folder, monkeypatch, option):
     value = {"-o": ["-o", folder / "captions.jsonl"], "--sidecar": ["--sidecar"]}.get(
         option, [option, folder / "texts"]

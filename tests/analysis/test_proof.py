@@ -171,7 +171,7 @@ def test_options_that_do_not_go_together(sira, qwen_folder):
         assert reason in err
 
 
-@pytest.mark.parametrize("name", ["gemma3-4b", "qwen3-vl-8b", "llava-1.5-7b"])
+@pytest.mark.parametrize("name", [pytest.param("gemma3-4b", marks=pytest.mark.slow), "qwen3-vl-8b", "llava-1.5-7b"])
 def test_twins_of_real_sizes(name, tmp_path):
     """With the widths, depths and token ids that the hub's config.json has."""
     folder = tmp_path / name
@@ -226,6 +226,7 @@ def test_layers_that_image_features_are_added_before():
     assert [kept[layer] for layer in small["spatial_target_layers"]] == [12, 15, 28, 31]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

@@ -101,6 +101,7 @@ def test_every_answer_is_that_of_sira_ask(lvlm):
     assert [found[number] for number in numbers] == one_token(lvlm, picked(questions, numbers), cells)
 
 
+@pytest.mark.slow
 def test_of_another_family_with_prompts_of_any_length_and_a_cut_off(qwen_folder, photos):
     qwen = load(qwen_folder, beta=0.3, k=3)
     pictures = [photos[name] for name in ("rocket", "tall", "chelsea")]
@@ -566,6 +567,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, tmp_path, mon
     assert (code, len(json.loads(out)["rows"])) == (0, 2)
 
 
+@pytest.mark.slow
 def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
     """Against what is measured with a decoder for each setting."""
     preset = tmp_path / "short.yaml"

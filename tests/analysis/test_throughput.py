@@ -37,6 +37,7 @@ def test_drawn_lengths_vary_as_captions_do():
     assert stdev(short) == pytest.approx(22, abs=2)
 
 
+@pytest.mark.slow
 def test_own_lengths_are_those_of_single_texts(images):
     lvlm = load("demo", max_new_tokens=60)
     alone = [lvlm.answer(lvlm.prepare([image], [lvlm.preset.prompts.caption]))[0].output_tokens for image in images]
@@ -44,6 +45,7 @@ def test_own_lengths_are_those_of_single_texts(images):
     assert len(set(alone)) > 1
 
 
+@pytest.mark.slow
 def test_every_contestant_takes_turns_and_speeds_are_pictures_by_seconds(demo, images, monkeypatch):
     """A clock that every contestant moves by seconds of its own: 1, 2, 4 and 8, and in the second round twice that."""
     turns, now = [], [0.0]

@@ -413,6 +413,7 @@ def test_auroc_is_mann_whitneys_u():
     assert auroc(positive, score) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_lines_that_are_written_are_not_kept_in_memory(tmp_path):
     paths = sorted(Path("examples").glob("*.png"))[:16]
     pictures = [located(str(path)) for path in paths]

@@ -324,6 +324,7 @@ def test_the_installed_command_end_to_end(qwen_folder, photos, home):
         assert record == expected
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_the_text_as_it_is_made(photos, home):
     pieces = on_terminal("caption", photos["chelsea"], "-p", "demo", "--max-new-tokens", 9, "-q", SIRA_HOME=home)
     text = b"".join(pieces).decode().replace("\r\n", "\n")
@@ -333,6 +334,7 @@ def test_a_terminal_gets_the_text_as_it_is_made(photos, home):
     assert len(pieces) > 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_exits_130(photos, home, tmp_path):
     """SIGINT reaches the process while it decodes many captions."""
     for number in range(400):
@@ -355,6 +357,7 @@ def test_ctrl_c_exits_130(photos, home, tmp_path):
     assert b"Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error_message(photos, home):
     environment = {**os.environ, "SIRA_HOME": str(home)}
     command = f"{SIRA} caption {photos['chelsea']} {photos['coffee']} -p demo -q --json | true"
@@ -393,6 +396,7 @@ def test_only_who_shows_the_bundled_model_something_else_is_told_what_it_knows(s
     assert "knows drawn scenes only" not in sira("caption", tmp_path / "square.png", *FAST)[2]
 
 
+@pytest.mark.slow
 def test_a_torchvision_of_another_torch(tmp_path, photos):
     """Its import fails, and that of transformers with it. PyPI's says this beside a torch of another build."""
     package, facts = tmp_path / "torchvision", tmp_path / "torchvision-0.28.0.dist-info"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -66,19 +68,47 @@ def test_the_contrast_changes_what_is_said(every_family: tiny.Tiny):
 
 
 def two_images(case: tiny.Tiny) -> tiny.Tiny:
-    """The case's prompt twice in a row: two images with text between them."""
+    """The case's prompt twice in a row: two images with text between them, the second one other than the first."""
+    ids = case.inputs["input_ids"].shape
     inputs = {
-        name: torch.cat([value, value], dim=1 if value.shape == case.inputs["input_ids"].shape else 0)
+        name: torch.cat(
+            [value, value.flip(-1) if name == "pixel_values" else value],
+            dim=1 if value.shape == ids or (value.ndim == 5 and "image_sizes" not in case.inputs) else 0,
+        )
         for name, value in case.inputs.items()
     }
     return tiny.Tiny(case.model, inputs, case.grown)
 
 
-@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Qwen3-VL", "InternVL", "Gemma 3"])
-def test_several_images_in_a_prompt(name: str):
-    case = two_images(tiny.FAMILIES[name]())
+def test_several_images_in_a_prompt(every_family: tiny.Tiny):
+    case = two_images(every_family)
     expected = reference.decode(case, 3, 0.5, STEPS)
     tokens, steps = generate_sira(case.model, case.inputs)
     assert tokens[0].tolist() == expected.tokens
     torch.testing.assert_close(torch.cat([step.full for step in steps]), expected.full, atol=1e-4, rtol=0)
     torch.testing.assert_close(torch.cat([step.cf for step in steps]), expected.cf, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", tiny.REPRESENTATIVES)
+def test_the_cf_stream_sees_no_row_of_either_image(name: str):
+    """Whatever the late layers find at the rows of an image, CF stays as it is to the last bit; full does not."""
+    case = two_images(tiny.FAMILIES[name]())
+    _, plain = generate_sira(case.model, case.inputs, SiraConfig(k=3))
+    places = case.image[0].nonzero().flatten()
+    first, second = places[: len(places) // 2], places[len(places) // 2 :]
+    for rows in (first, second):
+        layer = case.model.get_decoder().layers[tiny.LAYERS - 3]
+        handle = layer.register_forward_pre_hook(functools.partial(_overwrite, rows), with_kwargs=True)
+        try:
+            _, changed = generate_sira(case.model, case.inputs, SiraConfig(k=3))
+        finally:
+            handle.remove()
+        assert torch.equal(changed[0].cf, plain[0].cf)
+        assert float((changed[0].full - plain[0].full).abs().max()) > 1e-3
+
+
+def _overwrite(rows: torch.Tensor, layer: object, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    hidden = (args[0] if args else kwargs["hidden_states"]).clone()
+    if hidden.shape[1] > int(rows.max()):  # the prompt, not a later token
+        hidden[:, rows] = hidden[:, rows].flip(-1)
+    return ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})

@@ -151,6 +151,7 @@ def test_k_and_alpha_are_what_the_rule_picks_on_validation_scenes(methods):
     assert cell == choice.best == (methods["sira"].k, methods["sira"].preset.sira.alpha)
 
 
+@pytest.mark.slow
 def test_demo_shows_scenes_with_marked_hallucinations(tmp_path):
     shown = run("demo", "--limit", 3, "--seed", 5, "--output-dir", tmp_path)
     assert (shown.returncode, shown.stderr) == (0, "")

@@ -96,6 +96,7 @@ def test_the_defaults_are_the_authors():
     assert Opera().settings() == {**settings, "length": "published"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"penalty": 0.0}, {"penalty": 3.0}, {"damping": 1.0}, {"scale": 5.0}])
 def test_each_strength_is_felt_and_is_the_reference_s(change: dict):
     others = 0
@@ -191,7 +192,7 @@ def test_a_last_layer_with_a_sliding_window():
 # --- the way back
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [FAMILIES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES[1:])])
 def test_goes_back_when_every_beam_trusts_one_column_for_too_long(name: str):
     """Twice behind that column, then twice to it; everything is as the reference has it."""
     case = case_of(name, "eager")
@@ -209,7 +210,7 @@ def test_goes_back_when_every_beam_trusts_one_column_for_too_long(name: str):
     assert without != tokens
 
 
-@pytest.mark.parametrize("threshold", [2, 4, 15])
+@pytest.mark.parametrize("threshold", [2, 4, pytest.param(15, marks=pytest.mark.slow)])
 def test_the_threshold_is_the_number_of_steps_that_are_not_yet_too_many(threshold: int):
     """Column 10 exists from the 11th token on: it is trusted more than n times with token 11 + n."""
     case = case_of("LLaVA-1.5", "eager")

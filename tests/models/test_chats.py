@@ -21,7 +21,7 @@ TURNS = (("user", "What is there?"), ("assistant", "There is a dog."), ("user", 
 def conversation(*seen_in: int) -> Conversation:
     """About a picture in each of these turns; none given: in the first."""
     return Conversation(
-        tuple(Turn(role, text, number in (seen_in or (0,))) for number, (role, text) in enumerate(TURNS))
+        tuple(Turn(role, text, int(number in (seen_in or (0,)))) for number, (role, text) in enumerate(TURNS))
     )
 
 

@@ -134,6 +134,7 @@ def test_a_cache_is_used_again_until_it_is_too_small(llava: tiny.Tiny):
     assert cache(2, 30, 8) is not cache(1, 30, 8)
 
 
+@pytest.mark.slow
 def test_larger_caches_end_up_in_one_graph_for_all_sizes(no_compiler_needed):
     case, config = small(), SiraConfig(k=1)
     steps = CompiledSteps(case.model)
@@ -145,6 +146,7 @@ def test_larger_caches_end_up_in_one_graph_for_all_sizes(no_compiler_needed):
         assert torch.equal(tokens, generate_sira(case.model, case.inputs, config)[0])
 
 
+@pytest.mark.slow
 @IMPORTS_INDUCTOR
 def test_no_compiler_is_an_error_that_says_so(monkeypatch, tmp_path):
     case = small()

@@ -70,7 +70,8 @@ def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(demo):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (["a.png", "b.png"], "a list is not a picture: expected a path.*`caption_many` takes several pictures"),
+        ({"a.png", "b.png"}, "a set is not a picture: expected a path.*`caption_many` takes several pictures"),
+        ([], "a group of pictures is empty"),
         (7, "a int is not a picture"),
         (np.zeros((2, 2, 3)), r"an array of float64 \[2, 2, 3\] is not a picture: expected uint8"),
         (np.zeros((3, 2, 2), np.uint8), r"an array of uint8 \[3, 2, 2\] is not a picture"),

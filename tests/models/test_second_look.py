@@ -53,12 +53,17 @@ def test_answers_are_those_of_ask_in_every_family(greedy, monkeypatch):
     monkeypatch.setattr(second_look, "ImagePrefix", lambda *args: passes.append(args) or ImagePrefix(*args))
     look = SecondLook.__new__(SecondLook)  # tiny tokenizers may have no token for yes
     look._lvlm, look._worded = greedy, {}
+    begun = greedy.vocabulary.encode("Yes")[:1]
     for image in (CHELSEA, CHELSEA.crop((0, 0, 300, 300)).resize((700, 200))):
         found = look.last_logits(image, QUESTIONS)
         for row, question in enumerate(QUESTIONS):
             torch.testing.assert_close(found[row], asked(greedy, image, question), atol=1e-4, rtol=1e-4)
         assert not torch.allclose(found[0], found[1], atol=1e-3)
-    assert len(passes) == (0 if greedy.model.config.model_type == "paligemma" else 2)
+        # After a first token, the shared prefix and whole prompts agree.
+        torch.testing.assert_close(
+            look.last_logits(image, QUESTIONS, None, begun), look._whole(image, QUESTIONS, begun), atol=1e-4, rtol=1e-4
+        )
+    assert len(passes) == (0 if greedy.model.config.model_type == "paligemma" else 4)
 
 
 @pytest.mark.parametrize("family", ["Qwen3.5", "Gemma 4 E"])
@@ -137,14 +142,21 @@ def test_support_is_the_share_of_yes_over_all_spellings(demo):
 def test_a_model_that_answers_neither_yes_nor_no(demo, monkeypatch, far):
     """Support is that of the two logits all the same, however improbable both are; `neither` is what lies elsewhere."""
     look = SecondLook(demo)
-    logits = torch.zeros(1, 100 + max(look._yes + look._no))
-    logits[0, look._yes], logits[0, look._no], logits[0, 0] = -far, -far - 1.0, far
+    yes, no = (
+        sorted({ids[0] for word in words if len(ids := demo.vocabulary.encode(word)) == 1})
+        for words in (
+            ["Yes", "yes", "YES", " Yes", " yes", " YES"],
+            [f"{space}{word}" for space in ("", " ") for word in ("No", "no", "NO", "Not", "not")],
+        )
+    )
+    logits = torch.zeros(1, 100 + max(yes + no))
+    logits[0, yes], logits[0, no], logits[0, 0] = -far, -far - 1.0, far
     monkeypatch.setattr(look, "last_logits", lambda image, questions, prefix: logits)
     (claim,) = look.check(CHELSEA, "A cat.").objects
-    odds = len(look._yes) / len(look._no) * math.e
+    odds = len(yes) / len(no) * math.e
     assert claim.support == pytest.approx(odds / (1 + odds), abs=1e-5)
     probabilities = logits[0].double().softmax(0)
-    assert claim.neither == pytest.approx(1 - probabilities[look._yes + look._no].sum().item(), abs=1e-6)
+    assert claim.neither == pytest.approx(1 - probabilities[yes + no].sum().item(), abs=1e-6)
 
 
 def test_a_text_of_thousands_of_words(demo):
@@ -199,6 +211,7 @@ def test_a_picture_that_cannot_be_opened(demo, tmp_path):
 
 
 def test_a_tokenizer_without_yes_is_refused(demo, monkeypatch):
-    monkeypatch.setattr(second_look, "YES", ("affirmative indeed",))
-    with pytest.raises(UnsupportedModelError, match="no token for 'affirmative indeed'"):
+    """A tokenizer without tokens for bytes cannot spell every word."""
+    monkeypatch.setattr(demo.vocabulary, "encode_known", lambda text: [] if "es" in text.lower() else [1])
+    with pytest.raises(UnsupportedModelError, match="no token for 'Yes'"):
         SecondLook(demo)

@@ -39,6 +39,7 @@ def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process can be set back on Linux only")
 def test_decoders_take_no_more_memory_than_is_said_of_them(tmp_path):
     """Measured in a process of its own, with the peak of its resident memory set back before each picture."""

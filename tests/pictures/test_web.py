@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from sira_cli import interrupts
 from sira_cli.errors import PictureError, SettingsError
-from sira_cli.pictures import web
+from sira_cli.pictures import tries, web
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.sources import as_picture
 from tests.support.shards import EXAMPLES
@@ -78,7 +78,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Server]:
-    monkeypatch.setattr(web, "_PAUSE", 0.01)
+    monkeypatch.setattr(tries, "PAUSE", 0.01)
     with Server(("127.0.0.1", 0), Handler) as server:
         server.asked = []
         thread = threading.Thread(target=server.serve_forever)
@@ -294,7 +294,7 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch):
 @pytest.mark.parametrize("path", ["silent", "status?503"])
 def test_an_interrupt_ends_a_download_and_begins_no_further_try(server, monkeypatch, path):
     """A reader waits for the download, or for the next try, when the signal comes to the main thread."""
-    monkeypatch.setattr(web, "_PAUSE", 0.1)
+    monkeypatch.setattr(tries, "PAUSE", 0.1)
     ended = []
 
     def reader() -> None:

@@ -455,7 +455,9 @@ def test_a_file_that_cannot_be_read(sira, folder):
     assert len(read(folder / "captions.jsonl")) == 8
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path, home, finished, at_once, number):
     folder = make_folder(tmp_path / "pictures", 24)
     with start(folder, home, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL)) as run:
@@ -500,6 +502,7 @@ def test_killed_at_random_moments(tmp_path, home, at_once, kills):
     assert without_time(folder / "captions.jsonl") == at_once(24)
 
 
+@pytest.mark.slow
 def test_a_bar_on_a_terminal_and_records_in_a_pipe(tmp_path, home):
     folder = make_folder(tmp_path / "pictures")
     controller, terminal = pty.openpty()
@@ -534,6 +537,7 @@ def test_a_full_disk(tmp_path, home, at_once):
     assert without_time(folder / "captions.jsonl") == at_once(6)
 
 
+@pytest.mark.slow
 def test_a_second_run_into_the_same_file_is_refused(tmp_path, home, finished):
     folder = make_folder(tmp_path / "pictures", 24)
     with start(folder, home) as first:

@@ -78,6 +78,7 @@ def test_texts_are_those_of_the_pictures_alone(sira, shards):
     assert "5 of 6 pictures were done before" in again[2]
 
 
+@pytest.mark.slow
 def test_a_killed_run_over_shards_goes_on(sira, shards, home, tmp_path):
     command = ("caption", "shards", *FAST)
     assert sira(*command, "-o", "whole.jsonl")[0] == 3

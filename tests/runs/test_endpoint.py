@@ -5,15 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from PIL import Image
@@ -21,12 +17,14 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.pictures import tries
 from sira_cli.pictures.data_url import data_url
 from sira_cli.pictures.opening import decode_picture
 from sira_cli.runs import endpoint
 from sira_cli.serve.app import Server
 from sira_cli.serve.connections import Connection
 from tests.support.asgi import served
+from tests.support.endpoint import named, plain, scored, scripted, tokens
 
 FIRST = VALIDATION_SEEDS[500_000]
 TEXTS = (
@@ -62,88 +60,7 @@ def captions(tmp_path):
 def no_keys(monkeypatch):
     monkeypatch.delenv("SIRA_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(endpoint, "_PAUSE", 0.01)
-
-
-class Scripted(ThreadingHTTPServer):
-    """A server whose answers a test writes: `script(number, body)` returns status, body and headers, or hangs."""
-
-    daemon_threads = True
-
-    def __init__(self, script, owner):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.script, self.owner = script, owner
-        self.bodies, self.keys, self.times = [], [], []
-        self.lock, self.under_way, self.most = threading.Lock(), 0, 0
-        self.free = threading.Event()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        assert self.path.partition("?")[0] == "/v1/models"
-        self.reply(200, {"data": [{"id": "m", "owned_by": self.server.owner}]})
-
-    def do_POST(self):
-        assert self.path.partition("?")[0] == "/v1/chat/completions"
-        body, server = json.loads(self.rfile.read(int(self.headers["content-length"]))), self.server
-        with server.lock:
-            number = len(server.bodies)
-            server.bodies.append(body)
-            server.keys.append(self.headers["authorization"])
-            server.times.append(time.monotonic())
-            server.under_way += 1
-            server.most = max(server.most, server.under_way)
-        answer = server.script(number, body)
-        with server.lock:
-            server.under_way -= 1
-        if answer is None:
-            server.free.wait(60)
-        else:
-            self.reply(*answer)
-
-    def reply(self, status, body, headers=None):
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        for name, value in {"content-length": str(len(data)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args):
-        pass
-
-
-@contextmanager
-def scripted(script, owner="somebody"):
-    server = Scripted(script, owner)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server, f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.free.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def tokens(top):
-    """An answer with the probabilities of first tokens, the likeliest first."""
-    entries = [{"token": token, "logprob": math.log(each), "bytes": None} for token, each in top.items()]
-    content = [{**entries[0], "top_logprobs": entries}]
-    return 200, {"choices": [{"message": {"content": entries[0]["token"]}, "logprobs": {"content": content}}]}
-
-
-def scored():
-    return tokens({"Yes": 0.6, "No": 0.2})
-
-
-def plain(text):
-    return 200, {"choices": [{"message": {"role": "assistant", "content": text}, "logprobs": None}]}
-
-
-def named(body):
-    return body["messages"][-1]["content"][1]["text"]
+    monkeypatch.setattr(tries, "PAUSE", 0.01)
 
 
 def records(path):
@@ -188,7 +105,7 @@ def test_a_finished_run_needs_no_server_and_a_grown_one_asks_about_the_new(sira,
         command = ["check", captions, "--endpoint", address, "-m", "m", "-o", tmp_path / "a.jsonl"]
         code, out, err = sira(*command)
         assert code == 0
-        assert "0.5 is not measured for m: --min-support X sets another" in err
+        assert "0.5 is not measured for m: `sira calibrate support --controls` finds one without labels" in err
         asked = len(server.bodies)
         (captions / "1.txt").write_text("There is a cup.")
         assert sira(*command)[0] == 0
@@ -356,7 +273,7 @@ def test_one_bad_answer_fails_one_picture(sira, captions, answer, message):
 
 
 def test_a_server_that_is_gone_ends_the_run_and_the_same_command_goes_on(sira, captions, tmp_path, monkeypatch):
-    monkeypatch.setattr(endpoint, "_PAUSE", 0.001)
+    monkeypatch.setattr(tries, "PAUSE", 0.001)
     with scripted(lambda number, body: scored()) as (_, address):
         pass
     code, out, err = sira("check", captions, "--endpoint", address, "-m", "m")

@@ -13,6 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from sira_cli import DataError, load, run_pictures
+from sira_cli.pictures import picture
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.single import FilePicture
 from sira_cli.pictures.sources import as_picture
@@ -76,8 +77,8 @@ def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
 )
 def test_pictures_are_decoded_and_encoded_once(folder, monkeypatch, method, batch_size, passes):
     write("q.jsonl", [row | {"text": f"Describe the {row['text'][11:-1]}."} for row in QUESTIONS])
-    samples, decode = [], task.decode_picture
-    monkeypatch.setattr(task, "decode_picture", lambda name, data: samples.append(name) or decode(name, data))
+    samples, decode = [], picture.decode_picture
+    monkeypatch.setattr(picture, "decode_picture", lambda name, data: samples.append(name) or decode(name, data))
     lvlm = load("demo", method=method, max_new_tokens=6)
     encoder, pictures = lvlm.model.get_encoder(modality="image"), []
     handle = encoder.register_forward_hook(lambda module, args, output: pictures.append(len(output[0])))
@@ -93,8 +94,8 @@ def test_pictures_are_decoded_and_encoded_once(folder, monkeypatch, method, batc
 
 def test_samples_of_large_pictures_are_not_kept_for_the_next_question(folder, monkeypatch):
     write("q.jsonl", QUESTIONS)
-    samples, decode = [], task.decode_picture
-    monkeypatch.setattr(task, "decode_picture", lambda name, data: samples.append(name) or decode(name, data))
+    samples, decode = [], picture.decode_picture
+    monkeypatch.setattr(picture, "decode_picture", lambda name, data: samples.append(name) or decode(name, data))
     monkeypatch.setattr(task, "LARGE", 10)
     lvlm = load("demo", max_new_tokens=2)
     events = list(run_pictures(lvlm, "photos", questions="q.jsonl", output="a.jsonl"))

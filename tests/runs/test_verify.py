@@ -221,6 +221,7 @@ def test_a_second_look_needs_a_text_and_a_mode_that_exists():
         Verify(mode="cheap")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["m3id", "sid"])  # another pass and rows of its own; a fork
 def test_methods_whose_state_is_more_than_a_cache(scenes, method):
     """What they computed of the kept tokens, they compute again: the texts begin with them."""

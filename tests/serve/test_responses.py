@@ -5,9 +5,11 @@ from __future__ import annotations
 import httpx
 import openai
 import pytest
+from openai.types.responses import Response
 
+from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
-from tests.serve.helpers import PICTURES, PROMPT, ask, data_uri, said
+from tests.serve.helpers import PICTURES, PROMPT, ask, data_uri, events_of, once, protocol, said, without_times
 
 
 def asked(prompt: str = PROMPT, picture=PICTURES[0]) -> dict:
@@ -69,6 +71,56 @@ def test_the_request_that_photoprism_sends(address, client):
     assert part["text"] == ask(client, said(system="Be brief."), max_tokens=20).choices[0].message.content
 
 
+# --- streams
+
+
+@pytest.mark.parametrize("more", [{}, {"max_output_tokens": 5}, {"sira": {"method": "opera"}}])
+def test_a_stream_brings_the_same_response(address, more):
+    expected = httpx.post(f"{address}/v1/responses", json={"input": [asked()], **more}, timeout=60).json()
+    events = events_of(address, input=[asked()], **more)
+    assert once([event["type"] for event in events]) == protocol(expected)
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    last = events[-1]["response"]
+    assert without_times(last) == without_times(expected)
+    assert last["sira"].keys() == expected["sira"].keys()
+    deltas = [event["delta"] for event in events if event["type"].endswith("output_text.delta")]
+    assert "".join(deltas) == expected["output"][0]["content"][0]["text"]
+    assert (len(deltas) > 3) == (more.get("sira") is None)
+    for event in events:  # all of one response and one item
+        assert event.get("response", last)["id"] == last["id"]
+        assert event.get("item", last["output"][0])["id"] == event.get("item_id", last["output"][0]["id"])
+        assert (event.get("output_index", 0), event.get("content_index", 0)) == (0, 0)
+    Response.model_validate(last)
+
+
+def test_streams_by_the_official_client(client):
+    """By both of its ways; the second puts the response together from the events, and compares."""
+    request = {"model": "demo", "input": [asked()], "max_output_tokens": 200, "instructions": "Be brief."}
+    logprobs = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    expected = client.responses.create(**request, **logprobs)
+    events = list(client.responses.create(**request, **logprobs, stream=True))
+    found = [row for event in events if event.type == "response.output_text.delta" for row in event.logprobs]
+    assert [row.logprob for row in found] == [row.logprob for row in expected.output[0].content[0].logprobs]
+    assert events[-1].response.output == [
+        item.model_copy(update={"id": events[-1].response.output[0].id}) for item in expected.output
+    ]
+    with client.responses.stream(**request) as stream:
+        texts = [event.snapshot for event in stream if event.type == "response.output_text.delta"]
+        final = stream.get_final_response()
+    assert texts[-1] == final.output_text == expected.output_text
+    assert final.usage.output_tokens == expected.usage.output_tokens
+    assert final.instructions == "Be brief."
+
+
+def test_a_stream_that_fails_ends_by_saying_so(endless):
+    with running(endless, limits=Limits(tokens=10**6, seconds=5.0)) as address:
+        events = events_of(address, input=[asked()], max_output_tokens=10**6)
+    last = events[-1]
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+    assert "took too long" in last["response"]["error"]["message"]
+    Response.model_validate(last["response"])
+
+
 def test_what_clients_send_back_of_earlier_responses(client):
     """Thoughts decide no text, and an answer without words is an empty one."""
     following = [{"role": "user", "content": PROMPT}]
@@ -91,7 +143,6 @@ def test_what_clients_send_back_of_earlier_responses(client):
             {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "1"}]}]},
             "expected the picture's URL",
         ),
-        ({"stream": True}, "/v1/chat/completions has streams"),
         ({"background": True}, "wait for the answer"),
         ({"previous_response_id": "resp_1"}, "send the whole conversation"),
         ({"text": {"format": {"type": "json_schema", "name": "labels", "schema": {}}}}, "only text is supported"),

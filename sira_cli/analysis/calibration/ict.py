@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image, ImageFilter
@@ -38,6 +38,7 @@ from sira_cli.core.hooks import attached_hooks
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
+from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.runs.events import Halved
 from sira_cli.runs.item import Item
@@ -46,6 +47,9 @@ from sira_cli.runs.questions import QuestionPicture
 from sira_cli.runs.runner import Runner
 from sira_cli.runs.slots import Batch
 from sira_cli.runs.task import Task
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 BLUR = 5.0  # radius of the Gaussian, in pixels of the picture as it is opened
 DECODED = 2  # pictures whose bytes and samples wait for the next question about them
@@ -97,11 +101,11 @@ class LastOutputs(Task[Tensor, Tensor]):
         super().__init__(lvlm, decoded=DECODED)
         self._projections, self._prompts = projections, {prompt.id: prompt for prompt in prompts}
 
-    def image(self, item: Item[Tensor]) -> Image.Image:
+    def image(self, item: Item[Tensor]) -> list[Image.Image]:
         """Return the samples, degraded."""
-        return self._prompts[item.id].degrade(super().image(item))
+        return [self._prompts[item.id].degrade(image) for image in pictures_of(super().image(item))]
 
-    def inputs(self, items: Sequence[Item[Tensor]], images: Sequence[Image.Image]) -> Any:
+    def inputs(self, items: Sequence[Item[Tensor]], images: Sequence[Shown]) -> Any:
         """Return the model's inputs without those of a method."""
         with self.lvlm.vocabulary.lock:
             return self.lvlm.chat_inputs(images, [item.prompt for item in items], at_once=True)

@@ -66,6 +66,19 @@ class Source:
     revision: str
     verify: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Source:
+        """Return the source of a record's support.
+
+        Raises:
+            DataError: a server said yes or no only.
+            KeyError, AttributeError: it has no second look.
+        """
+        verify = {name: value for name, value in record["verify"].items() if name != "min_support"}
+        if verify.get("source") == "answer":
+            raise DataError(f"the server of {record['model']} tells no probabilities, so there is no line to find")
+        return cls(str(record["model"]), str(record["revision"]), verify)
+
 
 @dataclass(frozen=True)
 class SupportReport:
@@ -139,7 +152,7 @@ class SupportReport:
 
 
 def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
-    """Read records that `sira caption --verify flag` wrote; failed ones are left out.
+    """Read records that `sira caption --verify flag` or `sira check` wrote; failed ones are left out.
 
     Raises:
         DataError: a file cannot be read, a record has no second look, or records are of different models.
@@ -151,15 +164,17 @@ def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
             if record.get("status") == "error":
                 continue
             try:
-                verify = {name: value for name, value in record["verify"].items() if name != "min_support"}
-                if verify["mode"] != "flag":
+                source = Source.of(record)
+                if source.verify["mode"] != "flag":
                     raise ValueError("unsupported objects may have been removed")
-                source = Source(str(record["model"]), str(record["revision"]), verify)
                 support = {str(claim["thing"]): float(claim["support"]) for claim in record["objects"]}
                 captions.append(Caption(where, str(record["file_name"]), support))
+            except DataError:
+                raise
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise DataError(
-                    f"{where}: not a record with a second look: caption the pictures with `verify=` flag"
+                    f"{where}: not a record with a second look: caption the pictures with `verify=` flag, or check "
+                    "their captions"
                 ) from error
             if source not in sources.values():
                 sources[where] = source

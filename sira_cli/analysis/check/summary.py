@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sira_cli.language.things import OBJECTS
+from sira_cli.models.look.claims import by_kind, line_of, shown
+
 
 @dataclass(frozen=True)
 class Doubted:
-    """A caption with an object of little support.
+    """A caption with a claim of little support.
 
     Attributes:
         name: of the picture, as in its record.
-        support: of the least supported object.
-        things: objects below the line with their support, the least supported first.
+        support: of the least supported claim.
+        things: claims below their lines with their support, the least supported first.
     """
 
     name: str
@@ -23,25 +26,32 @@ class Doubted:
 
 
 @dataclass
+class Tally:
+    """Numbers of claims of one kind: all of them, those below the line, and captions with such claims."""
+
+    claims: int = 0
+    below: int = 0
+    captions: int = 0
+
+
+@dataclass
 class Summary:
     """Counts over records of checks.
 
     Attributes:
-        line: objects with less support are not supported.
+        line: claims with less support are not supported; None: the lines in the records.
         captions, failed: checked, and not.
-        things: number of objects in the captions, each once per caption.
-        unsupported: of these, those below the line.
+        kinds: numbers of claims by kind, each object or claim once per caption.
         unrecognised: captions that name nothing that the list of words has.
         without_probabilities: captions checked by a server that only says yes or no.
         emptied: captions of which no sentence would be left.
-        doubted: captions with an object below the line, in the order of the records.
+        doubted: captions with a claim below the line, in the order of the records.
     """
 
-    line: float
+    line: float | None = None
     captions: int = 0
     failed: int = 0
-    things: int = 0
-    unsupported: int = 0
+    kinds: dict[str, Tally] = field(default_factory=dict)
     unrecognised: int = 0
     without_probabilities: int = 0
     emptied: int = 0
@@ -52,17 +62,27 @@ class Summary:
         if record["status"] != "ok":
             self.failed += 1
             return
-        claims = sorted((claim["support"], claim["thing"]) for claim in record["objects"])
-        below = tuple((thing, support) for support, thing in claims if support < self.line)
+        verify = record["verify"]
+        parts = dict.fromkeys(verify.get("claims", [OBJECTS]), ()) | by_kind(record)
+        low = {kind: [claim for claim in part if self._is_below(claim, verify)] for kind, part in parts.items()}
+        for kind, part in parts.items():
+            tally = self.kinds.setdefault(kind, Tally())
+            tally.claims += len(part)
+            tally.below += len(low[kind])
+            tally.captions += bool(low[kind])
+        below = sorted((claim["support"], shown(claim)) for part in low.values() for claim in part)
         self.captions += 1
-        self.things += len(claims)
-        self.unsupported += len(below)
-        self.unrecognised += not claims
-        self.without_probabilities += record["verify"].get("source") == "answer"
+        self.unrecognised += not any(parts.values())
+        self.without_probabilities += verify.get("source") == "answer"
         if below:
-            self.doubted.append(Doubted(record["file_name"], below[0][1], below))
+            things = tuple((thing, support) for support, thing in below)
+            self.doubted.append(Doubted(record["file_name"], below[0][0], things))
             self.emptied += not record["fixed"]
 
+    def _is_below(self, claim: Mapping[str, Any], verify: Mapping[str, Any]) -> bool:
+        line = line_of(claim, verify) if self.line is None else self.line
+        return bool(claim["support"] < line)
+
     def worst(self) -> list[Doubted]:
-        """Return the captions with an object below the line, the least supported first."""
+        """Return the captions with a claim below the line, the least supported first."""
         return sorted(self.doubted, key=lambda doubted: doubted.support)

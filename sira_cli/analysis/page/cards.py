@@ -66,7 +66,7 @@ class Telling:
 
 @dataclass(frozen=True)
 class Named:
-    """An object that the text names; `steps` are the tokens of each mention, `[first, last + 1]`."""
+    """An object that the text names, or another claim; `steps` are the tokens of each mention, `[first, last + 1]`."""
 
     claim: TracedObject
     supported: bool
@@ -193,13 +193,13 @@ def _things(trace: Trace) -> list[Named] | None:
     if end is None or end.objects is None or end.verify is None:
         return None
     found = []
-    for claim in end.objects:
+    for claim in (*end.objects, *(end.claims or ())):
         steps = []
         for start, stop in claim.spans:
             words = [word for word in end.words if word.start < stop and word.end > start]
             own = [step for word in words for step in range(*word.steps) if _says_a_word(trace.tokens[step])]
             steps += [(own[0], own[-1] + 1)] if own else []
-        found.append(Named(claim, claim.support >= end.verify.min_support, steps))
+        found.append(Named(claim, claim.support >= end.verify.line(claim.kind), steps))
     return sorted(found, key=lambda one: one.claim.support)
 
 

@@ -6,7 +6,8 @@ import base64
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from PIL import Image
 
@@ -14,7 +15,7 @@ from sira_cli.analysis.trace.read import Trace
 from sira_cli.errors import PictureError
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import OpenedPicture
-from sira_cli.pictures.sources import located
+from sira_cli.pictures.sources import recorded
 
 LONGEST_SIDE = 640  # pixels
 _UPWARDS = re.compile(r"^(\.\.?/)+(?=.)")  # the way from the trace to the picture is not its name
@@ -29,6 +30,7 @@ class Shown:
         uri: a `data:` URI; empty without a picture.
         width, height: of the embedded picture; of the traced one without it.
         note: a warning; empty if it is the traced one.
+        more: of a group, the other pictures.
     """
 
     name: str
@@ -36,6 +38,12 @@ class Shown:
     width: int
     height: int
     note: str
+    more: tuple[Shown, ...] = ()
+
+    @property
+    def group(self) -> tuple[Shown, ...]:
+        """All of its pictures."""
+        return (self, *self.more)
 
 
 def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None) -> Shown:
@@ -52,12 +60,12 @@ def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None)
     if known is not None and image.sha256 in known:
         return _embedded(name, known[image.sha256], "")
     problem, replaced = "", None
-    beside = "" if trace.path is None else str(trace.path.parent / file_name)
-    for place in dict.fromkeys((beside, file_name, image.path)):
-        if not place or not located(place).is_here():  # nothing is fetched for a page
+    beside = [] if trace.path is None else [(file_name, trace.path.parent)]
+    for place, folder in dict.fromkeys((*beside, (file_name, Path()), (image.path, Path()))):
+        if not place or not (found := recorded(place, folder)).is_here():  # nothing is fetched for a page
             continue
         try:
-            picture = located(place).open()
+            picture = found.open()
         except PictureError as error:
             problem = problem or str(error)
             continue
@@ -73,9 +81,14 @@ def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None)
 
 
 def _embedded(name: str, picture: OpenedPicture, note: str) -> Shown:
-    small = picture.image.copy()
+    first, *more = [_small(name, image) for image in picture.images]
+    return replace(first, note=note, more=tuple(more))
+
+
+def _small(name: str, image: Image.Image) -> Shown:
+    small = image.copy()
     small.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     data = io.BytesIO()
     small.save(data, "JPEG", quality=88, optimize=True)
     uri = "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
-    return Shown(name, uri, small.width, small.height, note)
+    return Shown(name, uri, small.width, small.height, "")

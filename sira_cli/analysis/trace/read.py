@@ -15,6 +15,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from sira_cli.errors import DataError
+from sira_cli.language.things import OBJECTS
+from sira_cli.models.look.claims import shown
 from sira_cli.pictures.names import one_line
 
 SCHEMA = "sira.trace/1"
@@ -146,24 +148,36 @@ class Use:
 
 @dataclass(frozen=True, config=_STRICT)
 class TracedObject:
-    """An object that the text names, its mentions, and its support by a second look."""
+    """An object that the text names, or another claim about one, its mentions, and its support by a second look."""
 
     thing: str
     spans: tuple[tuple[Count, Count], ...]
     support: float
     neither: float
+    kind: str = OBJECTS
+    value: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What it claims, as people read it."""
+        return shown({"thing": self.thing, "value": self.value})
 
 
 @dataclass(frozen=True, config=_STRICT)
 class Look:
-    """How a second look was done."""
+    """How a second look was done; `claims` has the lines of all kinds, if others than objects were asked about."""
 
     min_support: float
+    claims: dict[str, Look] | None = None
+
+    def line(self, kind: str) -> float:
+        """Return the line of a kind of claim."""
+        return (self.claims or {}).get(kind, self).min_support
 
 
 @dataclass(frozen=True, config=_STRICT)
 class End:
-    """How it ended; `objects` and `verify` are None without a second look."""
+    """How it ended; `objects` and `verify` are None without a second look, `claims` without other kinds of claims."""
 
     type: Literal["end"]
     status: Literal["ok", "error"]
@@ -175,6 +189,7 @@ class End:
     words: tuple[TracedWord, ...]
     tracked: tuple[Use, ...]
     objects: tuple[TracedObject, ...] | None = None
+    claims: tuple[TracedObject, ...] | None = None
     verify: Look | None = None
     reasoning: str = ""
 

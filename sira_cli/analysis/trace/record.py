@@ -62,7 +62,7 @@ class Tracer:
         self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, at_once=self._forced)
         self._logprobs: list[dict[str, float]] = []  # one per chosen token
         self._logits = None if options.full_logits is None else LogitsFile(options.full_logits)
-        self._look = None if options.verify is None else SecondLook(lvlm, options.verify.words)
+        self._look = None if options.verify is None else SecondLook(lvlm, options.verify)
         self._began = time.perf_counter()
 
     def run(self, input_ids: Tensor, attention_mask: Tensor) -> None:
@@ -70,6 +70,7 @@ class Tracer:
         lvlm, request, preset = self._lvlm, self._request, self._lvlm.preset
         live = attention_mask[0].bool()
         image = lvlm.find_image(input_ids)[0][live]
+        group = {"images": self._images(image)} if request.picture.more else {}
         self._write(
             {
                 "type": "run",
@@ -82,6 +83,7 @@ class Tracer:
                     "width": request.picture.image.width,
                     "height": request.picture.image.height,
                 },
+                **group,
                 "prompt": request.prompt,
                 **preset.later(),
                 "preset": preset.name,
@@ -112,6 +114,23 @@ class Tracer:
                 },
             }
         )
+
+    def _images(self, image: Tensor) -> list[Line]:
+        """Return the size of each picture of a group, and its positions: those of all, `[S]` bool, in order.
+
+        Their numbers are those of each picture alone. Where they depend on the others, it is not known which is whose.
+        """
+        lvlm, pictures = self._lvlm, self._request.picture.images
+        with lvlm.vocabulary.lock:
+            alone = [lvlm.chat_inputs([picture], [self._request.prompt])["input_ids"] for picture in pictures]
+        counts = [int(lvlm.find_image(ids).sum()) for ids in alone]
+        sizes = [{"width": picture.width, "height": picture.height} for picture in pictures]
+        if sum(counts) != int(image.sum()):
+            return sizes
+        owner = image.cumsum(dim=0) - 1  # [S] how many image tokens come before
+        ends = torch.tensor(counts).cumsum(dim=0).tolist()
+        own = [image & (end - count <= owner) & (owner < end) for count, end in zip(counts, ends, strict=True)]
+        return [{**size, "image_positions": _runs(each)} for size, each in zip(sizes, own, strict=True)]
 
     def token(self, token: int, step: Step) -> None:
         """Write the line of a token and the logits `[1, V]` that it was picked from."""
@@ -167,9 +186,9 @@ class Tracer:
         verify = self._options.verify
         if self._look is None or verify is None:
             return {}
-        check = self._look.check(self._request.picture.image, text)
+        check = self._look.check(self._request.picture.shown, text)
         return {
-            "objects": [claim.to_json() for claim in check.objects],
+            **check.fields(),
             "verify": verify.settings(self._lvlm.preset),
         }
 
@@ -192,7 +211,7 @@ def trace_generated(lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, w
     Raises:
         SettingsError: there are several beams, or the prompt cannot be asked.
     """
-    lvlm.check_prompt(request.prompt)
+    lvlm.check_prompt(request.prompt, len(request.picture.images))
     tracer = Tracer(lvlm, request, options, write)
     inputs = _prepared(lvlm, [request], at_once=False)
     tracer.run(inputs["input_ids"], inputs["attention_mask"])
@@ -217,7 +236,7 @@ def trace_forced(
         SettingsError: a text is empty.
     """
     for one in requests:
-        lvlm.check_prompt(one.prompt)
+        lvlm.check_prompt(one.prompt, len(one.picture.images))
         if not (one.text or "").strip():
             raise SettingsError(f"{one.name}: the text to force is empty")
     tracers = [Tracer(lvlm, one, options, write) for one, write in zip(requests, writes, strict=True)]
@@ -240,7 +259,7 @@ def trace_forced(
 
 def _prepared(lvlm: Lvlm, requests: Sequence[OpenedRequest], *, at_once: bool) -> Any:
     inputs = lvlm.prepare(
-        [one.picture.image for one in requests],
+        [one.picture.shown for one in requests],
         [one.prompt for one in requests],
         [one.picture.sha256 for one in requests],
         at_once=at_once,

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any
 
 from sira_cli.analysis.trace.record import failed, trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, TraceRequest
 from sira_cli.analysis.trace.targets import Line, TraceTargets
+from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import check_pictures
 from sira_cli.pictures.picture import OpenedPicture, Picture
@@ -27,6 +26,9 @@ from sira_cli.runs.item import Item
 from sira_cli.runs.runner import Runner
 from sira_cli.runs.slots import Batch
 from sira_cli.runs.task import Task
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class TraceTask(Task[list[Line], list[Line]]):
         super().__init__(lvlm, images_kept=True)
         self._task, self._texts, self._targets, self._options = task, texts, targets, options
 
-    def inputs(self, items: Sequence[Item[list[Line]]], images: Sequence[Image.Image]) -> Any:
+    def inputs(self, items: Sequence[Item[list[Line]]], images: Sequence[Shown]) -> Any:
         """Return that there is something to trace: a trace makes its own inputs."""
         check_pictures(self.lvlm.processor, images)
         return True
@@ -91,8 +93,9 @@ class TraceTask(Task[list[Line], list[Line]]):
         trace_forced(self.lvlm, requests, self._options, [each.append for each in lines])
         return lines
 
-    def _opened(self, item: Item[list[Line]], image: Image.Image) -> OpenedRequest:
-        picture = OpenedPicture(item.picture.location, image, item.sha256, item.warnings)
+    def _opened(self, item: Item[list[Line]], shown: Shown) -> OpenedRequest:
+        first, *more = pictures_of(shown)
+        picture = OpenedPicture(item.picture.location, first, item.sha256, item.warnings, tuple(more))
         address, text = item.picture.address, self._texts[item.id]
         return OpenedRequest(self._task, picture, item.name, item.prompt, text, address)
 

@@ -13,6 +13,8 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from sira_cli.analysis.calibration.support import Caption, Labelled
 
+FALSE_ALARMS = 3.0  # percent
+
 Annotations = Annotated[
     Path | None,
     typer.Option(metavar="PATH", help="Ground truth: folder of COCO annotations, for COCO pictures."),

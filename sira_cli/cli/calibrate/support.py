@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.cli.calibrate.labels import Annotations, FalseAlarms, Labels, labelling
+from sira_cli.cli.calibrate import controls as by_controls
+from sira_cli.cli.calibrate.labels import FALSE_ALARMS, Annotations, FalseAlarms, Labels, labelling
 from sira_cli.cli.choosing import choose_preset
 from sira_cli.cli.console import note, set_verbosity
+from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
@@ -18,6 +20,7 @@ from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
+    from sira_cli.analysis.calibration.controls import ControlsReport
     from sira_cli.analysis.calibration.support import SupportReport
     from sira_cli.models.preset import Preset
 
@@ -27,15 +30,31 @@ FEW = 20  # hallucinated objects; with fewer, the threshold is uncertain
 EXAMPLES = """
 sira calibrate support captions.jsonl --annotations annotations/ -p llava-1.5-7b --write-preset mine.yaml
 sira calibrate support captions.jsonl --labels objects.json
+sira calibrate support captions.jsonl --controls -p llava-1.5-7b --write-preset mine.yaml
 """
 
 
-@with_options(model=ModelOptions)
+@with_options(model=ModelOptions, endpoint=EndpointOptions)
 def support(
     *,
-    records: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="RECORDS", help="Files that `sira caption --verify flag -o` wrote.", show_default=False),
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH",
+            help="Records of `sira caption --verify flag` or `sira check`; with --controls any captions that `sira "
+            "check` takes.",
+            show_default=False,
+        ),
+    ] = None,
+    controls: Annotated[
+        bool,
+        typer.Option(
+            "--controls", help="Find it without labels: also ask about objects that only captions of others name."
+        ),
+    ] = False,
+    answers: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help="With --controls: keep the answers; the same command goes on."),
     ] = None,
     annotations: Annotations = None,
     labels: Labels = None,
@@ -46,10 +65,16 @@ def support(
         ),
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help=f"Take only the first N scenes (default: {SCENES}).")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help=f"Take only the first N scenes (default: {SCENES}), or with --controls captions (default: all).",
+        ),
     ] = None,
-    false_alarms: FalseAlarms = 3.0,
+    false_alarms: FalseAlarms = FALSE_ALARMS,
     model: ModelOptions,
+    endpoint: EndpointOptions,
     output: ReportFile = None,
     write_preset: Annotated[
         Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the threshold.")
@@ -59,25 +84,30 @@ def support(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Find the threshold of support (--min-support), from captions with labels.
+    """Find the threshold of support (--min-support), from captions with labels, or with --controls without them.
 
-    It is the highest threshold that marks at most 3 % (--false-alarms) of the real objects as unsupported. The records
-    hold the support of every object that the captions name; the labels are the ground truth. A few hundred named
-    objects are enough, if some are hallucinated. A model is needed only with --scenes.
+    With labels it is the highest threshold that marks at most 3 % (--false-alarms) of the real objects as unsupported.
+    The records hold the support of every object that the captions name; the labels are the ground truth. A few hundred
+    named objects are enough, if some are hallucinated. With --controls it is the support that 98 % of the objects do
+    not reach that other captions name and a picture's own does not; a few hundred captions are enough.
     """
     set_verbosity(quiet, verbose)
     check_file("--output", output, overwrite)
     check_preset_file(write_preset, overwrite)
-    preset = choose_preset(model)
-    share = false_alarms / 100
-    if records:
-        if scenes or limit is not None:
-            raise SettingsError("--scenes and --limit are for drawn scenes: leave out the records, or these")
-        report = _from_files(records, annotations, labels, share)
+    report: SupportReport | ControlsReport
+    failed = 0
+    if controls:
+        if annotations is not None or labels is not None or false_alarms != FALSE_ALARMS:
+            raise SettingsError("--controls needs no labels: leave out --annotations, --labels and --false-alarms")
+        endpoint.check(model)
+        preset = endpoint.preset(model)[0] if endpoint.given else choose_preset(model)
+        report = found = _from_controls(paths or [], scenes, limit, preset, model, endpoint, answers, overwrite)
+        failed = found.failed
     else:
-        if annotations is not None or labels is not None:
-            raise SettingsError("--annotations and --labels are for records: also give RECORDS")
-        report = _from_scenes(scenes, limit or SCENES, preset, model, share)
+        if endpoint.given or answers is not None:
+            raise SettingsError("--endpoint and --answers are for --controls: records hold their answers already")
+        preset = choose_preset(model)
+        report = _from_labels(paths or [], annotations, labels, scenes, limit, preset, model, false_alarms / 100)
     if write_preset is not None and report.source.model != preset.model:
         raise SettingsError(
             f"--write-preset: the records are of {report.source.model}, the preset is for {preset.model}: "
@@ -86,13 +116,59 @@ def support(
     if as_json:
         print(report.to_json())
     else:
-        print_report(report)
+        _print(report)
     if output is not None:
         save_report(report, output)
     if write_preset is not None:
         verify = preset.verify.model_copy(update={"min_support": report.line})
-        how = f"min_support by sira calibrate support on {report.pictures} pictures"
+        how = f"min_support by sira calibrate support{' --controls' * controls} on {report.pictures} pictures"
         save_preset(preset.model_copy(update={"verify": verify}), write_preset, how, f"min_support = {report.line:g}")
+    if failed:
+        raise typer.Exit(3)
+
+
+def _from_controls(
+    paths: list[str],
+    scenes: bool,
+    limit: int | None,
+    preset: Preset,
+    model: ModelOptions,
+    endpoint: EndpointOptions,
+    answers: Path | None,
+    overwrite: bool,
+) -> ControlsReport:
+    if paths:
+        if scenes:
+            raise SettingsError("give captions, or --scenes, not both")
+        return by_controls.from_captions(paths, limit, preset, model, endpoint, answers, overwrite)
+    if endpoint.given or answers is not None:
+        raise SettingsError("--endpoint and --answers need PATH: captions with their pictures")
+    _check_scenes(scenes, preset, "captions, such as those that `sira caption -o captions.jsonl` writes")
+    return by_controls.from_scenes(limit or SCENES, load_model(preset, model, "sira", pictures=()))
+
+
+def _from_labels(
+    paths: list[str],
+    annotations: Path | None,
+    labels: Path | None,
+    scenes: bool,
+    limit: int | None,
+    preset: Preset,
+    model: ModelOptions,
+    share: float,
+) -> SupportReport:
+    if paths:
+        if scenes or limit is not None:
+            raise SettingsError("--scenes and --limit are for drawn scenes: leave out the records, or these")
+        return _from_files([Path(path) for path in paths], annotations, labels, share)
+    if annotations is not None or labels is not None:
+        raise SettingsError("--annotations and --labels are for records: also give PATH")
+    _check_scenes(scenes, preset, "files of records, which `sira caption --verify flag -o captions.jsonl` writes")
+    lvlm = load_model(preset, model, "sira", pictures=())
+    from sira_cli.demo.labelled_captions import scene_report
+
+    with Progress.shown("scenes", limit or SCENES) as progress:
+        return scene_report(lvlm, limit or SCENES, share, progress.reach)
 
 
 def _from_files(records: list[Path], annotations: Path | None, labels: Path | None, share: float) -> SupportReport:
@@ -105,23 +181,20 @@ def _from_files(records: list[Path], annotations: Path | None, labels: Path | No
     return SupportReport.of(source, pictures, labelled, unknown, share)
 
 
-def _from_scenes(scenes: bool, count: int, preset: Preset, model: ModelOptions, share: float) -> SupportReport:
+def _check_scenes(scenes: bool, preset: Preset, instead: str) -> None:
     from sira_cli.models.presets import BUNDLED
 
     if not scenes and preset.model != BUNDLED:
-        raise SettingsError(
-            "name files of records, which `sira caption --verify flag -o captions.jsonl` writes, or give --scenes "
-            "(-p demo: the bundled model on drawn scenes)"
-        )
-    lvlm = load_model(preset, model, "sira", pictures=())
-    from sira_cli.demo.labelled_captions import scene_report
-
-    with Progress.shown("scenes", count) as progress:
-        return scene_report(lvlm, count, share, progress.reach)
+        raise SettingsError(f"name {instead}, or give --scenes (-p demo: the bundled model on drawn scenes)")
 
 
-def print_report(report: SupportReport) -> None:
+def _print(report: SupportReport | ControlsReport) -> None:
     """Print the effect of several thresholds, and the one that was found."""
+    from sira_cli.analysis.calibration.controls import ControlsReport
+
+    if isinstance(report, ControlsReport):
+        by_controls.print_report(report)
+        return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

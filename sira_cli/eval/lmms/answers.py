@@ -12,10 +12,10 @@ from sira_cli.errors import SettingsError, SiraError
 from sira_cli.eval.lmms.requests import Request, Wanted
 from sira_cli.methods import check_beams, require
 from sira_cli.methods.base import Ability
-from sira_cli.methods.prompts import Conversation
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.models.records import Answer
+from sira_cli.pictures.picture import digest_of
 
 _log = logging.getLogger(__name__)
 
@@ -83,16 +83,13 @@ def prepared(lvlm: Lvlm, requests: Sequence[Request]) -> tuple[Any, list[str]]:
     """
     for request in requests:
         try:
-            lvlm.check_prompt(request.prompt)
+            lvlm.check_prompt(request.prompt, len(request.pictures))
         except SettingsError as error:
             raise SettingsError(f"{request.name}: {error}") from None
     opened = [[picture.open() for picture in request.pictures] for request in requests]
-    images = [[each.image for each in pictures] for pictures in opened]
+    shown = [[each.image for each in pictures] for pictures in opened]
     prompts = [request.prompt for request in requests]
-    shown = [
-        seen if isinstance(prompt, Conversation) else seen[0] for prompt, seen in zip(prompts, images, strict=True)
-    ]
-    hashes = ["".join(each.sha256 for each in pictures) for pictures in opened]
+    hashes = [digest_of([each.sha256 for each in pictures]) for pictures in opened]
     try:
         return lvlm.prepare(shown, prompts, hashes), hashes
     except SiraError:

@@ -34,8 +34,8 @@ class Request:
 
     Attributes:
         name: the task and the document, for messages.
-        pictures: in the order of the turns that have one.
-        prompt: a text about one picture, or a conversation.
+        pictures: in the order of the turns that have them.
+        prompt: a text about the pictures, or a conversation.
     """
 
     name: str
@@ -49,7 +49,7 @@ def request_of(
 ) -> Request:
     """Return the request of a task's messages.
 
-    A message of the user has one picture at most; it comes before the text, whatever their order in the message.
+    The pictures of a message of the user come before its text, whatever their order in the message.
 
     Args:
         name: the task and the document.
@@ -57,8 +57,8 @@ def request_of(
         generation: the task's `generation_kwargs`.
 
     Raises:
-        SettingsError: there is no picture, or several in one message; a part or a setting is of another kind; or the
-            last message is not the user's.
+        SettingsError: there is no picture; a part or a setting is of another kind; or the last message is not the
+            user's.
     """
     system: list[str] = []
     turns: list[Turn] = []
@@ -106,7 +106,7 @@ def wanted_of(name: str, generation: Mapping[str, Any], system: str = "") -> Wan
 
 
 def _turn(name: str, message: Mapping[str, Any]) -> tuple[Turn, list[Picture]]:
-    """Return the turn of a message, and its picture, if it has one."""
+    """Return the turn of a message, and its pictures."""
     role, content = message["role"], message["content"]
     texts: list[str] = []
     pictures: list[Picture] = []
@@ -117,9 +117,5 @@ def _turn(name: str, message: Mapping[str, Any]) -> tuple[Turn, list[Picture]]:
             pictures.append(as_picture(part["url"]))
         else:
             raise SettingsError(f"{name}: has {part['type']} of the {role}, expected text, and pictures of the user")
-    if len(pictures) > 1:
-        raise SettingsError(
-            f"{name}: has {len(pictures)} pictures in one message, and sira takes one in each: leave this task out"
-        )
     words = "\n".join(filter(None, texts))
-    return Turn("assistant" if role == "assistant" else "user", words, bool(pictures)), pictures
+    return Turn("assistant" if role == "assistant" else "user", words, len(pictures)), pictures

@@ -29,11 +29,11 @@ _CERTAIN = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")
 
 @dataclass(frozen=True)
 class Forbidden:
-    """Objects that a text may not name.
+    """Objects that a text may not name, and other claims that it may not make.
 
     Attributes:
-        groups: heads of their synonym groups in the list.
-        but: names that are allowed anyway.
+        groups: their `Thing.head`: of an object, the head of its synonyms in the list.
+        but: `Thing.key` of those that are allowed anyway: of objects, their names.
     """
 
     groups: frozenset[str]
@@ -51,7 +51,7 @@ class Forbidden:
         spans = [
             span
             for thing in words.things(text)
-            if thing.group in self.groups and thing.name not in self.but
+            if thing.head in self.groups and thing.key not in self.but
             for span in thing.spans
             if span[1] > start and (ended or _CERTAIN.match(text, span[1]))
         ]

@@ -13,10 +13,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from PIL import Image
-
+from sira_cli.language.things import key_of
 from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.look.claims import Check, Claim
 from sira_cli.models.look.continuing import Continuation, Decoded
@@ -25,6 +24,9 @@ from sira_cli.models.look.second_look import PictureLook, SecondLook
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.records import Answer, FinishReason
 from sira_cli.models.starts import Trail
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class _Draft:
             tokens.
         at_once: whether the text is from another source, so that the model continues without reasoning.
         doubted: objects to remove.
-        kept: names of objects that could not be removed.
+        kept: keys of claims that could not be removed.
     """
 
     row: int
@@ -77,8 +79,8 @@ class _Draft:
 
     def removed(self) -> tuple[Claim, ...]:
         """Return the removed objects."""
-        named = {claim.thing for claim in self.check.objects}
-        return tuple(claim for claim in self.doubted if claim.thing not in named)
+        named = {claim.key for claim in self.check.all}
+        return tuple(claim for claim in self.doubted if claim.key not in named)
 
 
 class Rewriter:
@@ -98,14 +100,14 @@ class Rewriter:
         if lvlm.preset.generation.on_loop == "retry":  # a second try of a part would need that of the first tokens
             lvlm = copy.copy(lvlm)
             lvlm.preset = lvlm.preset.with_settings(on_loop="trim")
-        self.look = SecondLook(lvlm, verify.words)
-        self._lvlm, self._line, self._rounds = lvlm, verify.line(lvlm.preset), verify.rounds
+        self.look = SecondLook(lvlm, verify)
+        self._lvlm, self._lines, self._rounds = lvlm, verify.lines(lvlm.preset), verify.rounds
 
-    def rewrite(self, image: Image.Image, text: str, prompt: str | None = None) -> Rewritten:
+    def rewrite(self, image: Shown, text: str, prompt: str | None = None) -> Rewritten:
         """Rewrite a text from any source.
 
         Args:
-            image: the picture, RGB.
+            image: the picture, or those of a group, RGB.
             text: the text about it; the part before the first unsupported object is not changed.
             prompt: the prompt for decoding; None: the preset's caption prompt.
         """
@@ -118,7 +120,7 @@ class Rewriter:
 
     def rewritten(
         self,
-        images: Sequence[Image.Image],
+        images: Sequence[Shown],
         answers: Sequence[Answer],
         inputs: Any,
         settings: dict[str, Any],
@@ -130,7 +132,7 @@ class Rewriter:
         """Return answers without unsupported objects, with the removed ones.
 
         Args:
-            images: B pictures, RGB.
+            images: B pictures or groups, RGB.
             answers: B decoded answers.
             inputs: their inputs, on the model's device.
             settings: from `Verify.settings`, for their records.
@@ -148,7 +150,7 @@ class Rewriter:
         return [self._answer(draft, answer, settings) for draft, answer in zip(drafts, first, strict=True)]
 
     def _answer(self, draft: _Draft, first: Answer, settings: dict[str, Any]) -> Answer:
-        answer = replace(first, objects=[claim.to_json() for claim in draft.check.objects], verify=settings)
+        answer = draft.check.added_to(first, settings)
         if draft.check.text == first.text:
             return answer
         return replace(
@@ -158,10 +160,10 @@ class Rewriter:
             output_tokens=len(draft.tokens),
             tokens=tuple(draft.tokens),
             draft=first.text,
-            removed=[{"thing": claim.thing, "support": claim.support} for claim in draft.removed()],
+            removed=[claim.removed() for claim in draft.removed()],
         )
 
-    def _prepared(self, image: Image.Image, prompt: str | None) -> Any:
+    def _prepared(self, image: Shown, prompt: str | None) -> Any:
         prompt = self._lvlm.preset.prompts.caption if prompt is None else prompt
         self._lvlm.check_prompt(prompt)
         return self._lvlm.to_device(self._lvlm.prepare([image], [prompt], at_once=True))
@@ -188,9 +190,9 @@ class Rewriter:
         _, offset = draft.finished(draft.plain, draft.reason, draft.begins)
         found = [
             (start - offset, claim)
-            for claim in draft.check.below(self._line)
+            for claim in draft.check.below(self._lines)
             for start, end in claim.spans
-            if claim.thing not in draft.kept
+            if claim.key not in draft.kept
             and start >= offset
             and draft.plain[start - offset : end - offset] == draft.check.text[start:end]  # no prefix, no suffix
         ]
@@ -218,15 +220,16 @@ class Rewriter:
                 plain, draft.begins = self._plain(ended.tokens, ended.text, ended.reasoning)
                 draft.plain = draft.head + plain[draft.told :]
                 draft.check = draft.at.check(draft.finished(draft.plain, draft.reason, draft.begins or 0)[0])
-                named = {claim.thing for claim in draft.check.objects}
-                draft.kept |= {claim.thing for claim in draft.doubted if claim.thing in named}
+                named = {claim.key for claim in draft.check.all}
+                draft.kept |= {claim.key for claim in draft.doubted if claim.key in named}
 
     def _cut(self, draft: _Draft, claim: Claim, start: int, prompt: Sequence[int]) -> Continuation:
         """Cut a text off before an object, and return its continuation."""
         vocabulary, words = self._lvlm.vocabulary, self.look.words
         draft.doubted.append(claim)
         forbidden = Forbidden(
-            frozenset(words.group(each.thing) for each in draft.doubted), draft.at.supported(self._line)
+            frozenset(key_of(words.group(each.thing), each.kind, each.value) for each in draft.doubted),
+            draft.at.supported(self._lines),
         )
         if start < len(draft.head):
             draft.head = draft.head[:start].rstrip()

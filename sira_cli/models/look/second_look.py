@@ -2,68 +2,86 @@
 
     the picture and the prompt's rows before it    computed once (`core.prefix`)
     "Is there a dog in the image?"                 a few rows each, all questions of a picture together
-    support = P(yes) / (P(yes) + P(no))            over all spellings of yes and no, of the first token
+    support = P(yes) / (P(yes) + P(no))            over all spellings of yes and no (`answer_words`)
+
+The same goes for other claims of a text (`kinds`), such as colours.
 
 The unchanged model answers (the full stream at temperature 0), whatever method wrote the text, after an empty thought
-if it can think.
+if it can think. Pictures that are shown together are asked about one by one, and the largest support counts: a text
+about them may name what any of them shows, and so the question and its line are those of single pictures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
-from sira_cli.errors import UnsupportedModelError
-from sira_cli.language import things
-from sira_cli.language.things import Thing, Words
+from sira_cli.language.listed import Asked
+from sira_cli.language.things import OBJECTS, Thing, Words
+from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.decoding import DecodingModel
-from sira_cli.models.look.claims import NO, YES, Check, Claim, question_about
+from sira_cli.models.look.answer_words import AnswerWords
+from sira_cli.models.look.claims import Check, Claim, best_of
+from sira_cli.models.look.forbidding import GivenTokens
+from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are also public here
 from sira_cli.models.look.verify import Verify as Verify
 from sira_cli.models.starts import Trail
 
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
+
 BATCH = 8  # whole prompts decoded together, if the prefix cannot be shared
+LIST_TOKENS = 256  # of an answer that lists the objects of a text
 _PROBE = 64  # side in pixels of the picture in the prompts of questions
 
 
 class SecondLook:
     """Asks a loaded model about the objects that texts name."""
 
-    def __init__(self, lvlm: DecodingModel, words: Words | None = None) -> None:
+    def __init__(self, lvlm: DecodingModel, verify: Verify | None = None) -> None:
         """Prepare to ask.
 
         Args:
-            lvlm: the model; its preset has the question (`prompts.verify`).
-            words: the objects to recognise; None: the bundled list.
+            lvlm: the model; its preset has the settings that `verify` leaves open.
+            verify: how to look; None: as in the preset.
 
         Raises:
+            SettingsError: the language is not known, or has no question of a kind.
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
+        verify = verify or Verify()
         self._lvlm = lvlm
-        self.words = words or things.shipped()
-        self._yes, self._no = self._spellings(YES), self._spellings(NO)
+        self._wording = verify.wording(lvlm.preset)
+        self._kinds = {name: KINDS[name] for name in verify.kinds(lvlm.preset)}
+        self._answers = {
+            name: AnswerWords(lvlm.vocabulary, kind.answers(self._wording), single=kind.single)
+            for name, kind in self._kinds.items()
+        }
+        self._objects = verify.finder(lvlm.preset)
+        self.words = Claims(self._objects, self._named)
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
-    def check(self, image: Image.Image, text: str) -> Check:
+    def check(self, image: Shown, text: str) -> Check:
         """Ask about each object that a text names.
 
         Args:
-            image: the picture, RGB.
+            image: the picture, or those of a group, RGB.
             text: the text about it.
         """
         return PictureLook(self, image).check(text)
 
-    def at(self, images: Sequence[Image.Image], inputs: Any, trail: Trail) -> list[PictureLook]:
+    def at(self, images: Sequence[Shown], inputs: Any, trail: Trail) -> list[PictureLook]:
         """Return looks at pictures that were just decoded, which reuse the computations of decoding.
 
         Args:
-            images: B pictures, RGB.
+            images: B pictures or groups, RGB.
             inputs: the decoded inputs, on the model's device.
             trail: the trail of decoding them.
         """
@@ -72,51 +90,100 @@ class SecondLook:
         found = self._lvlm.find_image(inputs["input_ids"])
         return [
             PictureLook(self, image, ImagePrefix.of(self._lvlm.model, inputs, found, row, trail.cache, row))
+            if len(pictures_of(image)) == 1
+            else PictureLook(self, image)
             for row, image in enumerate(images)
         ]
 
+    @property
+    def asks(self) -> bool:
+        """Whether the model is asked for the objects of a text."""
+        return isinstance(self._objects, Asked)
+
+    @property
+    def others(self) -> bool:
+        """Whether claims of other kinds than objects are asked about."""
+        return {*self._kinds} != {OBJECTS}
+
+    def named(self, image: Image.Image, text: str) -> list[Thing]:
+        """Return the claims of a text; the model is asked for its objects, if so set."""
+        if isinstance(self._objects, Asked):
+            return self._named(text, self._objects.found(self._answer(image, self._objects.request(text)), text))
+        return self.words.things(text)
+
     def questions(self, named: Sequence[Thing]) -> list[str]:
-        """Return the question about each object."""
-        wording = self._lvlm.preset.prompts.verify
-        return [question_about(wording, thing) for thing in named]
+        """Return the question about each claim."""
+        return [self._kinds[thing.kind].question(self._wording, thing) for thing in named]
 
     @torch.no_grad()
-    def last_logits(self, image: Image.Image, questions: Sequence[str], prefix: ImagePrefix | None = None) -> Tensor:
-        """Return the model's logits of the first token of each answer: `[Q, V]` float32.
+    def last_logits(
+        self,
+        image: Image.Image,
+        questions: Sequence[str],
+        prefix: ImagePrefix | None = None,
+        begun: Sequence[int] = (),
+    ) -> Tensor:
+        """Return the model's logits of the next token of each answer: `[Q, V]` float32.
 
         Args:
             image: the picture, RGB.
             questions: Q questions in their final wording.
             prefix: first rows of another prompt about the picture, used if they equal those of the questions.
+            begun: the first tokens of the answers.
         """
         lvlm = self._lvlm
         if lvlm.model.config.model_type in BIDIRECTIONAL:
-            return self._whole(image, questions)
+            return self._whole(image, questions, begun)
         self._word([question for question in questions if question not in self._worded])
         befores, tails = zip(*(self._worded[question] for question in questions), strict=True)
         if any(before != befores[0] for before in befores):
-            return self._whole(image, questions)
+            return self._whole(image, questions, begun)
+        ends = [[*tail, *begun] for tail in tails]
         if prefix is not None and self._before(prefix.ids) == befores[0]:
-            return prefix.last_logits(tails)
+            return prefix.last_logits(ends)
         with lvlm.vocabulary.lock:
             inputs = lvlm.to_device(lvlm.chat_inputs([image], questions[:1], at_once=True))
         length = self._prefix_length(inputs["input_ids"][0])
         if inputs["input_ids"][0, length:].tolist() != tails[0]:
-            return self._whole(image, questions)
-        return ImagePrefix(lvlm.model, inputs, length).last_logits(tails)
+            return self._whole(image, questions, begun)
+        return ImagePrefix(lvlm.model, inputs, length).last_logits(ends)
 
     def claims(self, image: Image.Image, named: Sequence[Thing], prefix: ImagePrefix | None = None) -> list[Claim]:
-        """Ask about objects; otherwise as `last_logits`."""
+        """Ask about claims; otherwise as `last_logits`."""
         if not named:
             return []
-        logprobs = self.last_logits(image, self.questions(named), prefix).log_softmax(dim=-1)  # [Q, V]
-        # In logarithms, because both may underflow a float.
-        yes, no = (logprobs[:, ids].logsumexp(dim=1) for ids in (self._yes, self._no))  # [Q]
-        support, neither = (yes - no).sigmoid(), (1 - yes.exp() - no.exp()).clamp(min=0)
-        return [
-            Claim(thing.name, thing.spans, *numbers)
-            for thing, *numbers in zip(named, support.tolist(), neither.tolist(), strict=True)
-        ]
+        first = self.last_logits(image, self.questions(named), prefix).log_softmax(dim=-1)  # [Q, V]
+        found: dict[int, Claim] = {}
+        for kind, answers in self._answers.items():
+            rows = [row for row, thing in enumerate(named) if thing.kind == kind]
+            if not rows:
+                continue
+            some = [named[row] for row in rows]
+
+            def after(begun: Sequence[int], some: Sequence[Thing] = some) -> Tensor:
+                return self.last_logits(image, self.questions(some), prefix, begun).log_softmax(dim=-1)
+
+            logprobs = answers.logprobs(first[rows], after)  # [Q of this kind, answers]
+            own = torch.tensor([[answers.values.index(thing.value)] for thing in some], device=first.device)
+            # In logarithms, because both may underflow a float.
+            claimed, rest = logprobs.gather(1, own)[:, 0], logprobs.scatter(1, own, -torch.inf).logsumexp(dim=1)
+            support, neither = (claimed - rest).sigmoid(), (1 - claimed.exp() - rest.exp()).clamp(min=0)
+            numbers = zip(support.tolist(), neither.tolist(), strict=True)
+            for row, thing, (share, none) in zip(rows, some, numbers, strict=True):
+                found[row] = Claim(thing.name, thing.spans, share, none, thing.kind, thing.value)
+        return [found[row] for row in range(len(named))]
+
+    def _named(self, text: str, objects: Sequence[Thing]) -> list[Thing]:
+        """Return the claims of a text about some objects."""
+        return [thing for kind in self._kinds.values() for thing in kind.find(text, objects, self._wording)]
+
+    def _answer(self, image: Image.Image, prompt: str) -> str:
+        """Return the model's answer to a prompt, decoded greedily."""
+        lvlm = self._lvlm
+        with lvlm.vocabulary.lock:
+            inputs = lvlm.to_device(lvlm.chat_inputs([image], [prompt], at_once=True))
+        output = lvlm.model.generate(**inputs, max_new_tokens=LIST_TOKENS, do_sample=False)
+        return lvlm.vocabulary.text(output[0, inputs["input_ids"].shape[1] :].tolist())
 
     def _word(self, questions: Sequence[str]) -> None:
         """Find the tokens before and after the picture in the prompt of each question.
@@ -138,8 +205,8 @@ class SecondLook:
         tokens: list[int] = ids[: int(self._lvlm.find_image(ids[None])[0].nonzero().min())].tolist()
         return tokens
 
-    def _whole(self, image: Image.Image, questions: Sequence[str]) -> Tensor:
-        """Ask each question as a prompt of its own."""
+    def _whole(self, image: Image.Image, questions: Sequence[str], begun: Sequence[int] = ()) -> Tensor:
+        """Ask each question as a prompt of its own; otherwise as `last_logits`."""
         lvlm = self._lvlm
         parts = []
         for start in range(0, len(questions), BATCH):
@@ -148,48 +215,60 @@ class SecondLook:
                 inputs = lvlm.to_device(lvlm.chat_inputs([image] * len(batch), batch, at_once=True))
             # generate makes the masks and positions of the prompts, as in `sira ask`
             output = lvlm.model.generate(
-                **inputs, max_new_tokens=1, do_sample=False, return_dict_in_generate=True, output_logits=True
+                **inputs,
+                max_new_tokens=1 + len(begun),
+                do_sample=False,
+                return_dict_in_generate=True,
+                output_logits=True,
+                logits_processor=[GivenTokens([list(begun)] * len(batch), inputs["input_ids"].shape[1])],
             )
-            parts.append(output.logits[0].float())
+            parts.append(output.logits[len(begun)].float())
         return torch.cat(parts)
 
     def _prefix_length(self, ids: Tensor) -> int:
         """Return the number of rows of a prompt `[S]` up to the last image row."""
         return int(self._lvlm.find_image(ids[None])[0].nonzero().max()) + 1
 
-    def _spellings(self, words: Sequence[str]) -> list[int]:
-        """Return the tokens that begin an answer and are a whole word of these.
 
-        Raises:
-            UnsupportedModelError: no such token exists.
-        """
-        vocabulary = self._lvlm.vocabulary
-        found = {ids[0] for word in words for text in (word, f" {word}") if len(ids := vocabulary.encode(text)) == 1}
-        if not found:
-            raise UnsupportedModelError(f"the tokenizer has no token for {words[0]!r}: objects cannot be asked about")
-        return sorted(found)
+class Claims(Words):
+    """The claims of a text as what it names: `Words`, for decoding without some of them."""
+
+    def __init__(self, objects: Words, named: Callable[[str, Sequence[Thing]], list[Thing]]) -> None:
+        """Take the finder of objects, and the function that returns the claims of a text about objects."""
+        self.name, self._objects, self._named = objects.name, objects, named
+
+    def group(self, name: str) -> str:
+        """Return the head of an object's synonyms."""
+        return self._objects.group(name)
+
+    def things(self, text: str) -> list[Thing]:
+        """Return the claims of a text."""
+        return self._named(text, self._objects.things(text))
 
 
 class PictureLook:
-    """A second look at one picture: an object that several texts name is asked about once."""
+    """A second look at one picture, or at a group: an object that several texts name is asked about once."""
 
-    def __init__(self, look: SecondLook, image: Image.Image, prefix: ImagePrefix | None = None) -> None:
-        self._look, self._image, self._prefix = look, image, prefix
+    def __init__(self, look: SecondLook, image: Shown, prefix: ImagePrefix | None = None) -> None:
+        self._look, self._images, self._prefix = look, pictures_of(image), prefix
         self._known: dict[str, Claim] = {}
 
     @property
-    def words(self) -> Words:
-        """The objects to recognise."""
-        return self._look.words
+    def words(self) -> Words | None:
+        """The finder of claims in a text; None: the model has to be asked for them."""
+        return None if self._look.asks else self._look.words
 
     def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
-        """Ask about each object that a text names, unless an earlier text named it; None: find them in the text."""
-        named = self.words.things(text) if named is None else named
-        new = [thing for thing in named if thing.name not in self._known]
-        self._known |= {claim.thing: claim for claim in self._look.claims(self._image, new, self._prefix)}
-        claims = (replace(self._known[thing.name], spans=thing.spans) for thing in named)
-        return Check(text, tuple(claims), self.words.name)
+        """Ask about each claim of a text, unless an earlier text made it; `named`: its claims, if they are known."""
+        named = self._look.named(self._images[0], text) if named is None else named
+        new = [thing for thing in named if thing.key not in self._known]
+        asked = best_of([self._look.claims(image, new, self._prefix) for image in self._images])
+        self._known |= {claim.key: claim for claim in asked}
+        claims = [replace(self._known[thing.key], spans=thing.spans) for thing in named]
+        objects = tuple(claim for claim in claims if claim.kind == OBJECTS)
+        others = tuple(claim for claim in claims if claim.kind != OBJECTS)
+        return Check(text, objects, self._look.words.name, others if self._look.others else None)
 
-    def supported(self, line: float) -> frozenset[str]:
-        """Return the objects asked about so far whose support is not below a line."""
-        return frozenset(name for name, claim in self._known.items() if claim.support >= line)
+    def supported(self, lines: Mapping[str, float]) -> frozenset[str]:
+        """Return the keys of the claims asked about so far whose support is not below the line of their kind."""
+        return frozenset(key for key, claim in self._known.items() if claim.support >= lines[claim.kind])

@@ -7,12 +7,16 @@ from typing import Any
 
 from sira_cli.errors import SettingsError
 from sira_cli.language import things
-from sira_cli.language.things import Words
+from sira_cli.language.listed import Asked
+from sira_cli.language.things import OBJECTS, Words
+from sira_cli.language.wordings import ENGLISH, Wording
 from sira_cli.methods.base import Method
+from sira_cli.models.look.kinds import KINDS, kinds_of
 from sira_cli.models.preset import Preset
 
 MODES = ("flag", "rewrite")
 ROUNDS = 3
+UNMEASURED = 0.5  # the line of a kind without one in the preset
 MOST_ROUNDS = 20  # a round decodes a text again
 
 
@@ -22,24 +26,31 @@ class Verify:
 
     Attributes:
         min_support: objects below it are not supported; None: the preset's.
-        words: the objects to recognise; None: the bundled list.
+        words: the objects to recognise; None: the bundled list, in other languages than English those that the model
+            finds when it is asked.
         mode: `flag` marks unsupported objects, `rewrite` also decodes texts again without them.
         rounds: maximum number of times that a text is decoded again.
+        claims: the kinds of claims to ask about (`kinds.KINDS`), between commas; None: the preset's.
+        language: of the texts, and of the questions about them; None: the preset's.
 
     Raises:
-        SettingsError: the mode is not valid, or `rounds` is not from 1 to 20.
+        SettingsError: a setting is not valid.
     """
 
     min_support: float | None = None
     words: Words | None = None
     mode: str = "flag"
     rounds: int = ROUNDS
+    claims: str | None = None
+    language: str | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise SettingsError(f"`verify=` {self.mode!r}: expected {', '.join(MODES)}")
         if not 1 <= self.rounds <= MOST_ROUNDS:
             raise SettingsError(f"`rounds=` must be from 1 to {MOST_ROUNDS}; got {self.rounds}")
+        if self.claims is not None:
+            kinds_of(self.claims)
 
     @classmethod
     def of(cls, given: str | Verify | None) -> Verify | None:
@@ -54,6 +65,41 @@ class Verify:
     def line(self, preset: Preset) -> float:
         """Return the support below which an object is not supported."""
         return preset.verify.min_support if self.min_support is None else self.min_support
+
+    def lines(self, preset: Preset) -> dict[str, float]:
+        """Return the support below which a claim is not supported, by the kinds that are asked about."""
+        lines = {**dict.fromkeys(KINDS, UNMEASURED), **preset.verify.lines, OBJECTS: self.line(preset)}
+        return {kind: lines[kind] for kind in self.kinds(preset)}
+
+    def kinds(self, preset: Preset) -> tuple[str, ...]:
+        """Return the kinds of claims to ask about."""
+        return kinds_of(preset.verify.claims if self.claims is None else self.claims)
+
+    def wording(self, preset: Preset) -> Wording:
+        """Return the questions and words of the language.
+
+        Raises:
+            SettingsError: there is no such language, or it has no question of a kind.
+        """
+        wording = preset.verify.wording(self.language or preset.verify.language)
+        if wording.code == ENGLISH:
+            wording = wording.model_copy(update={"objects": preset.prompts.verify})
+        for kind in self.kinds(preset):
+            if not KINDS[kind].template(wording):
+                raise SettingsError(f"`language=` {wording.code} has no question about {kind}: see `verify.languages`")
+        return wording
+
+    def finder(self, preset: Preset) -> Words:
+        """Return the finder of the objects that a text names.
+
+        Raises:
+            SettingsError: the model would have to be asked for them in the middle of a text.
+        """
+        wording = self.wording(preset)
+        words = self.words or (things.shipped() if wording.code == ENGLISH else Asked(wording))
+        if self.rewrites and isinstance(words, Asked):
+            raise SettingsError("rewriting has to know the objects while it decodes: give `objects=` a list")
+        return words
 
     def check(self, method: Method, num_beams: int, *, words: bool, choices: bool, compiled: bool) -> None:
         """Check that it fits the method and the settings of a run.
@@ -79,10 +125,15 @@ class Verify:
 
     def settings(self, preset: Preset) -> dict[str, Any]:
         """Return the settings of the look, as in records."""
+        wording, lines = self.wording(preset), self.lines(preset)
+        spoken = {"language": wording.code, "yes": wording.yes_words, "no": wording.no_words}
+        kinds = {kind: {"question": KINDS[kind].template(wording), "min_support": lines[kind]} for kind in lines}
         return {
             "mode": self.mode,
-            "words": (self.words or things.shipped()).name,
-            "question": preset.prompts.verify,
+            "words": self.finder(preset).name,
+            "question": wording.objects,
             "min_support": self.line(preset),
             **({"rounds": self.rounds} if self.rewrites else {}),
+            **({} if wording.code == ENGLISH else spoken),
+            **({} if kinds.keys() == {OBJECTS} else {"claims": kinds}),
         }

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any
 
 from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.look.entries import looked
@@ -15,6 +13,9 @@ from sira_cli.models.look.verify import Verify
 from sira_cli.models.records import Answer
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.models.starts import Trail
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 
 class VerifiedAnswers:
@@ -36,11 +37,11 @@ class VerifiedAnswers:
         self.settings = verify.settings(lvlm.preset)
         self._lvlm = lvlm
         self._rewriter = Rewriter(lvlm, verify) if verify.rewrites else None
-        self._look = SecondLook(lvlm, verify.words) if self._rewriter is None else self._rewriter.look
+        self._look = SecondLook(lvlm, verify) if self._rewriter is None else self._rewriter.look
 
     def answer(
         self,
-        images: Sequence[Image.Image],
+        images: Sequence[Shown],
         inputs: Any,
         *,
         seeds: Sequence[int],
@@ -51,7 +52,7 @@ class VerifiedAnswers:
         """Decode, and return answers with the objects of their texts; text settings are applied.
 
         Args:
-            images: B pictures, RGB.
+            images: B pictures or groups, RGB.
             inputs, seeds, words, task: as for `AnsweringModel.answer`.
             schema: all texts follow it.
         """

@@ -112,12 +112,13 @@ export class Column {
     return true;
   }
 
-  finish(text, { words, objects, verify, warnings = [] }) {
-    this.said = { text, words: words ?? [], unsupported: (objects ?? []).filter((one) => one.support < verify.min_support) };
+  finish(text, { words, objects, claims, verify, warnings = [] }) {
+    const lined = [...(objects ?? []), ...(claims ?? [])].map((one) => ({ ...one, line: lineOf(one, verify) }));
+    this.said = { text, words: words ?? [], unsupported: lined.filter((one) => one.support < one.line) };
     this.mark();
     if (warnings.length) this.fail(warnings.join("\n"));
     if (words) this.showDoubts(words);
-    if (objects) this.showThings(objects, verify);
+    if (objects) this.showThings(lined, verify, claims ? "Claims" : "Objects");
   }
 
   mark(only = []) {
@@ -148,18 +149,23 @@ export class Column {
     box.hidden = false;
   }
 
-  showThings(objects, { min_support: line }) {
+  showThings(objects, { min_support: line }, kinds) {
     const box = find(".things", this.root);
     const sorted = [...objects].sort((one, other) => one.support - other.support);
-    const absent = sorted.filter((one) => one.support < line).length;
+    const absent = sorted.filter((one) => one.support < one.line).length;
     find("h3", box).textContent = sorted.length
-      ? `Objects not supported: ${absent || "none"} of ${sorted.length}`
+      ? `${kinds} not supported: ${absent || "none"} of ${sorted.length}`
       : "The second look recognised nothing in the text.";
     for (const part of [find("table", box), find(".hint", box)]) part.hidden = !sorted.length;
     find(".hint", box).textContent = `Below ${line}, the line in the bars, an object is not supported.`;
-    find("tbody", box).replaceChildren(...sorted.map(({ thing, support }) => row(thing, support, line)));
+    find("tbody", box).replaceChildren(...sorted.map((one) => row(one.value ? `${one.thing}: ${one.value}` : one.thing, one.support, one.line)));
     box.hidden = false;
   }
+}
+
+// The support below which an object or another claim is not supported.
+function lineOf({ kind = "objects" }, verify) {
+  return (verify.claims?.[kind] ?? verify).min_support;
 }
 
 function row(thing, support, line) {

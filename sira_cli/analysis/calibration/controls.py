@@ -1,0 +1,153 @@
+"""The line between supported and not, without labels: from things that only the captions of other pictures name.
+
+Most of these controls are not in the picture. The percentile of their support was fixed on validation scenes, by
+`python -m tools.controls`: of several, the one below whose line are about 3 % of the real objects, as with labels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sira_cli.analysis.calibration.support import SHOWN, Source
+from sira_cli.errors import DataError
+from sira_cli.eval.stats.tally import ratio
+from sira_cli.language.things import Thing, Words
+
+PER_PICTURE = 8
+PERCENTILE = 98
+DOUBTFUL = 0.25  # share of named things below the line from which on support means little
+
+
+class WithControls(Words):
+    """Finds the things that captions name, and with them controls, which have no spans.
+
+    Attributes:
+        name: of the vocabulary, for the record.
+    """
+
+    def __init__(self, words: Words, texts: Iterable[str], seed: int = 0, per_picture: int = PER_PICTURE) -> None:
+        """Take the captions.
+
+        Args:
+            words: finds the things.
+            texts: all captions.
+            seed: of the choice of controls.
+            per_picture: number of controls of each caption, if the others name so many.
+
+        Raises:
+            DataError: no caption has a control.
+        """
+        self._words, self._seed, self._number = words, seed, per_picture
+        found = {text: words.things(text) for text in texts}
+        self._pool: dict[str, str] = {}  # by group, the thing that stands for it
+        for thing in (thing for things in found.values() for thing in things):
+            self._pool.setdefault(thing.group, thing.name)
+        if all(len({thing.group for thing in things}) == len(self._pool) for things in found.values()):
+            raise DataError("the captions name no different things: controls are things that other captions name")
+        which = json.dumps([seed, per_picture, *self._pool.values()])
+        self.name = f"{words.name}, controls {hashlib.sha256(which.encode()).hexdigest()[:8]}"
+
+    def group(self, name: str) -> str:
+        """Return the head of an object's synonyms."""
+        return self._words.group(name)
+
+    def things(self, text: str) -> list[Thing]:
+        """Return the things that a text names, and its controls."""
+        named = self._words.things(text)
+        own = {thing.group for thing in named}
+        controls = sorted(
+            (group for group in self._pool if group not in own), key=lambda group: self._rank(text, group)
+        )
+        return [*named, *(Thing(self._pool[group], (), group) for group in controls[: self._number])]
+
+    def _rank(self, text: str, group: str) -> bytes:
+        return hashlib.sha256(json.dumps([self._seed, text, group]).encode()).digest()
+
+
+@dataclass(frozen=True)
+class ControlsReport:
+    """The line that was found, and its effect.
+
+    Attributes:
+        source: whose support it is.
+        pictures, failed: numbers of captioned pictures that were asked about, and of those that could not be.
+        named, controls: numbers of the things that captions name, and of controls.
+        percentile: of the controls' support; the line is the lowest, in thousandths, with so many below it.
+        line: below it an object is not supported.
+        yes: shares of named things and of controls that the model sees: support of 0.5 and more.
+        below: for several lines, the shares of named things and of controls below each.
+    """
+
+    source: Source
+    pictures: int
+    failed: int
+    named: int
+    controls: int
+    percentile: float
+    line: float
+    yes: tuple[float, float]
+    below: dict[float, tuple[float, float]]
+
+    @classmethod
+    def of(cls, records: Iterable[Mapping[str, Any]], percentile: float = PERCENTILE) -> ControlsReport:
+        """Find the line.
+
+        Args:
+            records: of checks under `WithControls`.
+            percentile: of the controls' support, 0 to 100.
+
+        Raises:
+            DataError: no control was asked about, or the server told no probabilities.
+        """
+        every = list(records)
+        checks = [record for record in every if record["status"] == "ok"]
+        support = {kind: supports(checks, named=kind) for kind in (True, False)}
+        if not len(support[False]):
+            raise DataError("no picture could be asked about, so no line can be found")
+
+        def below(line: float) -> tuple[float, float]:
+            named, controls = (ratio(int((support[kind] < line).sum()), len(support[kind])) for kind in (True, False))
+            return named, controls
+
+        line = line_of(support[False], percentile)
+        no = below(0.5)
+        return cls(
+            source=Source.of(checks[0]),
+            pictures=len(checks),
+            failed=len(every) - len(checks),
+            named=len(support[True]),
+            controls=len(support[False]),
+            percentile=percentile,
+            line=line,
+            yes=(1 - no[0], 1 - no[1]),
+            below={each: below(each) for each in sorted({*SHOWN, line})},
+        )
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether controls reach so high that support means little."""
+        return self.below[self.line][0] > DOUBTFUL
+
+    def to_json(self) -> str:
+        """Return one JSON object."""
+        return json.dumps({"schema": "sira.calibrate-controls/1", **dataclasses.asdict(self)}, ensure_ascii=False)
+
+
+def supports(checks: Sequence[Mapping[str, Any]], *, named: bool) -> np.ndarray[Any, Any]:
+    """Return the support of the things that captions name, or of the controls."""
+    return np.array([each["support"] for check in checks for each in check["objects"] if bool(each["spans"]) is named])
+
+
+def line_of(controls: np.ndarray[Any, Any], percentile: float = PERCENTILE) -> float:
+    """Return the lowest line, in thousandths, below which a percentage of controls falls; 1 if too many reach it."""
+    ordered, most = np.sort(controls), len(controls) * (100 - percentile) / 100
+    return next(
+        (each / 1000 for each in range(1001) if len(ordered) - np.searchsorted(ordered, each / 1000) <= most), 1.0
+    )

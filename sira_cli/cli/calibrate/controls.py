@@ -1,0 +1,151 @@
+"""`sira calibrate support --controls`: the line without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.cli.console import note, note_halved, resumable, say
+from sira_cli.cli.endpoint import EndpointOptions
+from sira_cli.cli.engines import Engines
+from sira_cli.cli.options import EngineOptions, ModelOptions
+from sira_cli.cli.output import table_console
+from sira_cli.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from sira_cli.analysis.calibration.controls import ControlsReport
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.preset import Preset
+    from sira_cli.pictures.captioned import CaptionedPicture
+    from sira_cli.runs.run import Engine, Job
+
+FEW = 500  # controls; with fewer, a percentile is uncertain
+
+
+def from_captions(
+    paths: Sequence[str],
+    limit: int | None,
+    preset: Preset,
+    model: ModelOptions,
+    endpoint: EndpointOptions,
+    answers: Path | None,
+    overwrite: bool,
+) -> ControlsReport:
+    """Ask about the things that captions name and about controls, and find the line.
+
+    Raises:
+        SiraError: the captions cannot be read, or the run cannot go on.
+    """
+    from sira_cli.analysis.check.captions import check_pictures, find_captions
+
+    captions = find_captions(paths, limit=limit)
+    check_pictures(captions)
+
+    def engine(job: Job) -> Engine:
+        return endpoint.engine(job) if endpoint.given else Engines(model, EngineOptions()).of(job)
+
+    return _report(captions.pictures, preset, engine, answers, overwrite, model.quantization)
+
+
+def from_scenes(count: int, lvlm: Lvlm) -> ControlsReport:
+    """Let the bundled model caption drawn scenes, and find the line by controls."""
+    from sira_cli.demo.labelled_captions import captioned_scenes
+    from sira_cli.methods import find
+    from sira_cli.runs.local_run import LocalRun
+
+    with Progress.shown("scenes", count) as progress:
+        pictures = captioned_scenes(lvlm, count, progress.reach)
+
+    def engine(job: Job) -> Engine:
+        return LocalRun(lvlm.under(find("greedy"), job.preset), job.request)
+
+    return _report(pictures, lvlm.preset, engine)
+
+
+def _report(
+    pictures: Sequence[CaptionedPicture],
+    preset: Preset,
+    engine: Any,
+    answers: Path | None = None,
+    overwrite: bool = False,
+    quantization: str | None = None,
+) -> ControlsReport:
+    from sira_cli.analysis.calibration.controls import ControlsReport, WithControls
+    from sira_cli.language import things
+    from sira_cli.methods import find
+    from sira_cli.models.look.verify import Verify
+    from sira_cli.runs.check_request import CheckRequest
+    from sira_cli.runs.run import Job, PictureRun
+
+    words = WithControls(things.shipped(), [picture.text for picture in pictures])
+    request, preset, method = CheckRequest.under(preset, find("greedy"), Verify(words=words))
+    with Job.opened(
+        pictures,
+        request,
+        preset,
+        method,
+        quantization=quantization,
+        output=answers,
+        overwrite=overwrite,
+        retry_errors=True,
+    ) as job:
+        run = PictureRun(job, engine(job))
+        with resumable(job.targets.any), closing(run.events()) as events:
+            return ControlsReport.of(_records(job, events))
+
+
+def _records(job: Job, events: Any) -> list[dict[str, Any]]:
+    """Return the records of a run, and show its progress.
+
+    Raises:
+        DataError: the server tells no probabilities.
+    """
+    from sira_cli.analysis.calibration.support import Source
+    from sira_cli.runs.events import Failed, Finished, Halved, Skipped
+
+    records = []
+    with Progress.shown("captions", len(job.pictures)) as progress:
+        for event in events:
+            if isinstance(event, Halved):
+                note_halved(event)
+            elif isinstance(event, Skipped):
+                records.append(job.targets.record_before(event.picture, event.name))
+                progress.advance(error=event.failed, worked=False)
+            elif isinstance(event, Finished | Failed):
+                records.append(event.record.to_record())
+                Source.of(records[-1])
+                if isinstance(event, Failed):
+                    say(event.record.error)
+                progress.advance(error=isinstance(event, Failed))
+    return records
+
+
+def print_report(report: ControlsReport) -> None:
+    """Print the effect of several thresholds, and the one that was found."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("threshold", "below it: named objects", "controls"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for line, (named, controls) in report.below.items():
+        table.add_row(f"{line:g}", f"{named:.1%}", f"{controls:.1%}", "found" if line == report.line else "")
+    out = table_console()
+    out.print(table)
+    out.print(f"{report.pictures:,} captions, {report.named:,} objects named, {report.controls:,} controls")
+    named, controls = report.yes
+    out.print(f"the model says yes to {named:.1%} of the named objects and to {controls:.1%} of the controls")
+    out.print(f"min_support = {report.line:g}: {report.percentile:g} % of the controls are below it")
+    if report.is_doubtful:
+        note(
+            f"support means little here: {report.below[report.line][0]:.0%} of the named objects are below this "
+            "threshold. The model says yes too readily, or the captions leave out much of what is in the pictures: "
+            "find it from labels"
+        )
+    if report.controls < FEW:
+        note(f"only {report.controls} controls: the threshold is uncertain")
+    if report.failed:
+        say(f"{report.failed} of {report.pictures + report.failed} failed")

@@ -1,0 +1,110 @@
+"""The objects that texts in any language name: those of a list, found as they stand there.
+
+No rules make singulars here. A line of a list is an object, with its other forms and its synonyms after commas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from sira_cli.language.scripts import UNSPACED, bounded
+from sira_cli.language.things import Thing, Words, digested, groups_of, lines_of
+from sira_cli.language.wordings import ENGLISH, Wording
+
+ASK = "ask"
+_DENIED = 2  # words between an object and the word that denies it
+_BULLET = re.compile(r"^[\s\-*\u2022\u30fb]*(?:\d+[.):\u3001]\s*)?")
+_QUOTES = " .\u3002\"'`*\u00ab\u00bb\u201c\u201d\u201e\u300c\u300d"
+
+
+class PlainWords(Words):
+    """A list of words without rules for plurals.
+
+    Attributes:
+        name: which list it is, for the record.
+    """
+
+    def __init__(self, groups: Mapping[str, str], name: str, wording: Wording) -> None:
+        """Take a list.
+
+        Args:
+            groups: every word, with the object that it names.
+            name: which list it is.
+            wording: the language; it has the words that deny an object.
+        """
+        self.name = name
+        self._groups = {_folded(word): head for word, head in groups.items()}
+        self._pattern = bounded(groups)
+        self._denied = _denied(wording.denials.split())
+
+    @classmethod
+    def read(cls, path: Path, wording: Wording) -> PlainWords:
+        """Read a list from a file.
+
+        Raises:
+            DataError: the file cannot be read, or has no objects.
+        """
+        groups = groups_of(lines_of(path), path.name)
+        return cls(groups, digested(path.name, groups), wording)
+
+    def group(self, name: str) -> str:
+        """Return the object itself: its other forms have been replaced by it."""
+        return name
+
+    def things(self, text: str) -> list[Thing]:
+        """Return the objects that a text names, in the order of their first mentions."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for match in self._pattern.finditer(text):
+            if not self._denied.search(text, 0, match.start()):
+                found.setdefault(self._groups[_folded(match[0])], []).append(match.span())
+        return [Thing(name, tuple(spans), name) for name, spans in found.items()]
+
+
+class Asked(Words):
+    """The objects that the model itself finds in a text, when it is asked (`models.look.second_look`)."""
+
+    name = ASK
+
+    def __init__(self, wording: Wording) -> None:
+        """Take the language of the request."""
+        self._wording = wording
+
+    def group(self, name: str) -> str:
+        """Return the object itself: nothing is known about synonyms."""
+        return name
+
+    def things(self, text: str) -> list[Thing]:
+        """Return nothing: a text alone does not tell."""
+        return []
+
+    def request(self, text: str) -> str:
+        """Return the prompt that asks for the objects."""
+        return f"{self._wording.list}\n\n{text}"
+
+    def found(self, answer: str, text: str) -> list[Thing]:
+        """Return the objects of an answer that the text names; others are left out.
+
+        Args:
+            answer: a list, one object per line or between commas.
+            text: the text that was asked about.
+        """
+        parts = re.split(r"[\n,;\uff0c\u3001\uff1b]", answer)
+        names = [_BULLET.sub("", part).strip(_QUOTES) for part in parts]
+        if self._wording.code == ENGLISH:
+            names = [re.sub(r"^(?:an?|the) ", "", name.lower()) for name in names]
+        return PlainWords({name: name for name in names if name}, ASK, self._wording).things(text)
+
+
+def _folded(word: str) -> str:
+    return " ".join(word.casefold().split())
+
+
+def _denied(words: Iterable[str]) -> re.Pattern[str]:
+    """Return the pattern of a text that ends by denying the next word."""
+    parts = [
+        f"{re.escape(word)}$" if UNSPACED.match(word) else rf"(?<!\w){re.escape(word)}\s+(?:\w+\s+){{0,{_DENIED}}}$"
+        for word in words
+    ]
+    return re.compile("|".join(parts) or r"(?!)", re.IGNORECASE)

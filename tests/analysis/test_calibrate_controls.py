@@ -1,0 +1,222 @@
+"""`sira calibrate support --controls`: the line between supported and not, without labels."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from sira_cli.analysis.calibration.controls import ControlsReport, WithControls, line_of
+from sira_cli.demo.questions import held_out
+from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.errors import DataError
+from sira_cli.language import things
+from sira_cli.models import presets
+from sira_cli.models.loading import load
+from sira_cli.models.look.second_look import SecondLook
+from sira_cli.pictures.data_url import data_url
+from sira_cli.serve.app import Server
+from sira_cli.serve.connections import Connection
+from tests.support.asgi import served
+from tests.support.endpoint import named, plain, scored, scripted, tokens
+
+TEXTS = (
+    "A dog stands there. There is a bowl beside a blue bicycle.",
+    "There is a house. A horse stands in front of it.",
+    "A boat with an elephant, two chairs, a cup and a clock.",
+)
+WORDS = things.shipped()
+
+
+@pytest.fixture
+def captions(tmp_path):
+    folder = tmp_path / "captions"
+    folder.mkdir()
+    for number, text in enumerate(TEXTS):
+        render(held_out(VALIDATION_SEEDS[70 + number]))[0].save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text(text)
+    return folder
+
+
+def check(named=(), controls=(), **more):
+    objects = [{"thing": f"n{each}", "spans": [[0, 1]], "support": each, "neither": 0} for each in named]
+    objects += [{"thing": f"c{each}", "spans": [], "support": each, "neither": 0} for each in controls]
+    verify = {"mode": "flag", "question": "?", "words": "w", "min_support": 0.5}
+    return {"status": "ok", "model": "m", "revision": "r", "verify": verify, "objects": objects, **more}
+
+
+@pytest.mark.parametrize("percentile", [0, 50, 98, 99.9, 100])
+def test_the_line_is_the_lowest_that_so_many_controls_do_not_reach(percentile):
+    rng = np.random.default_rng(3)
+    for count in (1, 7, 400):
+        controls = rng.beta(1, 3, count)
+        enough = [each for each in range(1001) if 100 * sum(controls < each / 1000) >= percentile * count]
+        assert line_of(controls, percentile) == min(enough) / 1000
+    assert line_of(np.ones(9)) == 1
+
+
+def test_controls_are_what_only_other_captions_name():
+    texts = [
+        "A dog and a car.",
+        "Two automobiles, and no cat.",
+        "A puppy, a horse, a bowl, a cup, a clock, a boat, a chair.",
+        "A house, a tree and a cat on a bench.",
+        "",
+    ]
+    heads = {thing.group for text in texts for thing in WORDS.things(text)}
+    words, other = (WithControls(WORDS, texts, seed) for seed in (0, 1))
+    for text in texts:
+        own = WORDS.things(text)
+        found = words.things(text)
+        assert found[: len(own)] == own
+        controls = found[len(own) :]
+        groups = [control.group for control in controls]
+        assert {control.spans for control in controls} <= {()}
+        assert len({*groups}) == len(groups) == min(8, len(heads - {thing.group for thing in own}))
+        assert {*groups} <= heads - {thing.group for thing in own}
+        assert all(WORDS.group(control.name) == control.group for control in controls)
+        assert words.things(text) == found
+    assert any(words.things(text) != other.things(text) for text in texts)
+    assert len({words.name, other.name, WORDS.name}) == 3
+    with pytest.raises(DataError, match="name no different things"):
+        WithControls(WORDS, ["A dog.", "The puppy."])
+
+
+def test_the_report_counts_named_things_and_controls():
+    few = [check([0.9, 0.2], [0.1, 0.5]), check([0.6], [0.3, 0.7]), check(status="error")]
+    report = ControlsReport.of(few, 75)
+    assert (report.pictures, report.failed, report.named, report.controls) == (2, 1, 3, 4)
+    assert report.line == 0.501
+    assert report.yes == pytest.approx((2 / 3, 1 / 2))
+    assert report.below[0.501] == pytest.approx((1 / 3, 3 / 4))
+    assert report.is_doubtful
+    assert not ControlsReport.of([check([0.9] * 3 + [0.2], [0.1, 0.5])], 50).is_doubtful
+    assert json.loads(report.to_json())["line"] == 0.501
+    with pytest.raises(DataError, match="no picture could be asked about"):
+        ControlsReport.of([check(status="error")])
+
+
+def slow_supports(lvlm):
+    """Each thing in a question of its own."""
+    words, look = WithControls(WORDS, TEXTS), SecondLook(lvlm)
+    found = {True: [], False: []}
+    for number, text in enumerate(TEXTS):
+        image = render(held_out(VALIDATION_SEEDS[70 + number]))[0]
+        for thing in words.things(text):
+            found[bool(thing.spans)].append(look.claims(image, [thing])[0].support)
+    return found
+
+
+def test_captions_are_asked_about_here_and_by_a_server(sira, captions, tmp_path):
+    lvlm = load("demo", method="greedy")
+    support = slow_supports(lvlm)
+    command = ("calibrate", "support", captions, "--controls")
+    here = tmp_path / "here.jsonl"
+    code, out, err = sira(*command, "-p", "demo", "--json", "--answers", here)
+    assert code == 0, err
+    found = json.loads(out)
+    line = next(each for each in range(1001) if np.mean([one < each / 1000 for one in support[False]]) >= 0.98)
+    assert found["line"] == pytest.approx(line / 1000, abs=0.0011)
+    assert [found["pictures"], found["named"], found["controls"]] == [3, len(support[True]), len(support[False])]
+    records = [json.loads(each) for each in here.read_text().splitlines()]
+    asked = [(bool(each["spans"]), each["support"]) for record in records for each in record["objects"]]
+    for kind in (True, False):
+        assert [one for named, one in asked if named is kind] == pytest.approx(support[kind], abs=1e-5)
+    assert [record["support"] for record in records] == [
+        min(each["support"] for each in record["objects"] if each["spans"]) for record in records
+    ]
+    preset = tmp_path / "mine.yaml"
+    with served(Server(lvlm).app, http=Connection, ws="none") as address:
+        server = ("--endpoint", f"{address}/v1", "-m", "demo", "-p", "demo")
+        code, out, err = sira(*command, *server, "--json", "--write-preset", preset)
+        assert code == 0, err
+        there = json.loads(out)
+        assert there["line"] == pytest.approx(found["line"], abs=0.0011)
+        assert there["source"]["verify"] == found["source"]["verify"] | {"source": "logprobs"}
+        assert presets.find(str(preset)).verify.min_support == there["line"]
+        _, _, err = sira("check", captions, *server[:4], "-p", preset)
+        assert "not measured" not in err
+
+
+def test_answers_are_kept_and_failed_ones_asked_again(sira, captions, tmp_path):
+    def script(number, body):
+        url = body["messages"][0]["content"][0]["image_url"]["url"]
+        return (400, {"error": "no"}) if broken and url == bad else tokens({"Yes": 0.3, "No": 0.6})
+
+    broken, (bad, _) = True, data_url("1.png", (captions / "1.png").read_bytes())
+    with scripted(script) as (server, address):
+        command = ("calibrate", "support", captions, "--controls", "--endpoint", address, "-m", "m")
+        command = (*command, "--answers", tmp_path / "a.jsonl")
+        code, _, err = sira(*command, "-q")
+        assert code == 3, err
+        assert "failed" in err
+        broken, asked = False, len(server.bodies)
+        code, again, _ = sira(*command)
+        assert code == 0
+        assert 0 < len(server.bodies) - asked < asked
+    code, out, _ = sira(*command)  # no server
+    assert (code, out) == (0, again)
+    assert "min_support = 0.334: 98 % of the controls are below it" in out
+
+
+def test_a_model_that_says_yes_to_everything_is_found_out(sira, captions):
+    with scripted(lambda number, body: scored()) as (_, address):
+        code, out, err = sira("calibrate", "support", captions, "--controls", "--endpoint", address, "-m", "m")
+    assert code == 0
+    assert "the model says yes to 100.0% of the named objects and to 100.0% of the controls" in out
+    assert "support means little here: 100% of the named objects are below this threshold" in err
+    assert "controls: the threshold is uncertain" in err
+
+
+def test_without_probabilities_there_is_no_line(sira, captions, tmp_path):
+    with scripted(lambda number, body: plain("Yes")) as (_, address):
+        server = ("--endpoint", address, "-m", "m")
+        code, _, err = sira("calibrate", "support", captions, "--controls", *server)
+        assert code == 2
+        assert "tells no probabilities, so there is no line to find" in err
+        assert sira("check", captions, *server, "-o", tmp_path / "checks.jsonl")[0] == 0
+    labels = tmp_path / "labels.json"
+    labels.write_text(json.dumps({f"captions/{number}.png": ["dog"] for number in range(3)}))
+    code, _, err = sira("calibrate", "support", tmp_path / "checks.jsonl", "--labels", labels)
+    assert code == 2
+    assert "tells no probabilities" in err
+
+
+def test_records_of_a_server_and_labels(sira, captions, tmp_path):
+    def script(number, body):
+        return tokens({"Yes": 0.6, "No": 0.2} if "dog" in named(body) else {"Yes": 0.2, "No": 0.6})
+
+    with scripted(script) as (_, address):
+        sira("check", captions, "--endpoint", address, "-m", "qwen3-vl:8b", "-o", tmp_path / "checks.jsonl")
+    labels, preset = tmp_path / "labels.json", tmp_path / "mine.yaml"
+    labels.write_text(json.dumps({f"captions/{number}.png": ["dog"] for number in range(3)}))
+    command = ("calibrate", "support", tmp_path / "checks.jsonl", "--labels", labels)
+    code, out, _ = sira(*command, "-m", "qwen3-vl:8b", "--write-preset", preset, "--json")
+    assert (code, json.loads(out)["line"]) == (0, 0.749)  # 0.6 / 0.8, a little less in floats
+    assert presets.find(str(preset)).verify.min_support == 0.749
+
+
+def test_drawn_scenes_need_no_files(sira):
+    code, out, err = sira("calibrate", "support", "-p", "demo", "--controls", "--limit", 3, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["pictures"] == 3
+    assert found["controls"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["x", "--controls", "--labels", "x.json"], "--controls needs no labels"),
+        (["x", "--controls", "--scenes"], "give captions, or --scenes, not both"),
+        (["x", "--endpoint", "http://x/v1", "-m", "m"], "--endpoint and --answers are for --controls"),
+        (["--controls", "--endpoint", "http://x/v1", "-m", "m"], "--endpoint and --answers need PATH"),
+        (["--controls", "-m", "m"], "name captions, such as those that `sira caption -o captions.jsonl` writes"),
+        (["x", "--controls", "--concurrency", "3"], "--concurrency and --timeout are for a server"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(sira, options, message):
+    code, _, err = sira("calibrate", "support", *options)
+    assert code == 2
+    assert message in err

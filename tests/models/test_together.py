@@ -1,0 +1,135 @@
+"""Several pictures in one prompt, from checkpoints in the files of the hub: against Algorithm 1 and one at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from sira_cli import load
+from sira_cli.core import reference
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.models.look.second_look import SecondLook
+from sira_cli.models.lvlm import Lvlm
+from tests.support.checkpoints_all import ALL
+from tests.support.tiny_parts import TinyPrompt
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
+QUESTION = "Is there a cat on the table?"
+ONE_ONLY = ["JoyCaption (LLaVA)"]  # its template places the image token itself
+# PaliGemma's processor hands torch tensors to numpy's array().
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def demo() -> Lvlm:
+    return load("demo")
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[Image.Image]:
+    """Two, of different sizes."""
+    first, second = (Image.open(path).convert("RGB") for path in EXAMPLES[:2])
+    return [first, second.crop((0, 0, second.width // 2, second.height))]
+
+
+@pytest.mark.parametrize("family", [name for name in ALL if name not in ONE_ONLY])
+def test_a_prompt_with_two_pictures_is_that_of_the_paper(family, checkpoint_of, pictures):
+    lvlm = load(checkpoint_of(family), max_new_tokens=3, dtype="float32")
+    alone = [int(lvlm.find_image(lvlm.prepare([each], [QUESTION])["input_ids"]).sum()) for each in pictures]
+    inputs = lvlm.prepare([pictures], [QUESTION])
+    found = lvlm.find_image(inputs["input_ids"])
+    assert int(found.sum()) == sum(alone)
+    ids = {*inputs["input_ids"][found].tolist()}
+    if len(ids) == 1:
+        _check_paper(lvlm, inputs, ids.pop())
+
+    asked, prompts = [pictures[0], pictures, pictures[::-1]], [QUESTION, "What is there?", "What do you see in them?"]
+    together = lvlm.answer(lvlm.prepare(asked, prompts))
+    each = [lvlm.answer(lvlm.prepare([one], [prompt]))[0] for one, prompt in zip(asked, prompts, strict=True)]
+    assert [answer.tokens for answer in together] == [answer.tokens for answer in each]
+
+
+def _check_paper(lvlm: Lvlm, inputs, image_token: int) -> None:
+    """Tokens, and the logits of both streams, are those of Algorithm 1."""
+    grown = dict.fromkeys({"mm_token_type_ids", "token_type_ids"} & {*inputs}, 0)
+    if lvlm.model.config.model_type == "paligemma":
+        grown["token_type_ids"] = 1  # the prompt is a prefix, what follows is causal
+    shown = {name: value for name, value in inputs.items() if name != "labels"}  # which PaliGemma's processor adds
+    prompt = TinyPrompt(lvlm.model, shown, grown, image_token=image_token)
+    slow = reference.decode(prompt, lvlm.k, 0.5, 2)
+    steps = []
+    tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))
+    assert tokens[0, :2].tolist() == slow.tokens
+    for view in ("full", "cf"):
+        fast = torch.cat([getattr(step, view) for step in steps[:2]])
+        torch.testing.assert_close(fast, getattr(slow, view), atol=1e-3, rtol=0)
+    assert float((slow.full - slow.cf).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("family", ONE_ONLY)
+def test_a_template_for_one_picture_is_refused_by_name(family, checkpoint_of, pictures):
+    lvlm = load(checkpoint_of(family))
+    for ask in (
+        lambda: lvlm.check_prompt(QUESTION, 2),
+        lambda: lvlm.prepare([pictures], [QUESTION]),
+        lambda: lvlm.ask(EXAMPLES[:2], QUESTION),
+    ):
+        with pytest.raises(SettingsError, match="this Llava model takes one picture with a text, not 2"):
+            ask()
+    lvlm.prepare(pictures, [QUESTION] * 2)  # one each
+
+
+def test_answers_depend_on_every_picture_and_their_order(demo):
+    a, b, c = EXAMPLES[:3]
+    said = {tuple(group): demo.caption(list(group)).text for group in ((a,), (a, b), (b, a), (a, c), (a, b, c))}
+    assert len({*said.values()}) == len(said)
+    assert demo.caption([a]).text == demo.caption(a).text == said[(a,)]
+    record = demo.caption([a, b])
+    assert record.images == [str(a), str(b)]
+    assert record.file_name == f"{a} | {b}"
+    assert record.image_tokens == 2 * demo.caption(a).image_tokens
+
+
+def test_noise_of_vcd_is_drawn_for_every_picture(demo, pictures):
+    vcd = load("demo", method="vcd")
+    own = vcd.prepare([[*pictures]], [QUESTION], ["seed"])
+    changed = own["contrast_pixel_values"] - own["pixel_values"]
+    assert bool((changed.flatten(1).std(dim=1) > 0.1).all())
+
+
+def test_an_object_has_the_support_of_the_picture_that_shows_it_best(demo):
+    """Each picture is asked about by itself: the largest support counts, and says which picture it is."""
+    text = "There is a dog on a chair, and an umbrella with a cow."
+    alone = [demo.check(path, text).objects for path in EXAMPLES[:3]]
+    group = demo.check(EXAMPLES[:3], text).objects
+    assert len(group) == 4
+    for number, claim in enumerate(group):
+        supports = [claims[number].support for claims in alone]
+        assert claim.support == pytest.approx(max(supports), abs=1e-5)
+        assert claim.image == 1 + supports.index(max(supports))
+    assert len({claim.image for claim in group}) > 1
+    assert all("image" not in claim.to_json() for claim in alone[0])
+    look = SecondLook(demo).check(Image.open(EXAMPLES[0]).convert("RGB"), text)
+    assert [claim.image for claim in look.objects] == [None] * 4
+
+
+@pytest.mark.parametrize("mode", ["flag", "rewrite"])
+def test_a_caption_of_several_pictures_is_looked_at_twice(demo, mode):
+    seen = demo.caption(EXAMPLES[:2], verify=mode)
+    again = demo.check(EXAMPLES[:2], seen.text)
+    assert [each["thing"] for each in seen.objects] == [claim.thing for claim in again.objects]
+    for each, claim in zip(seen.objects, again.objects, strict=True):
+        assert each["support"] == pytest.approx(claim.support, abs=1e-5)
+        assert each["image"] == claim.image
+    assert seen.objects
+
+
+def test_one_bad_picture_is_named(demo, tmp_path):
+    (tmp_path / "bad.png").write_bytes(EXAMPLES[0].read_bytes()[:500])
+    with pytest.raises(PictureError, match=r"bad\.png: is damaged"):
+        demo.ask([EXAMPLES[0], tmp_path / "bad.png"], QUESTION)
+    with pytest.raises(PictureError, match=r"none\.png: no such file"):
+        demo.ask([tmp_path / "none.png", EXAMPLES[0]], QUESTION)
