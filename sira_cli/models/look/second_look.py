@@ -46,8 +46,7 @@ class SecondLook:
     """Asks a loaded model about the objects that texts name.
 
     Attributes:
-        objects: finds the objects that a text names.
-        words: finds these and the other claims.
+        words: finds the claims of a text.
     """
 
     def __init__(self, lvlm: DecodingModel, verify: Verify | None = None) -> None:
@@ -69,8 +68,8 @@ class SecondLook:
             name: AnswerWords(lvlm.vocabulary, kind.answers(self._wording), single=kind.single)
             for name, kind in self._kinds.items()
         }
-        self.objects = verify.finder(lvlm.preset)
-        self.words = Claims(self.objects, self._named)
+        self._objects = verify.finder(lvlm.preset)
+        self.words = Claims(self._objects, self._named)
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
     def check(self, image: Shown, text: str) -> Check:
@@ -101,14 +100,19 @@ class SecondLook:
         ]
 
     @property
+    def asks(self) -> bool:
+        """Whether the model is asked for the objects of a text."""
+        return isinstance(self._objects, Asked)
+
+    @property
     def others(self) -> bool:
         """Whether claims of other kinds than objects are asked about."""
         return {*self._kinds} != {OBJECTS}
 
     def named(self, image: Image.Image, text: str) -> list[Thing]:
         """Return the claims of a text; the model is asked for its objects, if so set."""
-        if isinstance(self.objects, Asked):
-            return self._named(text, self.objects.found(self._answer(image, self.objects.request(text)), text))
+        if isinstance(self._objects, Asked):
+            return self._named(text, self._objects.found(self._answer(image, self._objects.request(text)), text))
         return self.words.things(text)
 
     def questions(self, named: Sequence[Thing]) -> list[str]:
@@ -254,12 +258,12 @@ class PictureLook:
         self._known: dict[str, Claim] = {}
 
     @property
-    def words(self) -> Words:
-        """The objects to recognise."""
-        return self._look.objects
+    def words(self) -> Words | None:
+        """The finder of claims in a text; None: the model has to be asked for them."""
+        return None if self._look.asks else self._look.words
 
     def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
-        """Ask about each claim of a text, unless an earlier text made it; `named`: None to find them in the text."""
+        """Ask about each claim of a text, unless an earlier text made it; `named`: its claims, if they are known."""
         named = self._look.named(self._images[0], text) if named is None else named
         new = [thing for thing in named if thing.key not in self._known]
         asked = best_of([self._look.claims(image, new, self._prefix) for image in self._images])
