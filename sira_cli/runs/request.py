@@ -51,7 +51,7 @@ class Request:
         Args:
             prompts: the preset's.
             task: `caption` or `ask`.
-            said: the prompt of a caption (None: the preset's), or the question.
+            said: the prompt of a caption (None: the schema's or else the preset's), or the question.
             questions: whether each picture has a question of its own.
             **options: the other attributes.
 
@@ -63,7 +63,8 @@ class Request:
         if task == "ask" and said is None:
             raise SettingsError("a task of kind ask needs a prompt: the question")
         if said is None:
-            return cls(task, prompts.caption, **options)
+            schema: Schema | None = options.get("schema")
+            return cls(task, (schema and schema.prompt) or prompts.caption, **options)
         return cls(task, prompts.asking(said) if task == "ask" else said, **options)
 
     def about(self, pictures: Sequence[Picture]) -> Self:
@@ -101,7 +102,7 @@ class Request:
         if self.verify is not None:
             self.verify.check(method, beams, words=self.words, choices=bool(choices), compiled=compiled)
         if self.schema is not None:
-            self.schema.check(method, preset, words=self.words, choices=bool(choices), verify=self.verify is not None)
+            self.schema.check(method, preset, words=self.words, choices=bool(choices))
         if compiled:
             check_compile(method, beams, "`words=`" if self.words else "`choices=`" if choices else "")
 

@@ -20,7 +20,8 @@ from sira_cli.runs.tables import write_table
 
 KEY = "__key__"  # as WebDataset calls it
 _COLUMNS = ("text", "status", "error", "finish_reason")  # that a table gets
-_NESTED = ("warnings", "words", "choices", "objects", "claims", "verify", "removed")  # and these as JSON, if any
+# And these as JSON, if there are any.
+_NESTED = ("warnings", "words", "choices", "objects", "claims", "verify", "removed", "data")
 _RARE = (*_NESTED, "draft", "reasoning")  # columns of few runs
 _ROWS = 100  # in a row group: with pictures in it, each is some ten megabytes
 
