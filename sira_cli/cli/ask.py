@@ -14,6 +14,7 @@ from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import AnswerOutputOptions, EngineOptions, GroupOptions, ModelOptions, Paths
 from sira_cli.cli.pictures import run_pictures
+from sira_cli.cli.schemas import SchemaOptions
 from sira_cli.errors import SettingsError
 
 EXAMPLES = """
@@ -28,6 +29,7 @@ sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
     endpoint=EndpointOptions,
     decoding=MethodsOptions,
     text=TextOptions,
+    schema=SchemaOptions,
     selection=GroupOptions,
     engine=EngineOptions,
     output=AnswerOutputOptions,
@@ -52,6 +54,7 @@ def ask(
     endpoint: EndpointOptions,
     decoding: MethodsOptions,
     text: TextOptions,
+    schema: SchemaOptions,
     selection: GroupOptions,
     engine: EngineOptions,
     output: AnswerOutputOptions,
@@ -62,11 +65,20 @@ def ask(
         raise SettingsError(
             "--choices prints one of the given answers: leave out --prefix, --suffix and the other text options"
         )
-    endpoint.check(model, replace(decoding, max_new_tokens=None, system=None), engine)
+    endpoint.check(model, replace(decoding, max_new_tokens=None, system=None), schema, engine)
     asked = (model, decoding, text, selection, engine, output)
     if questions is not None:
         folders = [*(paths or []), *([] if question is None else [question])]
-        run_pictures("ask", folders, None, *asked, choices=given, questions=questions, endpoint=endpoint)
+        run_pictures(
+            "ask",
+            folders,
+            None,
+            *asked,
+            choices=given,
+            schema=schema,
+            questions=questions,
+            endpoint=endpoint,
+        )
         return
     if question is None:
         raise SettingsError("Missing argument 'QUESTION': the question to ask, or --questions FILE")
@@ -76,4 +88,4 @@ def ask(
     for path in paths or ():
         if path.rstrip().endswith("?") and not os.path.lexists(path):
             raise SettingsError(f"{path!r} is not a picture: give one question at a time, after pictures")
-    run_pictures("ask", paths or [], question, *asked, choices=given, endpoint=endpoint)
+    run_pictures("ask", paths or [], question, *asked, choices=given, schema=schema, endpoint=endpoint)

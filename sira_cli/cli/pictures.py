@@ -20,6 +20,7 @@ from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.engines import Engines
 from sira_cli.cli.options import EngineOptions, GroupOptions, ModelOptions, OutputOptions
 from sira_cli.cli.progress import Progress, in_words
+from sira_cli.cli.schemas import SchemaOptions
 from sira_cli.cli.verifying import VerifyOptions, claims_of, print_marked, unsupported, verdict
 from sira_cli.errors import SettingsError
 
@@ -44,6 +45,7 @@ def run_pictures(
     *,
     words: bool = False,
     choices: tuple[str, ...] = (),
+    schema: SchemaOptions | None = None,
     verify: VerifyOptions | None = None,
     questions: Path | None = None,
     endpoint: EndpointOptions | None = None,
@@ -59,6 +61,7 @@ def run_pictures(
         said: the prompt (caption; None: the preset's) or the question (ask).
         words: score the words of each text.
         choices: pick one of these answers.
+        schema: the texts follow it.
         verify: the second look.
         questions: a file of questions; `paths` is then the folder of its pictures, if given.
         endpoint: a server to ask, instead of a model that is loaded here.
@@ -86,6 +89,7 @@ def run_pictures(
 
     split = is_split(pictures, output.output, output.output_format)
     options = {"words": words, "choices": choices, "verify": None if verify is None else verify.read(first_preset)}
+    options["schema"] = None if schema is None else schema.read()
     jobs = []
     with ExitStack() as files:
         for name, (preset, method) in chosen.items():

@@ -42,11 +42,8 @@ class Lvlm(AnsweringModel):
 
     def under(self, method: Method, preset: Preset | None = None, compiled: CompiledSteps | None = None) -> Lvlm:
         """Return the same loaded model under another method, or with another preset; this one is unchanged."""
-        other = Lvlm(
-            self.model, self.processor, preset or self.preset, method, self.revision, self.quantization, compiled
-        )
-        other.vocabulary.lock = self.vocabulary.lock  # of the tokenizer that they share
-        return other
+        preset, same = preset or self.preset, (self.revision, self.quantization)
+        return Lvlm(self.model, self.processor, preset, method, *same, compiled, self.vocabulary)
 
     def caption(
         self,
@@ -62,7 +59,7 @@ class Lvlm(AnsweringModel):
         Args:
             picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`; a
                 list of these is shown together.
-            prompt: instead of the preset's.
+            prompt: instead of that of the schema or the preset.
             on_text: called with pieces of text during decoding (not with beams or `verify`, nor if the preset's `text`
                 settings change them).
             verify: ask for each object that the text names whether it is in the picture: `flag` to keep the text,
@@ -75,8 +72,10 @@ class Lvlm(AnsweringModel):
             UnfinishedJsonError: the text ended inside its JSON.
             SettingsError: `verify` or `schema` is not valid, or does not fit the settings.
         """
-        text, look = self.preset.prompts.caption if prompt is None else prompt, Verify.of(verify)
-        return self._single("caption", picture, text, on_text, look, None if schema is None else Schema.of(schema))
+        follows = None if schema is None else Schema.of(schema)
+        if prompt is None:
+            prompt = (follows and follows.prompt) or self.preset.prompts.caption
+        return self._single("caption", picture, prompt, on_text, Verify.of(verify), follows)
 
     def ask(
         self,
@@ -194,7 +193,7 @@ class Lvlm(AnsweringModel):
             PictureError: one of them cannot be opened or processed.
         """
         if schema is not None:
-            schema.check(self.decoder, self.preset, verify=verify is not None)
+            schema.check(self.decoder, self.preset)
         verified = None if verify is None else VerifiedAnswers(self, verify)
         started = time.perf_counter()
         self.check_prompt(prompt, max(len(picture.parts) for picture in pictures))
@@ -209,10 +208,10 @@ class Lvlm(AnsweringModel):
             raise refused(pictures[0].shown, error) from error
         seeds = self.text_seeds(hashes, prompts)
         if verified is not None:
-            answers = verified.answer(images, inputs, seeds=seeds, task=task)
+            answers = verified.answer(images, inputs, seeds=seeds, task=task, schema=schema)
         else:
             schemas = None if schema is None else [schema] * len(opened)
-            stream = on_text if self.preset.streams else None
+            stream = on_text if self.preset.streams and not (schema and schema.as_tags) else None
             plain = self.answer(inputs, stream, seeds=seeds, task=task, schemas=schemas)
             answers = [self.preset.text.finished(answer) for answer in plain]
         each = 1000 * (time.perf_counter() - started) / len(opened)

@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +15,8 @@ from sira_cli.core.fork import Step
 from sira_cli.errors import SiraError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
-from sira_cli.models.look.second_look import SecondLook
+from sira_cli.models.look.entries import looked
+from sira_cli.models.look.second_look import PictureLook, SecondLook
 from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
@@ -23,6 +25,7 @@ from sira_cli.models.sampling import derived_seed
 from sira_cli.models.starts import Start
 from sira_cli.serve.jobs import Done, Job, JobText, Logprob, Reply
 from sira_cli.serve.limits import too_long
+from sira_cli.serve.protocol import RequestError
 from sira_cli.serve.report import traced
 
 # Fields of the record that a reply shows with the text.
@@ -67,8 +70,11 @@ class Prepared:
         Raises:
             PictureError: the image processor refuses a picture.
             RequestError: a prompt is too long.
+            SettingsError: a text is to follow a schema, and the model cannot.
         """
         hashes = [job.pictures.sha256 for job in jobs]
+        if any(job.schema for job in jobs):
+            _ = self.lvlm.schema_tokens  # a model without them is refused before texts under way are touched
         try:
             inputs = self.lvlm.prepare([job.pictures.open() for job in jobs], [job.prompt for job in jobs], hashes)
         except SiraError:
@@ -120,11 +126,14 @@ class Prepared:
         rows = [JobText(job, lvlm.parser, lvlm.ends.ids) for job in jobs]
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
         started = time.perf_counter()
-        answers = lvlm.answer(inputs, seeds=seeds, words=first.words, task=first.task, **self._watching(rows))
+        schemas = [job.schema for job in jobs] if any(job.schema for job in jobs) else None
+        answers = lvlm.answer(
+            inputs, seeds=seeds, words=first.words, task=first.task, schemas=schemas, **self._watching(rows)
+        )
         each = (time.perf_counter() - started) / len(jobs)
         for row, answer in zip(rows, answers, strict=True):
             if not row.job.gone:
-                self.finish(row, row.cut(answer), each)
+                self.finish(row, answer, each)
 
     def _watching(self, rows: Sequence[JobText]) -> dict[str, Any]:
         """Return the arguments of `answer` that report growing texts, if the method supports that."""
@@ -158,10 +167,21 @@ class Prepared:
 
     def finish(self, row: JobText, answer: Answer, seconds: float) -> None:
         """Report an ended text, `answer` with its decoding time in seconds, perhaps after a second look."""
-        answer, look = self.lvlm.preset.text.finished(answer), row.job.verify
-        if look is not None:
-            check = self._look.check(row.job.pictures.open(), answer.text)
-            answer = check.added_to(answer, look.settings(self.lvlm.preset))
+        if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
+            answer = replace(answer, text=self.lvlm.ended(list(answer.tokens)).text, error="")
+        answer = row.cut(answer)
+        if answer.error:
+            row.job.tell(RequestError(answer.error, 422, code="unprocessable"))
+            return
+        look, schema, preset = row.job.verify, row.job.schema, self.lvlm.preset
+        if look is not None and schema is not None:
+            at = PictureLook(self._look, row.job.pictures.open())
+            answer = looked(at, answer, schema, look.settings(preset), preset.text)
+        else:
+            answer = preset.text.finished(answer)
+            if look is not None:
+                check = self._look.check(row.job.pictures.open(), answer.text)
+                answer = check.added_to(answer, look.settings(preset))
         self._tell(row, answer, seconds)
 
     def _tell(self, row: JobText, answer: Answer, seconds: float) -> None:

@@ -11,6 +11,7 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.core import reference
 from sira_cli.errors import PictureError, SettingsError
+from sira_cli.methods import METHODS
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
 from tests.support.checkpoints_all import ALL
@@ -93,11 +94,20 @@ def test_answers_depend_on_every_picture_and_their_order(demo):
     assert record.image_tokens == 2 * demo.caption(a).image_tokens
 
 
-def test_noise_of_vcd_is_drawn_for_every_picture(demo, pictures):
-    vcd = load("demo", method="vcd")
-    own = vcd.prepare([[*pictures]], [QUESTION], ["seed"])
-    changed = own["contrast_pixel_values"] - own["pixel_values"]
-    assert bool((changed.flatten(1).std(dim=1) > 0.1).all())
+@pytest.mark.parametrize("family", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", "Idefics3"])
+def test_noise_of_vcd_is_drawn_for_every_picture_whatever_the_batch(family, checkpoint_of, pictures):
+    vcd = load(checkpoint_of(family), method="vcd", dtype="float32")
+
+    def noise(shown: list, seeds: list[str]) -> torch.Tensor:
+        inputs = vcd.prepare(shown, [QUESTION] * len(shown), seeds)
+        changed = inputs["contrast_pixel_values"] - inputs["pixel_values"]
+        return changed.flatten(0, 1) if changed.ndim == 5 else changed
+
+    alone, group = noise([pictures[0]], ["a"]), noise([pictures[::-1]], ["b"])
+    assert bool((group.flatten(1).std(dim=1) > 0.1).all())
+    both = noise([pictures[0], pictures[::-1]], ["a", "b"])
+    both = both[both.flatten(1).abs().sum(dim=1) > 0]  # Idefics fills a batch with empty tiles
+    torch.testing.assert_close(both, torch.cat([alone, group]))
 
 
 def test_an_object_has_the_support_of_the_picture_that_shows_it_best(demo):
@@ -133,3 +143,13 @@ def test_one_bad_picture_is_named(demo, tmp_path):
         demo.ask([EXAMPLES[0], tmp_path / "bad.png"], QUESTION)
     with pytest.raises(PictureError, match=r"none\.png: no such file"):
         demo.ask([tmp_path / "none.png", EXAMPLES[0]], QUESTION)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_several_pictures(demo, method):
+    """What it says about two pictures in a batch with one is what it says about them alone."""
+    under = load("demo", method=method, max_new_tokens=12)
+    groups = [EXAMPLES[:1], EXAMPLES[:2], EXAMPLES[1:3]]
+    texts = [result.text for result in under.caption_many(groups, batch_size=3)]
+    assert texts == [under.caption(group).text for group in groups]
+    assert texts[0] != texts[1]

@@ -106,6 +106,15 @@ def test_turns_and_a_prompt_of_the_preset(friend, client, lvlm):
     assert friend.generate("demo", images=[data_of(PICTURES[0])]).response == lvlm.caption(PICTURES[0]).text
 
 
+def test_several_pictures(friend, client):
+    pictures = [data_of(picture) for picture in PICTURES[:2]]
+    parts = [said(picture=picture)[0]["content"][0] for picture in PICTURES[:2]]
+    expected = ask(client, [{"role": "user", "content": [*parts, {"type": "text", "text": PROMPT}]}])
+    answer = friend.generate("demo", PROMPT, images=pictures)
+    assert answer.response == expected.choices[0].message.content
+    assert answer.prompt_eval_count == expected.usage.prompt_tokens
+
+
 def test_siras_own_settings_and_answer(address, client):
     sira = {"method": "vcd", "alpha": 0.5, "verify": "flag"}
     answer = post(address, stream=False, sira=sira).json()
@@ -239,9 +248,8 @@ def test_what_the_server_has_not(address, friend):
         ("chat", {"messages": [{"role": "user", "content": PROMPT}]}, "got none. SIRA is about what a picture"),
         ("chat", {"messages": [{"role": "tool", "content": "5"}]}, "messages.0.role"),
         ("chat", {"tools": [{"type": "function"}]}, "tools: not supported"),
-        ("chat", {"format": {"type": "object"}}, "response_format"),
+        ("chat", {"format": {"type": "objekt"}}, "response_format: cannot be followed"),
         ("generate", {"images": None}, "got none"),
-        ("generate", {"format": "json"}, "response_format"),
         ("generate", {"format": "xml"}, "format"),
         ("generate", {"raw": True}, "raw: not supported"),
         ("generate", {"template": "{{ .Prompt }}"}, "template: not supported"),

@@ -41,7 +41,11 @@ _PROBE = 64  # side in pixels of the picture in the prompts of questions
 
 
 class SecondLook:
-    """Asks a loaded model about the objects that texts name."""
+    """Asks a loaded model about the objects that texts name.
+
+    Attributes:
+        words: finds the claims of a text.
+    """
 
     def __init__(self, lvlm: DecodingModel, verify: Verify | None = None) -> None:
         """Prepare to ask.
@@ -92,6 +96,11 @@ class SecondLook:
             else PictureLook(self, image)
             for row, image in enumerate(images)
         ]
+
+    @property
+    def asks(self) -> bool:
+        """Whether the model is asked for the objects of a text."""
+        return isinstance(self._objects, Asked)
 
     @property
     def others(self) -> bool:
@@ -246,13 +255,19 @@ class PictureLook:
         self._look, self._images, self._prefix = look, pictures_of(image), prefix
         self._known: dict[str, Claim] = {}
 
-    def check(self, text: str) -> Check:
-        """Ask about each claim of a text, unless an earlier text made it."""
+    @property
+    def words(self) -> Words | None:
+        """The finder of claims in a text; None: the model has to be asked for them."""
+        return None if self._look.asks else self._look.words
+
+    def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
+        """Ask about each claim of a text, unless an earlier text made it; `named`: its claims, if they are known."""
 
         def ask(new: Sequence[Thing]) -> list[Claim]:
             return best_of([self._look.claims(image, new, self._prefix) for image in self._images])
 
-        named, look = self._look.named(self._images[0], text), self._look
+        look = self._look
+        named = look.named(self._images[0], text) if named is None else named
         return check_of(text, named, self._known, ask, words=look.words.name, others=look.others)
 
     def supported(self, lines: Mapping[str, float]) -> frozenset[str]:
