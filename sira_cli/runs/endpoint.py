@@ -118,11 +118,11 @@ class Endpoint:
         reason = "does not go on with the beginning of a text"
         try:
             words = self.reply([_empty_picture()], prompt, _PROBED).text.split()
-            half = len(words) // 2
+            half = next((at for at in range(len(words) // 2, len(words)) if words[at] != words[0]), 0)
             # No server begins so by itself: one that writes another text is found out.
             head = " ".join([_UNUSUAL, *words[:half]])
             rest = self.reply([_empty_picture()], prompt, _PROBED, start=head).text.split()
-            if half and rest[:1] == words[half : half + 1] and rest[:1] != words[:1]:
+            if half and rest[:1] == words[half : half + 1]:
                 return
         except StatusError as error:
             reason += f" ({str(error).removeprefix(f'{self.shown} ')})"

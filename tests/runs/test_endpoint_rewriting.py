@@ -103,6 +103,11 @@ def test_the_text_before_an_object_stays_and_the_server_goes_on(run, rest, echoe
     assert not body.keys() & {"seed", "logprobs", "continue_final_message", "add_generation_prompt"}
 
 
+def test_a_word_that_comes_twice_does_not_decide_whether_a_server_goes_on(run, monkeypatch):
+    monkeypatch.setitem(globals(), "PROBE", "Grey is Grey all over.")
+    assert run(Model(" cat."))[0]["fixed"] == "A cat."
+
+
 def test_an_object_is_asked_about_once(run):
     _, bodies, _, _ = run(Model(" cat and a bowl."))
     asked = [body["messages"][-1]["content"][-1]["text"] for body in bodies[3:] if body not in written(bodies)]
@@ -124,7 +129,9 @@ def test_vllm_is_asked_in_its_words(run):
     assert not any("continue_final_message" in body for body in bodies if body["messages"][-1]["role"] == "user")
 
 
-def test_a_server_that_begins_anew_is_one_line(run):
+@pytest.mark.parametrize("probe", [PROBE, "Grey is Grey all over."])
+def test_a_server_that_begins_anew_is_one_line(run, probe, monkeypatch):
+    monkeypatch.setitem(globals(), "PROBE", probe)
     _, bodies, code, err = run(Model(continues=False))
     assert code == 1
     assert "does not go on with the beginning of a text, which rewriting needs" in err
