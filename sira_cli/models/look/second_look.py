@@ -14,7 +14,6 @@ about them may name what any of them shows, and so the question and its line are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +26,7 @@ from sira_cli.language.things import OBJECTS, Thing, Words
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.look.answer_words import AnswerWords
-from sira_cli.models.look.claims import Check, Claim, best_of
+from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of, check_of
 from sira_cli.models.look.forbidding import GivenTokens
 from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are also public here
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
 
 BATCH = 8  # whole prompts decoded together, if the prefix cannot be shared
-LIST_TOKENS = 256  # of an answer that lists the objects of a text
 _PROBE = 64  # side in pixels of the picture in the prompts of questions
 
 
@@ -264,14 +262,13 @@ class PictureLook:
 
     def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
         """Ask about each claim of a text, unless an earlier text made it; `named`: its claims, if they are known."""
-        named = self._look.named(self._images[0], text) if named is None else named
-        new = [thing for thing in named if thing.key not in self._known]
-        asked = best_of([self._look.claims(image, new, self._prefix) for image in self._images])
-        self._known |= {claim.key: claim for claim in asked}
-        claims = [replace(self._known[thing.key], spans=thing.spans) for thing in named]
-        objects = tuple(claim for claim in claims if claim.kind == OBJECTS)
-        others = tuple(claim for claim in claims if claim.kind != OBJECTS)
-        return Check(text, objects, self._look.words.name, others if self._look.others else None)
+
+        def ask(new: Sequence[Thing]) -> list[Claim]:
+            return best_of([self._look.claims(image, new, self._prefix) for image in self._images])
+
+        look = self._look
+        named = look.named(self._images[0], text) if named is None else named
+        return check_of(text, named, self._known, ask, words=look.words.name, others=look.others)
 
     def supported(self, lines: Mapping[str, float]) -> frozenset[str]:
         """Return the keys of the claims asked about so far whose support is not below the line of their kind."""
