@@ -66,7 +66,7 @@ class UnfinishedJsonError(PictureError):
 
 
 class PictureSettingsError(SettingsError, PictureError):
-    """A setting does not fit one picture; a run goes on with the others."""
+    """A setting does not fit one picture; a run goes on with the others. The message does not name the picture."""
 
 
 class UntestedModelWarning(UserWarning):

@@ -37,7 +37,7 @@ from sira_cli.models import presets
 from sira_cli.models.preset import Preset
 from tests.support import tiny
 from tests.support.layouts import released_model
-from tools import chosen, comparison, verified
+from tools import chosen, comparison, controls, verified
 from tools.support import shipped
 from tools.word_scores import doubt_table, from_json, words_table
 
@@ -159,6 +159,11 @@ def word_figures() -> str:
 def support_figures() -> str:
     """Return how well support separates objects, but for the thirds of each text."""
     return "\n".join(line for line in shipped().splitlines() if " third " not in line)
+
+
+def controls_figures() -> str:
+    """Return how good the line is that needs no labels."""
+    return controls.shown(controls.file_of("test").read_text(encoding="utf-8"))
 
 
 def doubt_figures() -> str:

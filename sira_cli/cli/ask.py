@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sira_cli.cli.decoding_options import MethodsOptions, TextOptions
+from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import AnswerOutputOptions, EngineOptions, GroupOptions, ModelOptions, Paths
 from sira_cli.cli.pictures import run_pictures
+from sira_cli.cli.schemas import SchemaOptions
 from sira_cli.errors import SettingsError
 
 EXAMPLES = """
@@ -23,8 +26,10 @@ sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
 
 @with_options(
     model=ModelOptions,
+    endpoint=EndpointOptions,
     decoding=MethodsOptions,
     text=TextOptions,
+    schema=SchemaOptions,
     selection=GroupOptions,
     engine=EngineOptions,
     output=AnswerOutputOptions,
@@ -46,8 +51,10 @@ def ask(
         str | None, typer.Option(metavar="A,B,...", help="Print the likeliest of these answers, with its probability.")
     ] = None,
     model: ModelOptions,
+    endpoint: EndpointOptions,
     decoding: MethodsOptions,
     text: TextOptions,
+    schema: SchemaOptions,
     selection: GroupOptions,
     engine: EngineOptions,
     output: AnswerOutputOptions,
@@ -58,11 +65,11 @@ def ask(
         raise SettingsError(
             "--choices prints one of the given answers: leave out --prefix, --suffix and the other text options"
         )
+    endpoint.check(model, replace(decoding, max_new_tokens=None, system=None), engine, schema)
+    asked = (model, decoding, text, selection, engine, output)
     if questions is not None:
         folders = [*(paths or []), *([] if question is None else [question])]
-        run_pictures(
-            "ask", folders, None, model, decoding, text, selection, engine, output, choices=given, questions=questions
-        )
+        run_pictures("ask", folders, None, *asked, choices=given, schema=schema, questions=questions, endpoint=endpoint)
         return
     if question is None:
         raise SettingsError("Missing argument 'QUESTION': the question to ask, or --questions FILE")
@@ -72,4 +79,4 @@ def ask(
     for path in paths or ():
         if path.rstrip().endswith("?") and not os.path.lexists(path):
             raise SettingsError(f"{path!r} is not a picture: give one question at a time, after pictures")
-    run_pictures("ask", paths or [], question, model, decoding, text, selection, engine, output, choices=given)
+    run_pictures("ask", paths or [], question, *asked, choices=given, schema=schema, endpoint=endpoint)

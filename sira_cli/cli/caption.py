@@ -10,12 +10,14 @@ from sira_cli.cli.decoding_options import MethodsOptions, TextOptions
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import ColumnsPrompt, EngineOptions, GroupOptions, ModelOptions, OutputOptions, Paths
 from sira_cli.cli.pictures import run_pictures
+from sira_cli.cli.schemas import SchemaOptions
 from sira_cli.cli.verifying import VerifyOptions
 
 EXAMPLES = """
 sira caption photo.jpg
 sira caption photos/ -r -o photos/captions.jsonl -b 8
 sira caption photos/ -o captions.jsonl --verify flag
+sira caption photos/ --tags --sidecar --prefix "ohwx dog, "
 """
 
 
@@ -23,6 +25,7 @@ sira caption photos/ -o captions.jsonl --verify flag
     model=ModelOptions,
     decoding=MethodsOptions,
     text=TextOptions,
+    schema=SchemaOptions,
     verify=VerifyOptions,
     selection=GroupOptions,
     engine=EngineOptions,
@@ -34,6 +37,7 @@ def caption(
     model: ModelOptions,
     decoding: MethodsOptions,
     text: TextOptions,
+    schema: SchemaOptions,
     verify: VerifyOptions,
     selection: GroupOptions,
     engine: EngineOptions,
@@ -43,5 +47,16 @@ def caption(
 ) -> None:
     """Describe pictures."""
     run_pictures(
-        "caption", paths or [], prompt, model, decoding, text, selection, engine, output, words=words, verify=verify
+        "caption",
+        paths or [],
+        prompt,
+        model,
+        decoding,
+        text,
+        selection,
+        engine,
+        output,
+        words=words,
+        schema=schema,
+        verify=verify,
     )

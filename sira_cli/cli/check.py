@@ -143,7 +143,9 @@ def check(
     *,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATH", help="Pictures and folders with captions in text files, or files of captions."),
+        typer.Argument(
+            metavar="PATH", help="Pictures and folders with captions in text files, files of captions, or data sets."
+        ),
     ] = None,
     captions: CaptionOptions,
     model: ModelOptions,
@@ -155,8 +157,9 @@ def check(
 ) -> None:
     """Ask the model about each object that existing captions name: is it in the picture?
 
-    Captions are text files next to pictures, a .jsonl, .json, .csv or .tsv file, or records of sira. They are never
-    changed. The worst are shown in a table; -o keeps a record of each, and resumes a stopped run.
+    Captions are text files next to pictures, a .jsonl, .json, .csv or .tsv file, records of sira, or in a .tar,
+    .parquet or .arrow file. They are never changed. The worst are shown in a table; -o keeps a record of each, and
+    resumes a stopped run.
     """
     set_verbosity(output.quiet, output.verbose)
     if worker.engine == "ray" and output.output is None:
@@ -164,7 +167,12 @@ def check(
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output, look.fixed)
     verify = look.read()
-    endpoint.check(model, worker, rewrites=verify.rewrites)
+    endpoint.check(model, worker)
+    if endpoint.given and verify.rewrites:
+        raise SettingsError(
+            "--fix rewrite decodes captions again with a model that is loaded here: with --endpoint, use --fix "
+            "drop-sentences"
+        )
     preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
     note_line(verify, preset)
     verify = with_objects(verify, look.objects, preset)

@@ -78,13 +78,32 @@ def chosen_groups(paths: Sequence[str], selection: GroupOptions) -> list[Picture
 
     Raises:
         SettingsError, PictureError: as for `chosen_pictures`.
+        DataError: --files-from has rows, and one names no pictures.
     """
+    if selection.files_from is not None and selection.files_from.endswith(".jsonl"):
+        return _listed_groups(Path(selection.files_from), paths, selection)
     pictures = chosen_pictures(paths, selection)
     if not selection.together:
         return pictures
     from sira_cli.pictures.together import Together
 
     return [Together.of(pictures)]
+
+
+def _listed_groups(file: Path, paths: Sequence[str], selection: GroupOptions) -> list[Picture]:
+    if paths or selection.together:
+        raise SettingsError(f"--files-from {file} says itself which pictures are shown together: give nothing else")
+    from sira_cli.pictures.find import Shard, check_any_exists
+    from sira_cli.runs.groups import listed_groups
+
+    pictures = listed_groups(
+        file,
+        shard=None if selection.shard is None else Shard.parse(selection.shard),
+        limit=selection.limit,
+        allow_private=selection.allow_private,
+    )
+    check_any_exists(pictures)
+    return pictures
 
 
 def listed_paths(paths: Sequence[str], selection: PathOptions) -> list[str]:

@@ -10,13 +10,13 @@ import typer
 
 from sira_cli.cli.choosing import choose
 from sira_cli.cli.decoding_options import DecodingOptions
-from sira_cli.cli.options import ModelOptions, WorkerOptions
+from sira_cli.cli.options import ModelOptions
 from sira_cli.errors import SettingsError
+from sira_cli.methods import find
 
 if TYPE_CHECKING:
     from sira_cli.methods.base import Method
     from sira_cli.models.preset import Preset
-    from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Engine, Job
 
 KEYS = ("SIRA_API_KEY", "OPENAI_API_KEY")
@@ -49,8 +49,12 @@ class EndpointOptions:
         """Whether a server is asked."""
         return self.endpoint is not None
 
-    def check(self, model: ModelOptions, worker: WorkerOptions, *, rewrites: bool = False) -> None:
+    def check(self, model: ModelOptions, *others: Any) -> None:
         """Check that the other options fit.
+
+        Args:
+            model: the model options.
+            *others: further groups of options, none of which a server can follow.
 
         Raises:
             SettingsError: one needs a model that is loaded here, or a server that is not given.
@@ -61,25 +65,33 @@ class EndpointOptions:
             return
         if model.model is None:
             raise SettingsError("--endpoint also needs --model: the model's name on the server")
-        if rewrites:
-            raise SettingsError(
-                "--fix rewrite decodes captions again with a model that is loaded here: with --endpoint, use --fix "
-                "drop-sentences"
-            )
-        local = [*_changed(replace(model, model=None, preset=None)), *_changed(worker)]
+        local = [option for each in (replace(model, model=None, preset=None), *others) for option in _changed(each)]
         if local:
             raise SettingsError(f"{local[0]} is for a model that is loaded here: leave it out with --endpoint")
 
-    def preset(self, model: ModelOptions) -> tuple[Preset, Method]:
+    def preset(self, model: ModelOptions, **settings: Any) -> tuple[Preset, Method]:
         """Return the preset with the model's name on the server, and its method.
 
+        Args:
+            model: the model options.
+            **settings: of the preset.
+
         Raises:
-            SettingsError: the preset does not exist.
+            SettingsError: the preset does not exist, or a setting is wrong.
         """
         name = cast(str, model.model)
         wording = ModelOptions(preset=model.preset) if model.preset is not None else ModelOptions(model=name)
-        preset, method = choose(wording, DecodingOptions())
+        preset, method = choose(wording, DecodingOptions(), **settings)
         return preset.model_copy(update={"model": name}), method
+
+    def answering(
+        self, model: ModelOptions, decoding: DecodingOptions, **settings: Any
+    ) -> dict[str, tuple[Preset, Method]]:
+        """Return the preset and the method of answers, by the method's name: the server's likeliest ones."""
+        usual: dict[str, Any] = {"temperature": 0.0, "num_beams": 1, "think": False}
+        own = {"max_new_tokens": decoding.max_new_tokens, "system": decoding.system}
+        preset, _ = self.preset(model, **settings)
+        return {"greedy": (preset.with_settings(**usual, **own), find("greedy"))}
 
     def engine(self, job: Job) -> Engine:
         """Return the engine of a job; nobody is asked if nothing is left to do.
@@ -87,7 +99,8 @@ class EndpointOptions:
         Raises:
             SettingsError: the address or the key is not one.
         """
-        from sira_cli.runs.endpoint import SECONDS, Endpoint
+        from sira_cli.runs.endpoint import Endpoint
+        from sira_cli.runs.endpoint_client import SECONDS
         from sira_cli.runs.endpoint_run import CONCURRENCY, REVISION, EndpointRun
         from sira_cli.runs.nothing_left import nothing_left
 
@@ -96,12 +109,12 @@ class EndpointOptions:
         if (left := nothing_left(job, revision=REVISION)) is not None:
             return left
         endpoint = Endpoint(self.endpoint or "", job.preset.model, system=system, seconds=seconds, key=key)
-        request, at_once = cast("CheckRequest", job.request), self.concurrency or CONCURRENCY
-        return EndpointRun(endpoint, job.preset, request, concurrency=at_once, done=job.targets.done)
+        at_once = self.concurrency or CONCURRENCY
+        return EndpointRun(endpoint, job.preset, job.request, concurrency=at_once, done=job.targets.done)
 
 
 def _changed(options: Any) -> list[str]:
     """Return the options of a group that are given."""
     usual = type(options)()
     changed = [each.name for each in fields(options) if getattr(options, each.name) != getattr(usual, each.name)]
-    return ["--" + name.replace("_", "-") for name in changed]
+    return ["--set" if name == "settings" else "--" + name.replace("_", "-") for name in changed]

@@ -16,9 +16,11 @@ from sira_cli.cli.choosing import choose_each, method_names, note_idle
 from sira_cli.cli.choosing_pictures import chosen_groups, chosen_questions
 from sira_cli.cli.console import note, note_halved, resumable, say, set_verbosity
 from sira_cli.cli.decoding_options import DecodingOptions, TextOptions
+from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.engines import Engines
 from sira_cli.cli.options import EngineOptions, GroupOptions, ModelOptions, OutputOptions
 from sira_cli.cli.progress import Progress, in_words
+from sira_cli.cli.schemas import SchemaOptions
 from sira_cli.cli.verifying import VerifyOptions, claims_of, print_marked, unsupported, verdict
 from sira_cli.errors import SettingsError
 
@@ -43,8 +45,10 @@ def run_pictures(
     *,
     words: bool = False,
     choices: tuple[str, ...] = (),
+    schema: SchemaOptions | None = None,
     verify: VerifyOptions | None = None,
     questions: Path | None = None,
+    endpoint: EndpointOptions | None = None,
 ) -> None:
     """Decode every picture, under one method or several. One bad picture is reported and the others go on.
 
@@ -57,8 +61,10 @@ def run_pictures(
         said: the prompt (caption; None: the preset's) or the question (ask).
         words: score the words of each text.
         choices: pick one of these answers.
+        schema: the texts follow it.
         verify: the second look.
         questions: a file of questions; `paths` is then the folder of its pictures, if given.
+        endpoint: a server to ask, instead of a model that is loaded here.
 
     Raises:
         typer.Exit: with 3 if some pictures failed, 130 if interrupted.
@@ -67,7 +73,12 @@ def run_pictures(
     set_verbosity(output.quiet, output.verbose)
     pictures = chosen_groups(paths, selection) if questions is None else []
     prompts = {"prompt": said} if task == "caption" else {}
-    chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))
+    server = endpoint if endpoint is not None and endpoint.given else None
+    chosen = (
+        choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))
+        if server is None
+        else server.answering(model, decoding, **asdict(text))
+    )
     first_preset, _ = next(iter(chosen.values()))
     if questions is not None:
         pictures = chosen_questions(questions, paths, selection, first_preset.prompts.asking)
@@ -78,6 +89,7 @@ def run_pictures(
 
     split = is_split(pictures, output.output, output.output_format)
     options = {"words": words, "choices": choices, "verify": None if verify is None else verify.read(first_preset)}
+    options["schema"] = None if schema is None else schema.read()
     jobs = []
     with ExitStack() as files:
         for name, (preset, method) in chosen.items():
@@ -106,7 +118,8 @@ def run_pictures(
         failed, engines = 0, Engines(model, engine)
         for job in jobs:
             terminal = _Terminal(job.targets, output, len(pictures), job.method.name if len(jobs) > 1 else "")
-            run = PictureRun(job, engines.of(job, terminal.on_text), fail_fast=output.fail_fast)
+            work = engines.of(job, terminal.on_text) if server is None else server.engine(job)
+            run = PictureRun(job, work, fail_fast=output.fail_fast)
             terminal.listen(run)
             failed += run.counts.failed
             if run.stopped:
@@ -216,7 +229,10 @@ class _Terminal:
     def _print_text(self, result: Result) -> None:
         if result.choices:
             chosen = next(choice for choice in result.choices if choice["choice"] == result.text)
-            print(f"{result.text} ({chosen['probability']['contrast']:.1%})", flush=True)
+            share = chosen["probability"]
+            print(f"{result.text} ({share.get('contrast', share['full']):.1%})", flush=True)
+        elif result.support is not None:
+            print(f"{result.text} (yes: {result.support:.1%})", flush=True)
         elif result.words and sys.stdout.isatty():
             from sira_cli.cli.strip import print_words
 

@@ -67,11 +67,11 @@ def serve(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Answer programs that speak OpenAI's protocol, on this machine only unless --host is given.
+    """Answer programs that speak OpenAI's protocol or Ollama's, on this machine only unless --host is given.
 
-    Requests go to /v1/chat/completions, or /v1/responses, with pictures as data:image/...;base64. The address itself
-    is a page that shows two methods side by side. Prompts and pictures are never logged, no files are opened for a
-    client, and nothing is fetched without --allow-urls.
+    Requests go to /v1/chat/completions, /v1/responses, /api/chat or /api/generate, with pictures as base64. The address
+    itself is a page that shows two methods side by side. Prompts and pictures are never logged, no files are opened for
+    a client, and nothing is fetched without --allow-urls.
     """
     set_verbosity(quiet, verbose)
     if host not in LOOPBACK and not api_key:

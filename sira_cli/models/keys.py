@@ -1,16 +1,17 @@
-"""Keys of records: equal keys mean equal work. They are known before the model is loaded."""
+"""Keys of records, and records: equal keys mean equal work. They are known before the model is loaded."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sira_cli._version import __version__
 from sira_cli.methods.base import Method
 from sira_cli.models.calibrations import calibrated
 from sira_cli.models.preset import Preset
-from sira_cli.models.records import hash_of
+from sira_cli.models.records import Answer, Result, hash_of
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,75 @@ class Keys:
             more["json_schema"] = json_schema
         work = {"task": task, "file_name": file_name, "image_sha256": image_sha256, "prompt": prompt}
         return hash_of(**work, **self.settings, preset=self._decisive[task], **more)
+
+    def result(
+        self,
+        task: str,
+        file_name: str,
+        image_sha256: str,
+        prompt: str,
+        answer: Answer,
+        milliseconds: float = 0.0,
+        warnings: Sequence[str] = (),
+        *,
+        k: int = 0,
+        layers: int = 0,
+        alpha: float = 0.0,
+        method_settings: dict[str, Any] | None = None,
+        picture_settings: dict[str, Any] | None = None,
+    ) -> Result:
+        """Return the record of a picture; a failed picture's record has the same keys and types.
+
+        Args:
+            task, file_name, image_sha256, prompt: fields of the record.
+            answer: about the picture.
+            milliseconds: that it took.
+            warnings: about the picture.
+            k, layers, alpha, method_settings, picture_settings: fields of the record; of a model elsewhere unknown.
+        """
+        preset = self.preset
+        return Result(
+            schema=f"sira.{task}/1",
+            key=self.key(task, file_name, image_sha256, prompt, answer.verify, answer.json_schema),
+            file_name=file_name,
+            status="error" if answer.error else "ok",
+            text=answer.text,
+            error=answer.error,
+            prompt=prompt,
+            preset=preset.name,
+            model=preset.model,
+            revision=self.settings["revision"],
+            method=self.method.name,
+            k=k,
+            layers=layers,
+            alpha=alpha,
+            max_new_tokens=preset.generation.max_new_tokens,
+            temperature=preset.generation.temperature,
+            seed=preset.generation.seed,
+            finish_reason=answer.finish_reason,
+            image_tokens=answer.image_tokens,
+            prompt_tokens=answer.prompt_tokens,
+            output_tokens=answer.output_tokens,
+            duration_ms=round(milliseconds, 1),
+            image_sha256=image_sha256,
+            sira_version=__version__,
+            method_settings=method_settings,
+            text_settings=preset.text.given() or None,
+            picture_settings=picture_settings,
+            warnings=[*warnings, *answer.warnings] or None,
+            reasoning=answer.reasoning,
+            words=answer.words,
+            choices=answer.choices,
+            support=answer.support,
+            objects=answer.objects,
+            claims=answer.claims,
+            verify=answer.verify,
+            draft=answer.draft,
+            removed=answer.removed,
+            json_schema=answer.json_schema,
+            data=answer.data,
+            **preset.later(),
+        )
 
     @functools.cached_property
     def _decisive(self) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sira_cli._version import __version__
 from sira_cli.errors import PictureError, SettingsError, SiraError, UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.language.things import Words
 from sira_cli.methods.base import Method
@@ -63,7 +62,7 @@ class Lvlm(AnsweringModel):
         Args:
             picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`; a
                 list of these is shown together.
-            prompt: instead of the preset's.
+            prompt: instead of that of the schema or the preset.
             on_text: called with pieces of text during decoding (not with beams or `verify`, nor if the preset's `text`
                 settings change them).
             verify: ask for each object that the text names whether it is in the picture: `flag` to keep the text,
@@ -76,8 +75,10 @@ class Lvlm(AnsweringModel):
             UnfinishedJsonError: the text ended inside its JSON.
             SettingsError: `verify` or `schema` is not valid, or does not fit the settings.
         """
-        text, look = self.preset.prompts.caption if prompt is None else prompt, Verify.of(verify)
-        return self._single("caption", picture, text, on_text, look, None if schema is None else Schema.of(schema))
+        follows = None if schema is None else Schema.of(schema)
+        if prompt is None:
+            prompt = (follows and follows.prompt) or self.preset.prompts.caption
+        return self._single("caption", picture, prompt, on_text, Verify.of(verify), follows)
 
     def ask(
         self,
@@ -195,7 +196,7 @@ class Lvlm(AnsweringModel):
             PictureError: one of them cannot be opened or processed.
         """
         if schema is not None:
-            schema.check(self.decoder, self.preset, verify=verify is not None)
+            schema.check(self.decoder, self.preset)
         verified = None if verify is None else VerifiedAnswers(self, verify)
         started = time.perf_counter()
         self.check_prompt(prompt, max(len(picture.parts) for picture in pictures))
@@ -210,10 +211,10 @@ class Lvlm(AnsweringModel):
             raise refused(pictures[0].shown, error) from error
         seeds = self.text_seeds(hashes, prompts)
         if verified is not None:
-            answers = verified.answer(images, inputs, seeds=seeds, task=task)
+            answers = verified.answer(images, inputs, seeds=seeds, task=task, schema=schema)
         else:
             schemas = None if schema is None else [schema] * len(opened)
-            stream = on_text if self.preset.streams else None
+            stream = on_text if self.preset.streams and not (schema and schema.as_tags) else None
             plain = self.answer(inputs, stream, seeds=seeds, task=task, schemas=schemas)
             answers = [self.preset.text.finished(answer) for answer in plain]
         each = 1000 * (time.perf_counter() - started) / len(opened)
@@ -245,47 +246,13 @@ class Lvlm(AnsweringModel):
         warnings: Sequence[str] = (),
     ) -> Result:
         """Return the record of a picture; a failed picture's record has the same keys and types."""
-        preset = self.preset
-        return Result(
-            schema=f"sira.{task}/1",
-            key=self.keys.key(task, file_name, image_sha256, prompt, answer.verify, answer.json_schema),
-            file_name=file_name,
-            status="error" if answer.error else "ok",
-            text=answer.text,
-            error=answer.error,
-            prompt=prompt,
-            preset=preset.name,
-            model=preset.model,
-            revision=self.revision,
-            method=self.method,
+        return self.keys.result(
+            *(task, file_name, image_sha256, prompt, answer, milliseconds, warnings),
             k=self.k,
             layers=self.layers,
             alpha=self.alpha,
-            max_new_tokens=preset.generation.max_new_tokens,
-            temperature=preset.generation.temperature,
-            seed=preset.generation.seed,
-            finish_reason=answer.finish_reason,
-            image_tokens=answer.image_tokens,
-            prompt_tokens=answer.prompt_tokens,
-            output_tokens=answer.output_tokens,
-            duration_ms=round(milliseconds, 1),
-            image_sha256=image_sha256,
-            sira_version=__version__,
             method_settings=self._other_settings(task),
-            text_settings=preset.text.given() or None,
             picture_settings=self._picture_settings(task, answer.image_tokens),
-            warnings=[*warnings, *answer.warnings] or None,
-            reasoning=answer.reasoning,
-            words=answer.words,
-            choices=answer.choices,
-            objects=answer.objects,
-            claims=answer.claims,
-            verify=answer.verify,
-            draft=answer.draft,
-            removed=answer.removed,
-            json_schema=answer.json_schema,
-            data=answer.data,
-            **preset.later(),
         )
 
     def _other_settings(self, task: str) -> dict[str, Any] | None:

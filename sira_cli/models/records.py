@@ -22,6 +22,7 @@ class Answer:
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         error: the reason of a failure.
         words, choices, objects, claims, verify: only if requested.
+        support: probability of yes against no, where a server tells it and the text begins so.
         warnings: reasons to check the text.
         draft, removed: the first text, and the objects removed from it, if it was rewritten.
         reasoning: the model's thoughts before the text; None: the model is not known to think.
@@ -39,6 +40,7 @@ class Answer:
     error: str = ""
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
+    support: float | None = None
     warnings: tuple[str, ...] = ()
     objects: list[dict[str, Any]] | None = None
     claims: list[dict[str, Any]] | None = None
@@ -79,7 +81,8 @@ class Result:
         warnings: reasons to check the picture and its text.
         reasoning: the model's thoughts before its answer.
         words, choices: only if requested (`Lvlm.answer`, `choose`).
-        support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed.
+        support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed. In an
+            answer of a server that begins with yes or no, the probability of yes.
         fixed: in a check, the text without unsupported objects.
         dropped: in a check that decodes nothing, the sentences missing from `fixed`.
         objects: the objects that the text names, each with its support (`second_look.Claim`); only with a second look.

@@ -26,6 +26,11 @@ def schema(location: str) -> Any:
         OSError, ValueError: the file cannot be read, or is not a table.
         SettingsError: pyarrow is missing.
     """
+    return _schema(location, None if stores.is_uri(location) else _version(location))
+
+
+@functools.lru_cache(maxsize=16)
+def _schema(location: str, version: tuple[int, ...] | None) -> Any:
     found = _parquet(location).schema_arrow if _is_parquet(location) else _arrow(location)[0]
     for name in found.names:
         if len(found.get_all_field_indices(name)) > 1:

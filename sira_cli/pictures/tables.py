@@ -13,6 +13,7 @@ from sira_cli.pictures.containers import BrokenPicture, ContainedPicture, Contai
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
+from sira_cli.pictures.together import pack, unpack
 
 ENDINGS = (rows.PARQUET, *rows.ARROW)
 # Columns that are looked for, if none is named.
@@ -35,33 +36,51 @@ NAMES = (
 
 @dataclass(frozen=True)
 class RowPicture(ContainedPicture):
-    """A picture in a row of a table; `member` is its id, or the number of the row.
+    """The picture in a row of a table, or its pictures; `member` is its id, or the number of the row.
 
     Attributes:
-        column: with the picture: its bytes, its path or URI, or both as the Hub's `struct<bytes, path>`.
+        sources: columns with the picture: its bytes, its path or URI, or both as the Hub's `struct<bytes, path>`; or a
+            list of these.
+        several: whether pictures are shown together: of several columns, or of a list.
         row: counted from 0.
         allow_private: whether a URL may lead to an address that is not public.
     """
 
-    column: str
+    sources: tuple[str, ...]
+    several: bool
     row: int
     allow_private: bool = False
 
     def read(self) -> bytes:
-        """Return the picture's bytes; a path is read."""
-        value = self._cells((self.column,))[self.column]
+        """Return the picture's bytes, those of several packed; a path is read."""
+        cells = self._cells(self.sources)
+        found = [self._file(column, value) for column in self.sources for value in _listed(cells[column])]
+        if not found:
+            raise self._without(self.sources[0])
+        return pack(found) if self.several else found[0]
+
+    def files(self, data: bytes) -> list[tuple[str, bytes]]:
+        """Return the name and the bytes of each picture."""
+        if not self.several:
+            return super().files(data)
+        return [(f"{self.shown}, picture {number}", file) for number, file in enumerate(unpack(data), start=1)]
+
+    def _file(self, column: str, value: Any) -> bytes:
         if isinstance(value, dict):
             value = value.get("path") if value.get("bytes") is None else value["bytes"]
         if isinstance(value, str) and value:
             return located(_beside(self.container, value), allow_private=self.allow_private).read()
         if not isinstance(value, bytes):
-            raise PictureError(f"{self.shown}: row {self.row} has no picture in column {self.column}")
+            raise self._without(column)
         return value
+
+    def _without(self, column: str) -> PictureError:
+        return PictureError(f"{self.shown}: row {self.row} has no picture in column {column}")
 
     def column_names(self) -> list[str]:
         """Return the names of the other columns."""
         try:
-            return [name for name in rows.schema(self.container).names if name != self.column]
+            return [name for name in rows.schema(self.container).names if name not in self.sources]
         except (OSError, ValueError) as error:
             raise PictureError(f"{self.shown}: cannot be read: {_reason(error)}") from None
 
@@ -81,7 +100,8 @@ class Table(Container):
     """A Parquet or Arrow file with a column of pictures.
 
     Attributes:
-        image: the name of this column; None: found by type and name.
+        image: the name of this column, or several, `a,b`, whose pictures are shown together; None: found by type and
+            name.
         id: the column whose values name the rows; None: they are numbered.
         allow_private: whether URLs may lead to addresses that are not public.
     """
@@ -100,14 +120,16 @@ class Table(Container):
         shown = one_line(self.location)
         try:
             schema = rows.schema(self.location)
-            column = picture_column(shown, schema, self.image)
+            sources = picture_columns(shown, schema, self.image)
+            several = len(sources) > 1 or _is_list(schema.field(sources[0]).type)
             for number, member in enumerate(self._names(shown, schema)):
                 yield RowPicture(
                     f"{self.location}/{member}",
                     f"{self.relative}/{member}",
                     self.location,
                     member,
-                    column,
+                    sources,
+                    several,
                     number,
                     self.allow_private,
                 )
@@ -140,36 +162,47 @@ def is_table(name: str) -> bool:
     return name.lower().endswith(ENDINGS)
 
 
-def picture_column(shown: str, schema: Any, name: str | None) -> str:
-    """Return the column with the pictures.
+def picture_columns(shown: str, schema: Any, name: str | None) -> tuple[str, ...]:
+    """Return the column with the pictures, or those whose pictures are shown together.
 
     Args:
         shown: the table's name, for messages.
         schema: of pyarrow.
-        name: the column, if it is known.
+        name: the column, if it is known; several as `a,b`.
 
     Raises:
         DataError: no such column, or more than one; the message lists the columns.
     """
     if name is not None:
-        if name not in schema.names:
-            raise DataError(f"{shown}: `image_column=` {name}: no such column; the columns are {_list(schema.names)}")
-        if not (_is_struct(schema.field(name).type) or _is_plain(schema.field(name).type)):
-            raise DataError(
-                f"{shown}: `image_column=` {name} is of type {schema.field(name).type}: expected bytes, paths, or a "
-                "struct of both"
-            )
-        return name
+        names = (name,) if name in schema.names else tuple(each.strip() for each in name.split(","))
+        for each in names:
+            _check_column(shown, schema, each)
+        return names
     structs = [field.name for field in schema if _is_struct(field.type)]
     named = [column for column in NAMES if column in schema.names and _is_plain(schema.field(column).type)]
-    if not structs and not named:
+    lists = [field.name for field in schema if _is_list(field.type) and _is_struct(field.type.value_type)]
+    if not structs and not named and not lists:
         raise DataError(
             f"{shown}: no column of pictures found: the columns are {_list(schema.names)}: name one with "
             "`image_column=`"
         )
-    if len(structs) > 1:
-        raise DataError(f"{shown}: several columns of pictures: {_list(structs)}: name one with `image_column=`")
-    return structs[0] if structs else named[0]
+    if len(structs) > 1 or (not structs and not named and len(lists) > 1):
+        raise DataError(
+            f"{shown}: several columns of pictures: {_list(structs or lists)}: name one with `image_column=`, or "
+            "several that are shown together"
+        )
+    return ((structs or named or lists)[0],)
+
+
+def _check_column(shown: str, schema: Any, name: str) -> None:
+    if name not in schema.names:
+        raise DataError(f"{shown}: `image_column=` {name}: no such column; the columns are {_list(schema.names)}")
+    kind = schema.field(name).type
+    each = kind.value_type if _is_list(kind) else kind
+    if not (_is_struct(each) or _is_plain(each)):
+        raise DataError(
+            f"{shown}: `image_column=` {name} is of type {kind}: expected bytes, paths, or a struct of both"
+        )
 
 
 def _is_struct(kind: Any) -> bool:
@@ -177,6 +210,17 @@ def _is_struct(kind: Any) -> bool:
     import pyarrow
 
     return pyarrow.types.is_struct(kind) and {"bytes", "path"} <= {field.name for field in kind}
+
+
+def _is_list(kind: Any) -> bool:
+    """Return whether a type is a list."""
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _is_plain(kind: Any) -> bool:

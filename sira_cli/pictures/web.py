@@ -10,7 +10,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,13 @@ from sira_cli.pictures.names import as_text
 from sira_cli.pictures.opening import picture_size
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.stores import without_password
+from sira_cli.pictures.tries import LOOK, in_time, retry_after, tried
 
 LARGEST = 2**26  # bytes of a picture's file
 TRIES = 3
 REDIRECTS = 5
 SECONDS = 60.0  # for one try, from looking up the name to the last byte, redirects included
 _WAITS = {"connect": 10.0, "read": 20.0, "write": 10.0, "pool": 60.0}  # seconds
-_PAUSE = 0.5  # seconds before the second try; twice as long before each further one
-_LOOK = 0.1  # seconds between looks whether the command is to end
 _HEADERS = [(b"User-Agent", b"sira"), (b"Accept", b"image/*"), (b"Accept-Encoding", b"identity")]
 # Global unicast addresses. All others are of this machine, of a site, or stand for one of version 4 in some way, also
 # for a private one: NAT64, and `::127.0.0.1` and `fec0::1`, which are deprecated.
@@ -39,11 +37,11 @@ _UNICAST = ipaddress.ip_network("2000::/3")
 
 
 class _DownloadError(Exception):
-    """A download failed; `again`: whether another try may help."""
+    """A download failed; `again`: whether another try may help, `after`: seconds that the server asks to wait."""
 
-    def __init__(self, message: str, *, again: bool = False) -> None:
+    def __init__(self, message: str, *, again: bool = False, after: float = 0.0) -> None:
         super().__init__(message)
-        self.again = again
+        self.again, self.after = again, after
 
 
 @dataclass(frozen=True)
@@ -88,16 +86,13 @@ class WebPicture(Picture):
         return self._tried(_in_this_thread, ended)
 
     def _tried(self, get: Callable[[str, bool], bytes], ended: Callable[[], bool] = lambda: False) -> bytes:
-        pause = _PAUSE
-        for left in reversed(range(TRIES)):
-            try:
-                data = get(self.location, self.allow_private)
-                break
-            except _DownloadError as error:
-                if not left or not error.again or ended():
-                    raise PictureError(f"{self.shown}: failed_to_download: {error}") from None
-            time.sleep(pause)
-            pause *= 2
+        def again(error: Exception) -> float | None:
+            return error.after if isinstance(error, _DownloadError) and error.again and not ended() else None
+
+        try:
+            data = tried(lambda: get(self.location, self.allow_private), TRIES, again, time.sleep)
+        except _DownloadError as error:
+            raise PictureError(f"{self.shown}: failed_to_download: {error}") from None
         try:
             picture_size(self.shown, data)
         except PictureError as error:
@@ -231,20 +226,11 @@ def _in_time(url: str, allow_private: bool) -> bytes:
         KeyboardInterrupt: the command is to end.
     """
     interrupts.check()
-    end, found = time.monotonic() + SECONDS, Future[bytes]()
-
-    def work() -> None:
-        try:
-            found.set_result(_in_this_thread(url, allow_private, end))
-        except BaseException as error:
-            found.set_exception(error)
-
-    threading.Thread(target=work, name="sira-download", daemon=True).start()
-    while not wait([found], _LOOK).done:
-        interrupts.check()
-        if time.monotonic() > end + _LOOK:
-            raise _too_slow()
-    return found.result()
+    end = time.monotonic() + SECONDS
+    try:
+        return in_time(lambda: _in_this_thread(url, allow_private, end), SECONDS + LOOK, interrupts.check)
+    except TimeoutError:
+        raise _too_slow() from None
 
 
 def _in_this_thread(url: str, allow_private: bool, end: float | None = None) -> bytes:
@@ -290,7 +276,8 @@ def _fetch(url: str, allow_private: bool) -> bytes | str:
             return urljoin(url, headers[b"location"].decode("utf-8", "replace"))
         if response.status != 200:
             again = response.status in (408, 429) or response.status >= 500
-            raise _DownloadError(f"the server answers {response.status}", again=again)
+            after = retry_after(headers.get(b"retry-after", b"").decode("latin-1"))
+            raise _DownloadError(f"the server answers {response.status}", again=again, after=after)
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise _DownloadError("the server sends a compressed file that was not asked for")
         data = bytearray()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tarfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from sira_cli.pictures import stores
 from sira_cli.pictures.containers import BrokenPicture, ContainedPicture, Container
 from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.picture import Picture, columns_of
+from sira_cli.pictures.together import pack, unpack
 
 ENDING = ".tar"
 COMPRESSED = (".tar.gz", ".tgz")  # which are refused
@@ -46,14 +48,14 @@ class Member:
 
 @dataclass(frozen=True)
 class MemberPicture(ContainedPicture):
-    """A picture in a WebDataset shard; `member` is its name there.
+    """A picture in a WebDataset shard, or several of one key; `member` is its name there, or the key.
 
     Attributes:
-        place: where its bytes are.
+        places: where the bytes of each are.
         beside: text and JSON members of the same key.
     """
 
-    place: Member
+    places: tuple[Member, ...]
     beside: tuple[Member, ...] = ()
 
     @property
@@ -63,8 +65,16 @@ class MemberPicture(ContainedPicture):
         return as_text(self.member if found is None else found[0])
 
     def read(self) -> bytes:
-        """Read the member's bytes, and nothing else of the shard."""
-        return self._bytes(self.place)
+        """Read the member's bytes, those of several packed, and nothing else of the shard."""
+        found = [self._bytes(place) for place in self.places]
+        return pack(found) if len(found) > 1 else found[0]
+
+    def files(self, data: bytes) -> list[tuple[str, bytes]]:
+        """Return the name and the bytes of each picture."""
+        if len(self.places) == 1:
+            return super().files(data)
+        names = (f"{self.shown}.{place.extension}" for place in self.places)
+        return list(zip(names, unpack(data), strict=True))
 
     def column_names(self) -> list[str]:
         """Return the names of its text members, and those in its JSON members."""
@@ -101,11 +111,13 @@ class _Sample:
     texts: list[Member] = field(default_factory=list)
 
 
-def _which(sample: _Sample) -> str:
-    """Return the error of a sample in which no member is clearly the picture."""
+def _which(sample: _Sample, wanted: Sequence[str]) -> str:
+    """Return the error of a sample in which no member is clearly the picture, or the wanted ones are not there once."""
     extensions = sorted(place.extension for _, place in sample.pictures) or sorted(sample.other)
     number = f"{len(extensions)} pictures" if len(extensions) > 1 else "a picture"
     shown = ", ".join(extensions[:_SHOWN]) + ", ..." * (len(extensions) > _SHOWN)
+    if len(wanted) > 1:
+        return f"has {number} ({shown}), expected one of each of {', '.join(wanted)}"
     expected = "expected one" if sample.pictures else f"expected one of {', '.join(PICTURES)}"
     if sample.pictures and len({*extensions}) == 1:
         return f"has {number} ({shown}), {expected}"
@@ -117,7 +129,8 @@ class TarShard(Container):
     """A WebDataset shard.
 
     Attributes:
-        image: the extension of the picture's member; None: the first found of `PICTURES`.
+        image: the extension of the picture's member; several, `a.jpg,b.jpg`, are shown together; None: any of
+            `PICTURES`, once.
     """
 
     image: str | None = None
@@ -147,12 +160,24 @@ class TarShard(Container):
                 yield self._broken("", f"cannot be read{where}: {reason}")
 
     def _picture(self, sample: _Sample) -> Picture:
-        if len(sample.pictures) != 1:
-            return self._broken(sample.key, _which(sample))
-        ((name, place),) = sample.pictures
+        wanted = self._extensions or tuple(place.extension for _, place in sample.pictures)[:1]
+        places = [place for extension in wanted for _, place in sample.pictures if place.extension == extension]
+        if not places or not len(places) == len(sample.pictures) == len(wanted):
+            return self._broken(sample.key, _which(sample, wanted))
+        name = sample.pictures[0][0] if len(places) == 1 else sample.key
         return MemberPicture(
-            f"{self.location}/{name}", f"{self.relative}/{name}", self.location, name, place, tuple(sample.texts)
+            f"{self.location}/{name}",
+            f"{self.relative}/{name}",
+            self.location,
+            name,
+            tuple(places),
+            tuple(sample.texts),
         )
+
+    @functools.cached_property
+    def _extensions(self) -> tuple[str, ...]:
+        given = () if self.image is None else self.image.lower().split(",")
+        return tuple(each.strip().removeprefix(".") for each in given)
 
     def _broken(self, member: str, fault: str) -> BrokenPicture:
         below = f"/{member}" if member else ""
@@ -185,7 +210,7 @@ class TarShard(Container):
             yield sample
 
     def _is_picture(self, extension: str) -> bool:
-        return extension in PICTURES if self.image is None else extension == self.image.lower().removeprefix(".")
+        return extension in (self._extensions or PICTURES)
 
 
 def list_members(location: str) -> Iterator[tuple[str, int, int]]:

@@ -1,14 +1,21 @@
-"""A picture on its way through a run."""
+"""A picture on its way through a run, and the reason why it failed."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sira_cli.errors import PictureError
+from sira_cli.errors import PictureError, PictureSettingsError
 from sira_cli.pictures.picture import Picture
 
+_log = logging.getLogger(__name__)
+
 R = TypeVar("R")
+
+
+class NoAnswerError(PictureError):
+    """A server has no usable answer about one picture; others may do better. The message does not name the picture."""
 
 
 @dataclass
@@ -63,3 +70,19 @@ class Item(Generic[R]):
     def settled(self) -> bool:
         """Whether nothing is left to do about it."""
         return self.skipped or self.result is not None or bool(self.error)
+
+
+def message(picture: Picture, error: Exception) -> str:
+    """Return why a picture failed, in one line that names it."""
+    name, text = picture.shown, str(error)
+    if isinstance(error, PictureSettingsError | NoAnswerError):
+        return f"{name}: {text}"
+    if isinstance(error, PictureError):
+        return text
+    from sira_cli.runs.memory import out_of_memory  # needs torch, unlike a run on a server
+
+    line = next(iter(text.strip().splitlines()), "")
+    if out_of_memory(error):
+        return f"{name}: memory does not suffice for it, even alone: {line}"
+    _log.debug("%s failed", name, exc_info=error)
+    return f"{name}: {type(error).__name__}: {line}"

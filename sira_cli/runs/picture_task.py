@@ -15,11 +15,11 @@ from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch_size import largest_batch
-from sira_cli.runs.item import Item
+from sira_cli.runs.item import Item, message
 from sira_cli.runs.prompts import filled
 from sira_cli.runs.request import Request
 from sira_cli.runs.slots import Batch, PictureSlots
-from sira_cli.runs.task import Task, message
+from sira_cli.runs.task import Task
 
 DECODED = 2  # pictures whose samples wait for the next question about them
 
@@ -37,16 +37,17 @@ class PictureTask(Task[Answer, Result]):
                 skipped.
 
         Raises:
-            SettingsError: the prompt holds the model's placeholder for a picture.
+            SettingsError: the prompt holds the model's placeholder for a picture, or the model takes one picture only.
         """
-        lvlm.check_prompt(request.prompt)
+        lvlm.check_prompt(request.prompt, request.together)
         if request.schema is not None:
             lvlm.following(request.schema)  # refuses what the model cannot follow now, not at the first picture
         asks = request.task == "ask"
         super().__init__(lvlm, decoded=DECODED if asks else 0, images_kept=request.verify is not None)
         self.request, self._done = request, done
         self.at_once = bool(request.choices)
-        self.streams = not request.words and request.verify is None and lvlm.preset.streams
+        as_tags = request.schema is not None and request.schema.as_tags
+        self.streams = not (request.words or request.verify is not None or as_tags) and lvlm.preset.streams
         self._looked = request.looked(lvlm.preset)
         self._verified = self._answering_twice()
         self._encoded = EncodedPictures() if asks else None
@@ -110,7 +111,7 @@ class PictureTask(Task[Answer, Result]):
             "task": request.task,
         }
         if self._verified is not None:
-            return self._verified.answer(batch.images, inputs, **asked)
+            return self._verified.answer(batch.images, inputs, schema=request.schema, **asked)
         schemas = None if request.schema is None else [request.schema] * len(batch.items)
         answers = lvlm.answer(inputs, stream, schemas=schemas, **asked)
         return [lvlm.preset.text.finished(answer) for answer in answers]

@@ -11,11 +11,12 @@ from typing import Any, Self
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import replacing
 from sira_cli.models.records import hash_of
-from sira_cli.pictures import stores
 from sira_cli.pictures.find import Shard
+from sira_cli.pictures.names import joined
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.sources import located
+from sira_cli.pictures.together import Together
 from sira_cli.pictures.wrapped import WrappedPicture
+from sira_cli.runs.groups import SEVERAL, names_in, picture_below
 from sira_cli.runs.kept import Kept
 from sira_cli.runs.rows import brief, read_rows, read_table, some
 
@@ -91,7 +92,7 @@ def question_pictures(
 
     Args:
         file: JSON lines, one JSON array, .csv, .tsv or .parquet, with `image` (or `file_name`), `question` (or `text`),
-            and perhaps `question_id` (or `id`).
+            and perhaps `question_id` (or `id`); `images` instead of `image` is a list that is shown together.
         asking: returns the prompt of a question.
         images: the folder or URI that the names of pictures start from; None: the file's folder.
         shard: keep the questions about this part of the pictures.
@@ -106,13 +107,15 @@ def question_pictures(
     reads, found = Kept[bytes](KEPT), dict[str, Picture]()
     where = ""
     for where, row in _rows(file):
-        name, question = _text(where, row, _IMAGES), _text(where, row, _QUESTIONS)
+        names = names_in(where, row)
+        name = joined(names) if names else _text(where, row, _IMAGES)
+        question = _text(where, row, _QUESTIONS)
         if shard is not None and not shard.holds(name):
             continue
         number = _id(where, row)
         number = f"{name}: {question}" if number is None else number
-        path = f"{base}/{name}" if stores.is_uri(base) else str(Path(base, name))
-        picture = located(name if stores.is_uri(name) else path, name, allow_private=allow_private)
+        group = [picture_below(base, each, allow_private=allow_private) for each in names or [name]]
+        picture = Together.of(group) if names else group[0]
         each = QuestionPicture.about(picture, question, asking(question), number, reads)
         if each.id in found:
             raise DataError(f"{where}: the question {each.id!r} stands twice: give each a `question_id` of its own")
@@ -169,7 +172,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except ImportError as error:
         raise SettingsError(f"{file} needs pyarrow: pip install 'sira-cli[parquet]'") from error
     table = parquet.ParquetFile(file)
-    columns = [name for name in table.schema_arrow.names if name in (*_IDS, *_IMAGES, *_QUESTIONS)]
+    columns = [name for name in table.schema_arrow.names if name in (*_IDS, SEVERAL, *_IMAGES, *_QUESTIONS)]
     number = 0
     for batch in table.iter_batches(columns=columns):
         for row in batch.to_pylist():

@@ -20,6 +20,7 @@ from sira_cli.models.records import Result
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.together import Together
 from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
 from sira_cli.runs.questions import question_pictures
@@ -233,6 +234,7 @@ def run_pictures(
     recursive: bool = False,
     shard: Shard | None = None,
     limit: int | None = None,
+    together: bool = False,
     batch_size: BatchSize | None = None,
     words: bool = False,
     choices: Sequence[str] = (),
@@ -250,6 +252,7 @@ def run_pictures(
         lvlm: the loaded model.
         paths: a file, folder, glob or URI, or several.
         recursive, shard, limit: as for `find_pictures`.
+        together: show all pictures at once, in one prompt.
         task: `caption` or `ask`; an `ask` needs a `prompt`, the question.
         prompt: instead of the preset's; see `needs_columns` for its `{names}`.
         batch_size, words, choices, verify, on_text: as for `Runner` and `Request`.
@@ -272,6 +275,7 @@ def run_pictures(
     places = [paths] if isinstance(paths, str | Path) else paths
     if questions is None:
         pictures = find_pictures([str(place) for place in places], recursive=recursive, shard=shard, limit=limit)
+        pictures = [Together.of(pictures)] if together else pictures
     else:
         (folder,) = places
         pictures = question_pictures(Path(questions), prompts.asking, images=str(folder), shard=shard, limit=limit)

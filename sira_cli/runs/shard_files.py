@@ -20,7 +20,8 @@ from sira_cli.runs.tables import write_table
 
 KEY = "__key__"  # as WebDataset calls it
 _COLUMNS = ("text", "status", "error", "finish_reason")  # that a table gets
-_NESTED = ("warnings", "words", "choices", "objects", "claims", "verify", "removed")  # and these as JSON, if any
+# And these as JSON, if there are any.
+_NESTED = ("warnings", "words", "choices", "objects", "claims", "verify", "removed", "data")
 _RARE = (*_NESTED, "draft", "reasoning")  # columns of few runs
 _ROWS = 100  # in a row group: with pictures in it, each is some ten megabytes
 
@@ -82,7 +83,7 @@ def write_tar(records: Mapping[str, dict[str, Any]], source: str, extension: str
                 continue
             if key != current:
                 _add_text(new, f"{current}.{extension}", text)
-                current, text = key, None
+                current, text = key, texts.pop(as_text(key), None)  # of several pictures of a key
             text = texts.pop(as_text(member.name), text)
             new.addfile(member, io.BytesIO(data))
             new.members = []  # type: ignore[attr-defined] # it would keep all of them

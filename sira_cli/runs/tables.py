@@ -56,7 +56,7 @@ def _flat(line: bytes) -> dict[str, Any]:
     rest, optional = split_optional(line)
     record: dict[str, Any] = json.loads(rest + b"}")
     for name, value in optional.items():
-        record[name] = value.decode() if value.startswith((b"[", b"{")) else json.loads(value)
+        record[name] = value.decode() if name == "data" or value.startswith((b"[", b"{")) else json.loads(value)
     return record
 
 

@@ -7,19 +7,18 @@ class Brightness(Task[float, float]):
 
 from __future__ import annotations
 
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sira_cli.errors import PictureError, PictureSettingsError, SiraError
+from sira_cli.errors import SiraError
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.room import ROOM
 from sira_cli.runs.batch_size import largest_batch
-from sira_cli.runs.item import Item
+from sira_cli.runs.item import Item, message
 from sira_cli.runs.kept import Kept
 from sira_cli.runs.memory import out_of_memory
 from sira_cli.runs.slots import Batch, PictureSlots
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 LARGE = 2**24  # pixels; the samples of larger pictures do not wait
 KEPT = 2**22  # bytes; larger files are read again when they are decoded
-
-_log = logging.getLogger(__name__)
 
 A = TypeVar("A")  # the model's answer about a picture
 R = TypeVar("R")  # the result that is made of it
@@ -201,17 +198,3 @@ class Task(ABC, Generic[A, R]):
             self.fail(item, refused(item.picture.shown, error))
             return False
         return True
-
-
-def message(picture: Picture, error: Exception) -> str:
-    """Return why a picture failed, in one line that names it."""
-    name, text = picture.shown, str(error)
-    if isinstance(error, PictureSettingsError):
-        return f"{name}: {text}"
-    line = next(iter(text.strip().splitlines()), "")
-    if out_of_memory(error):
-        return f"{name}: memory does not suffice for it, even alone: {line}"
-    if isinstance(error, PictureError):
-        return text
-    _log.debug("%s failed", name, exc_info=error)
-    return f"{name}: {type(error).__name__}: {line}"

@@ -1,1 +1,1 @@
-"""A server that decodes for clients of OpenAI's protocol."""
+"""A server that decodes for clients of OpenAI's and Ollama's protocols."""

@@ -1,4 +1,4 @@
-"""The server: OpenAI's `/v1/chat/completions`, `/v1/responses` and `/v1/models`, `/health` and `/metrics`.
+"""The server: OpenAI's and Ollama's protocols (`PROTOCOLS`), `/health` and `/metrics`.
 
 request --> Host, key --> a place in the line --> protocol --> a Job --> the decoder's thread
                                                             pieces <--'     (an asyncio queue per request)
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -19,6 +18,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
 from sira_cli._version import __version__
 from sira_cli.errors import SiraError
@@ -27,26 +27,33 @@ from sira_cli.methods.prompts import Prompt
 from sira_cli.models.decoding import refills
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
+from sira_cli.models.schemas.schema import Schema
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
 from sira_cli.serve.door import Door
 from sira_cli.serve.downloads import Downloads
 from sira_cli.serve.entrance import Coming, Entrance
-from sira_cli.serve.jobs import Job, Reply, TextPiece, prompt_of, settings_of
+from sira_cli.serve.jobs import Job, Reply, TextPiece, prompt_of, schema_of, settings_of
 from sira_cli.serve.limits import Limits, check_length
 from sira_cli.serve.line import RETRY_AFTER, WaitingLine
 from sira_cli.serve.metrics import Metrics
+from sira_cli.serve.ollama import OllamaChat, OllamaGenerate
 from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
 from sira_cli.serve.pictures import Received
-from sira_cli.serve.protocol import ChatRequest, RequestError, shortened
+from sira_cli.serve.protocol import OLLAMA, ChatRequest, RequestError, shortened
 from sira_cli.serve.report import ReportRequest, report_of
 from sira_cli.serve.responses import ResponseRequest
+from sira_cli.serve.served import MOST_ECHOED, ServedModel, ShowRequest
 from sira_cli.web.http import bearer_key, is_key
 
-MOST_ECHOED = 100  # characters of an unknown path or model in messages
-ClientRequest = ChatRequest | ResponseRequest
-PROTOCOLS: dict[str, type[ClientRequest]] = {"/v1/chat/completions": ChatRequest, "/v1/responses": ResponseRequest}
+ClientRequest = ChatRequest | ResponseRequest | OllamaChat | OllamaGenerate
+PROTOCOLS: dict[str, type[ClientRequest]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/responses": ResponseRequest,
+    "/api/chat": OllamaChat,
+    "/api/generate": OllamaGenerate,
+}
 
 
 class Server:
@@ -83,28 +90,30 @@ class Server:
         self._metrics = Metrics()
         self._decoder: Decoder
         self._entrance: Entrance
-        self._names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
         context = getattr(lvlm.model.config.get_text_config(), "max_position_embeddings", None)
         self._longest_prompt = min(self._limits.prompt, context or self._limits.prompt)
-        self._created = int(time.time())
+        self._served = served = ServedModel(lvlm, self._longest_prompt)
         self.app = FastAPI(
             title="sira", version=__version__, lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None
         )
         self.app.add_middleware(Door, hosts=hosts, metrics=self._metrics)
-        for path, protocol in PROTOCOLS.items():
-            self.app.add_route(path, functools.partial(self._answer, protocol), methods=["POST"])
-        self.app.add_api_route("/v1/models", self._models, methods=["GET"], response_model=None)
-        self.app.add_api_route("/v1/models/{name:path}", self._model, methods=["GET"], response_model=None)
         add_page(self.app)
-        self.app.add_api_route("/settings", self._settings, methods=["GET"], response_model=None)
-        self.app.add_api_route("/report", self._report, methods=["POST"], response_model=None)
-        self.app.add_api_route("/health", self._health, methods=["GET"], response_model=None)
-        self.app.add_api_route("/metrics", self._counted, methods=["GET"], response_model=None)
+        posts = {path: functools.partial(self._answer, protocol) for path, protocol in PROTOCOLS.items()}
+        self._add("POST", {**posts, "/api/show": self._show, "/report": self._report})
+        told = {"/v1/models": served.models, "/api/tags": served.tags, "/api/ps": served.running}
+        told["/api/version"] = served.version
+        self._add("GET", {path: functools.partial(self._told, content) for path, content in told.items()})
+        self._add("GET", {"/v1/models/{name:path}": self._model, "/settings": self._settings})
+        self._add("GET", {"/health": self._health, "/metrics": self._counted})
         self.app.add_exception_handler(RequestError, self._refused)
         self.app.add_exception_handler(HTTPException, self._not_found)
         # The framework logs only errors handled as `Exception`.
         for kind in (SiraError, MemoryError, ClientDisconnect, Exception):
             self.app.add_exception_handler(kind, self._broken)
+
+    def _add(self, method: str, routes: Mapping[str, Callable[[Request], Awaitable[Response]]]) -> None:
+        for path, endpoint in routes.items():
+            self.app.add_route(path, endpoint, methods=[method])
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -117,34 +126,24 @@ class Server:
         await asyncio.to_thread(self._entrance.close)
         await asyncio.to_thread(self._decoder.close)
 
-    async def _health(self) -> dict[str, str]:
-        return {"status": "ok"}
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
 
     async def _counted(self, request: Request) -> Response:
         self._check_key(request)
         return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
-    async def _models(self, request: Request) -> dict[str, Any]:
+    async def _told(self, content: Callable[[], dict[str, Any]], request: Request) -> Response:
         self._check_key(request)
-        return {"object": "list", "data": [self._described(name) for name in self._names]}
+        return JSONResponse(content())
 
-    async def _model(self, request: Request, name: str) -> dict[str, Any]:
+    async def _model(self, request: Request) -> Response:
         self._check_key(request)
-        self._check_model(name)
-        return self._described(name)
+        return JSONResponse(self._served.model(request.path_params["name"]))
 
-    def _described(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "sira"}
-
-    def _check_model(self, name: str | None) -> None:
-        if name is not None and name not in self._names:
-            has = " or ".join(map(repr, self._names))
-            raise RequestError(
-                f"model {shortened(name, MOST_ECHOED)!r} is not here; this server has {has}",
-                404,
-                param="model",
-                code="model_not_found",
-            )
+    async def _show(self, request: Request) -> Response:
+        coming = self._come(request)
+        return JSONResponse(self._served.show(await self._entrance.read(coming, ShowRequest.read)))
 
     def _check_key(self, request: Request) -> None:
         if self._api_key is not None and not is_key(bearer_key(request.headers), self._api_key):
@@ -200,8 +199,8 @@ class Server:
         Raises:
             SiraError: the request is wrong, or it took too long.
         """
-        self._check_model(chat.model)
-        preset, method, prompt = await self._entrance.apart(self._settled, chat)
+        self._served.check(chat.model)
+        preset, method, prompt, schema = await self._entrance.apart(self._settled, chat)
         if received is None:
             received = await self._entrance.receive(coming, chat.pictures())
             for message in chat.messages:
@@ -226,6 +225,7 @@ class Server:
             preset=preset,
             method=method,
             stops=chat.stops(),
+            schema=schema,
             task=chat.sira.task,
             top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
             words=chat.sira.words,
@@ -237,9 +237,9 @@ class Server:
         self._decoder.submit(job)
         coming.place.give_way()
         coming.request.scope["state"]["exits"].callback(self._decoder.drop, job)
-        return job, Answering(coming.request, job, pieces, coming.until, chat, self._names[0], self._metrics)
+        return job, Answering(coming.request, job, pieces, coming.until, chat, self._served.names[0], self._metrics)
 
-    def _settled(self, chat: ChatRequest) -> tuple[Preset, Method, Prompt]:
+    def _settled(self, chat: ChatRequest) -> tuple[Preset, Method, Prompt, Schema | None]:
         """Return the settings that decide the text of a request, without its pictures.
 
         Raises:
@@ -249,7 +249,7 @@ class Server:
         preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
         prompt = prompt_of(chat, preset.prompts)
         self._lvlm.check_prompt(prompt, len(chat.pictures()))
-        return preset, method, prompt
+        return preset, method, prompt, schema_of(chat, self._lvlm, preset, method, self._limits.schema)
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)
@@ -261,11 +261,17 @@ class Server:
             headers["WWW-Authenticate"] = "Bearer"
         if error.status == 408:
             headers["Connection"] = "close"  # more of the body may come for ever
-        return JSONResponse(error.to_json(), error.status, headers)
+        return JSONResponse(error.to_json(request.url.path), error.status, headers)
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        message = f"{request.method} {shortened(request.url.path, MOST_ECHOED)}: {error.detail}"
+        path = request.url.path
+        if path.startswith(OLLAMA):
+            here = (route.path for route in self.app.routes if isinstance(route, Route))
+            more = f"; this server has {', '.join(known for known in here if known.startswith(OLLAMA))}"
+        else:
+            more = ""
+        message = f"{request.method} {shortened(path, MOST_ECHOED)}: {error.detail}{more}"
         code = "method_not_allowed" if error.status_code == 405 else "not_found"
         answer = await self._refused(request, RequestError(message, error.status_code, code=code))
         answer.headers.update(error.headers or {})  # of status 405: the allowed methods

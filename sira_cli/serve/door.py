@@ -43,7 +43,7 @@ class Door:
             error = RequestError(
                 f"Host: this server is called {names}; another name needs `api_key=`", code="wrong_host"
             )
-            await JSONResponse(error.to_json(), error.status)(scope, receive, send)
+            await JSONResponse(error.to_json(scope["path"]), error.status)(scope, receive, send)
             return
         with ExitStack() as exits:
             scope.setdefault("state", {})["exits"] = exits

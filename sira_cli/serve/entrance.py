@@ -65,7 +65,8 @@ class Entrance:
             RequestError: it is refused, or too many wait.
         """
         if not says_json(request.headers):
-            raise RequestError("expected a body of type application/json", 415, code="unsupported_media_type")
+            message = "expected a body of type application/json: send the header Content-Type: application/json"
+            raise RequestError(message, 415, code="unsupported_media_type")
         length = request.headers.get("content-length", "")
         size = int(length) if length.isdecimal() else self._limits.data
         if size > self._limits.data:

@@ -9,6 +9,7 @@ from typing import Any
 from sira_cli.analysis.check.files import is_failure, with_text
 from sira_cli.errors import SettingsError
 from sira_cli.files import replacing
+from sira_cli.runs.groups import SEVERAL
 from sira_cli.runs.lines import as_line
 from sira_cli.view.collection import Collection
 from sira_cli.view.edits import Edits
@@ -68,8 +69,15 @@ def exported(captions: Collection, edits: Edits, folder: Path | None = None) -> 
             continue
         values = _with(item, state.text)
         if moved and folder is not None:
-            values[item.image_column] = item.picture.name_in(folder.resolve())
+            values |= _names(item, item.picture.name_in(folder.resolve()))
         yield as_line(values)
+
+
+def _names(item: CaptionItem, name: str) -> dict[str, Any]:
+    """Return the fields that name an item's picture, or its pictures."""
+    images = item.picture.images(name)
+    listed = [column for column in (item.image_column, SEVERAL) if images and isinstance(item.values.get(column), list)]
+    return {item.image_column: name, **dict.fromkeys(listed, images)}
 
 
 def in_pieces(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -15,13 +15,14 @@ from sira_cli.analysis.check.files import (
     CaptionFile,
     is_failure,
     is_record,
+    picture_name,
     usual_column,
 )
 from sira_cli.errors import DataError
 from sira_cli.models.records import OPTIONAL
 from sira_cli.pictures import rows
 from sira_cli.pictures.names import is_utf8
-from sira_cli.pictures.tables import is_table, picture_column
+from sira_cli.pictures.tables import is_table, picture_columns
 
 MARK = b"\xef\xbb\xbf"  # that a text is UTF-8, at the beginning of some files
 
@@ -120,7 +121,7 @@ def is_table_of_records(path: Path) -> bool:
         return False
     try:
         schema = rows.schema(str(path))
-        return "schema" in schema.names and picture_column(path.name, schema, None) == "file_name"
+        return "schema" in schema.names and picture_columns(path.name, schema, None) == ("file_name",)
     except (DataError, OSError, ValueError):
         return False
 
@@ -157,13 +158,17 @@ def _line(
     image = _column(values, image_column, IMAGE_COLUMNS)
     column = _column(values, text_column, TEXT_COLUMNS)
     text = values.get(column) if column else None
-    if image is None or not isinstance(text, str | None) or not _is_name(values[image]):
+    if image is None or not isinstance(text, str | None):
+        return None
+    try:
+        name = picture_name("", values, image)
+    except DataError:
+        return None
+    if not _is_name(name):
         return None
     if text is not None and not is_utf8(text):
         return None
-    return CaptionLine(
-        values[image], "" if is_failure(values) or text is None else text, values, raw, column or "text", image
-    )
+    return CaptionLine(name, "" if is_failure(values) or text is None else text, values, raw, column or "text", image)
 
 
 def _is_name(value: Any) -> bool:

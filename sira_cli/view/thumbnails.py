@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import threading
 import warnings
 from collections import OrderedDict
+from collections.abc import Sequence
+
+from PIL import Image
 
 from sira_cli.errors import PictureError
 from sira_cli.pictures.opening import small_picture
@@ -14,6 +18,7 @@ from sira_cli.view.collection import Collection
 from sira_cli.view.items import CaptionItem
 
 SMALL, LARGE = 480, 1600  # pixels of the longer side
+_GAP = 4  # pixels between the pictures of a group
 _KEPT = 2**26  # bytes of all that is kept
 _AT_ONCE = max(1, min(4, os.cpu_count() or 1))  # a large picture takes hundreds of megabytes while it is decoded
 
@@ -65,9 +70,23 @@ class Thumbnails:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
             try:
-                image = small_picture(picture.shown, picture.read(), side)
+                image = _side_by_side([small_picture(*each, side) for each in picture.files(picture.read())], side)
                 file = io.BytesIO()
                 image.save(file, "JPEG", quality=88)
             except (OSError, MemoryError) as error:
                 raise PictureError(f"{picture.shown}: cannot be shown: {error}") from error
         return file.getvalue()
+
+
+def _side_by_side(images: Sequence[Image.Image], side: int) -> Image.Image:
+    """Return pictures of a group as one that fits into a square: in rows, on white."""
+    if len(images) == 1:
+        return images[0]
+    columns = math.ceil(math.sqrt(len(images)))
+    each = side // columns
+    sheet = Image.new("RGB", (columns * each, math.ceil(len(images) / columns) * each), "white")
+    for number, image in enumerate(images):
+        image.thumbnail((each - _GAP, each - _GAP), Image.Resampling.BICUBIC)
+        row, column = divmod(number, columns)
+        sheet.paste(image, (column * each, row * each))
+    return sheet

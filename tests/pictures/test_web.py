@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from sira_cli import interrupts
 from sira_cli.errors import PictureError, SettingsError
-from sira_cli.pictures import web
+from sira_cli.pictures import tries, web
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.sources import as_picture
 from tests.support.shards import EXAMPLES
@@ -41,6 +41,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(503) if self.server.asked.count(self.path) < 3 else self.answer(200, PICTURE)
         elif name == "status":
             self.answer(int(query))
+        elif name == "busy":
+            self.answer(429, **{"Retry-After": query})
         elif name == "page":
             self.answer(200, b"<html>")
         elif name == "endless":
@@ -78,7 +80,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Server]:
-    monkeypatch.setattr(web, "_PAUSE", 0.01)
+    monkeypatch.setattr(tries, "PAUSE", 0.01)
     with Server(("127.0.0.1", 0), Handler) as server:
         server.asked = []
         thread = threading.Thread(target=server.serve_forever)
@@ -127,6 +129,12 @@ def test_redirects_lead_to_the_web_only(server):
         assert "failed_to_download: redirected to" in fails(server, f"to/?{target}")
     assert fails(server, "loop").endswith("failed_to_download: redirected more than 5 times")
     assert server.asked.count("/loop") == 6
+
+
+def test_a_busy_server_says_when_it_may_be_asked_again(server):
+    with pytest.raises(web._DownloadError) as error:
+        web._in_time(url(server, "busy?7"), True)
+    assert (error.value.again, error.value.after) == (True, 7)
 
 
 def test_what_may_pass_is_tried_again(server):
@@ -294,7 +302,7 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch):
 @pytest.mark.parametrize("path", ["silent", "status?503"])
 def test_an_interrupt_ends_a_download_and_begins_no_further_try(server, monkeypatch, path):
     """A reader waits for the download, or for the next try, when the signal comes to the main thread."""
-    monkeypatch.setattr(web, "_PAUSE", 0.1)
+    monkeypatch.setattr(tries, "PAUSE", 0.1)
     ended = []
 
     def reader() -> None:

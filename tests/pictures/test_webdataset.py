@@ -130,7 +130,7 @@ def test_a_truncated_shard_gives_what_is_whole(folder, monkeypatch):
     path = folder / "cc-00000.tar"
     whole = path.read_bytes()
     (_, second) = find_pictures([path.name])
-    path.write_bytes(whole[: second.place.offset + 1000])
+    path.write_bytes(whole[: second.places[0].offset + 1000])
     assert errors(path) == [
         "cc-00000.tar/000001.png: is cut off, because the shard ends in the middle of it",
         "cc-00000.tar: cannot be read after 000001: unexpected end of data",

@@ -9,8 +9,10 @@ import pickle
 import re
 import shutil
 
+import pyarrow
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from sira_cli import load
 from sira_cli.analysis.check.captions import find_captions
@@ -19,12 +21,14 @@ from sira_cli.analysis.check.summary import Summary
 from sira_cli.cli.verifying import MORE_WORDS
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.errors import DataError
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import Verify
 from sira_cli.runs.check_request import EMPTY, NOT_RECOGNISED, NOTHING_LEFT, CheckRequest
 from sira_cli.runs.check_task import TOO_LONG
 from sira_cli.runs.events import Failed, Finished, Skipped
 from sira_cli.runs.ray_run import Captioner, Work
+from tests.support.shards import write_tar
 
 FIRST = VALIDATION_SEEDS[500_000]  # a bicycle, tables, a bowl, a clock
 TEXTS = {
@@ -405,3 +409,54 @@ def test_refused_before_the_model_is_loaded(sira, scenes, monkeypatch, arguments
     (scenes.parent / "notes.md").write_text("A dog.")
     found, _, err = sira("check", *arguments, "-p", "demo")
     assert (found, message in err) == (code, True), err
+
+
+# --- data sets
+
+
+def sharded(drawn, tmp_path):
+    """Three captions in a shard, of which one sample has no text, and the same ones in a table."""
+    data = [(drawn / f"{number}.png").read_bytes() for number in range(4)]
+    members = []
+    for number, text in enumerate([*TEXTS.values()][:3]):
+        beside = ("txt", f"{text}\n".encode()) if number else ("json", json.dumps({"caption": text, "n": 1}).encode())
+        members += [(f"{number:03}.png", data[number]), (f"{number:03}.{beside[0]}", beside[1])]
+    members += [("003.png", data[3])]
+    rows = {"image": data, "caption": [*[*TEXTS.values()][:3], None], "alt": ["A dog.", "", None, "A cup."]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "table.parquet")
+    return write_tar(tmp_path / "shard.tar", members), tmp_path / "table.parquet"
+
+
+def test_captions_in_a_shard_and_in_a_table_are_checked_like_those_in_files(sira, drawn, scenes, tmp_path):
+    sira("check", *(scenes / f"{number}.png" for number in range(3)), "-p", "demo", "-o", tmp_path / "files.jsonl")
+    expected = [json.loads(line) for line in (tmp_path / "files.jsonl").read_text().splitlines()]
+    for place, name in zip(sharded(drawn, tmp_path), ("shard.tar/{:03}.png", "table.parquet/{}"), strict=True):
+        output, fixed = tmp_path / f"{place.name}.jsonl", tmp_path / f"fixed {place.name}"
+        command = ["check", place, "-p", "demo", "-o", output, "--fix", "drop-sentences", "--fixed", fixed]
+        code, out, err = sira(*command)
+        assert code == 0, err
+        assert "left out: 1 picture without a caption" in err
+        found = [json.loads(line) for line in output.read_text().splitlines()]
+        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert one["file_name"] == name.format(number)
+            same = ("text", "objects", "support", "fixed", "dropped", "image_sha256", "verify")
+            assert {each: one[each] for each in same} == {each: other[each] for each in same}
+            [written] = fixed.glob(f"**/{name.format(number).removesuffix('.png')}.txt")
+            assert written.read_text().strip() == other["fixed"]
+        again, records = sira(*command), output.read_text()
+        assert (again[0], again[1]) == (0, out)
+        assert output.read_text() == records
+
+
+def test_the_column_of_captions_can_be_named(drawn, tmp_path):
+    shard, table = sharded(drawn, tmp_path)
+    assert [picture.text for picture in find_captions(table, text_column="alt").pictures] == ["A dog.", "", "A cup."]
+    assert [picture.text for picture in find_captions(shard, text_column="caption").pictures] == [TEXTS["0"]]
+    assert len(find_captions([shard, table], limit=4).pictures) == 4
+    with pytest.raises(DataError, match=r"looked for a column 'n' \(`text_column=`\), found caption, alt"):
+        find_captions(table, text_column="n")
+    with pytest.raises(DataError, match="n is not text: 1"):
+        find_captions(shard, text_column="n")
+    none = write_tar(tmp_path / "none.tar", [("a.png", b"x"), ("a.json", b'{"alt": "A dog."}')])
+    with pytest.raises(DataError, match=r"none of 1 pictures has a caption: .*\(`text_column=`\), found alt"):
+        find_captions(none)

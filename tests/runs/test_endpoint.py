@@ -17,6 +17,7 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.pictures import tries
 from sira_cli.pictures.data_url import data_url
 from sira_cli.pictures.opening import decode_picture
 from sira_cli.runs import endpoint
@@ -59,7 +60,7 @@ def captions(tmp_path):
 def no_keys(monkeypatch):
     monkeypatch.delenv("SIRA_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(endpoint, "_PAUSE", 0.01)
+    monkeypatch.setattr(tries, "PAUSE", 0.01)
 
 
 def records(path):
@@ -272,7 +273,7 @@ def test_one_bad_answer_fails_one_picture(sira, captions, answer, message):
 
 
 def test_a_server_that_is_gone_ends_the_run_and_the_same_command_goes_on(sira, captions, tmp_path, monkeypatch):
-    monkeypatch.setattr(endpoint, "_PAUSE", 0.001)
+    monkeypatch.setattr(tries, "PAUSE", 0.001)
     with scripted(lambda number, body: scored()) as (_, address):
         pass
     code, out, err = sira("check", captions, "--endpoint", address, "-m", "m")

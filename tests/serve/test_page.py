@@ -128,6 +128,13 @@ def test_a_request_with_all_settings_as_they_are_is_one_without_them(address, na
 # --- reports
 
 
+def test_a_report_shows_all_pictures_of_a_message(address):
+    parts = [said(picture=picture)[0]["content"][0] for picture in PICTURES[:3]]
+    asked = [{"role": "user", "content": [*parts, {"type": "text", "text": PROMPT}]}]
+    report = reported(address, {"messages": asked, "traces": [{"method": "sira"}]}).text
+    assert report.count('<img src="data:') == 3
+
+
 def test_a_report_is_that_of_traces_of_the_same_texts(sira, address, tmp_path):
     """As `sira trace` writes them: all numbers of all tokens, and of the second look."""
     options = [one | {"verify": "flag"} for one in BOTH["traces"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import ollama
 import openai
 import pytest
 from PIL import Image
@@ -111,6 +112,20 @@ def test_a_response_has_an_item_of_reasoning(asked, thinking_address):
     assert indices == {"response.reasoning_text.delta": 0, "response.output_text.delta": 1}
     before = [*body["input"], thoughts, message, {"role": "user", "content": PROMPT}]  # as clients send it back
     assert httpx.post(f"{thinking_address}/v1/responses", json={**body, "input": before}, timeout=60).status_code == 200
+
+
+def test_ollamas_clients_get_both(asked, thinking_address):
+    with ollama.Client(host=thinking_address) as client:
+        name = client.list().models[0].model
+        turn = {"role": "user", "content": PROMPT, "images": [PICTURES[0].read_bytes()]}
+        for think in (True, "high"):
+            message = client.chat(name, [turn], think=think).message
+            assert (message.thinking, message.content) == (THOUGHT, TEXT)
+        parts = [part.message for part in client.chat(name, [turn], think=True, stream=True)]
+        assert "".join(part.thinking or "" for part in parts) == THOUGHT
+        assert "".join(part.content for part in parts) == TEXT
+        answer = client.generate(name, PROMPT, images=[PICTURES[0].read_bytes()], think=False)
+        assert (answer.thinking, answer.response) == (None, TEXT)
 
 
 def test_who_cannot_think_says_so(client):

@@ -129,7 +129,6 @@ def test_other_methods_and_a_second_look_take_turns(client, sira):
     ("messages", "words"),
     [
         ([*said(), FOLLOWING[0]], "expected the user's as the last one"),
-        ([{"role": "user", "content": [*said()[0]["content"], said()[0]["content"][0]]}], "got 2 in one message"),
         ([*said(), FOLLOWING[0], {"role": "user", "content": ""}], "neither text nor picture"),
         ([*said(), {"role": "assistant", "content": "<image>"}, FOLLOWING[1]], "placeholder"),
         (
@@ -145,10 +144,53 @@ def test_conversations_that_have_no_answer(client, messages, words):
         ask(client, messages)
 
 
-def test_a_second_look_is_about_one_picture(client):
-    for verify in ("flag", "rewrite"):
-        with pytest.raises(openai.BadRequestError, match="verify: is about one picture"):
-            ask(client, [*said(), FOLLOWING[0], *said()], {"verify": verify})
+def shown(*pictures: Path, text: str = PROMPT) -> list[dict]:
+    """One message with several pictures."""
+    parts = [said(picture=picture)[0]["content"][0] for picture in pictures]
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
+
+
+@pytest.mark.parametrize("method", ["greedy", "sira"])
+def test_a_message_may_have_several_pictures(client, lvlm, method):
+    """Alone, before other turns, and in batches with messages that have fewer."""
+    asked = [
+        shown(*PICTURES[:2]),
+        shown(*PICTURES[1::-1]),
+        [*shown(*PICTURES[:3]), FOLLOWING[0], *shown(*PICTURES[:2], text="And here?")],
+        shown(PICTURES[0]),
+    ]
+    pictures = [PICTURES[:2], PICTURES[1::-1], [*PICTURES[:3], *PICTURES[:2]], PICTURES[:1]]
+    expected = [reference(lvlm, each, *seen, method=method) for each, seen in zip(asked, pictures, strict=True)]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(lambda messages: ask(client, messages, {"method": method}), asked))
+    assert [answer.choices[0].message.content for answer in answers] == expected
+    assert len(set(expected)) == len(expected)
+    assert [answer.sira["image_tokens"] for answer in answers] == [128, 128, 320, 64]
+    assert "".join(streamed(ask(client, asked[0], {"method": method}, stream=True))) == expected[0]
+
+
+@pytest.mark.parametrize("verify", ["flag", "rewrite"])
+def test_a_second_look_is_at_all_pictures(client, lvlm, verify):
+    for messages in (shown(*PICTURES[:2]), [*said(picture=PICTURES[0]), FOLLOWING[0], *said(picture=PICTURES[1])]):
+        answer = ask(client, messages, {"verify": verify})
+        expected = lvlm.check(PICTURES[:2], answer.choices[0].message.content)
+        found = [(each["thing"], each["image"]) for each in answer.sira["objects"]]
+        assert found == [(claim.thing, claim.image) for claim in expected.objects]
+        assert found
+
+
+def test_a_message_with_more_pictures_than_the_limit_is_refused(client):
+    with pytest.raises(openai.APIStatusError, match="9 pictures; this server takes 8 in one conversation") as refused:
+        ask(client, shown(*PICTURES[:3] * 3))
+    assert refused.value.status_code == 413
+
+
+def test_a_template_for_one_picture_is_refused_by_name(client, lvlm, monkeypatch):
+    """As that of JoyCaption, which places the image token itself."""
+    plain = "{% for message in messages %}<image> {{ message['content'] + '' }}{% endfor %}"
+    monkeypatch.setattr(lvlm.processor, "chat_template", plain)
+    with pytest.raises(openai.BadRequestError, match="this Llava model takes one picture with a text, not 2"):
+        ask(client, shown(*PICTURES[:2]))
 
 
 def test_a_template_without_the_assistant_is_refused(client, lvlm, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import tarfile
@@ -18,7 +19,7 @@ from sira_cli.pictures.opening import decode_picture, small_picture
 from sira_cli.runs.tables import write_table
 from sira_cli.view import Collection, Edits, OtherCaptions, export
 from sira_cli.view.thumbnails import Thumbnails
-from tests.view.conftest import HOSTILE, looked_at, record, write
+from tests.view.conftest import COLOURS, HOSTILE, looked_at, record, write
 
 
 def texts(captions: Collection) -> dict[str, str]:
@@ -273,6 +274,37 @@ def test_an_export_elsewhere_names_the_same_pictures(folder, records):
     again = Collection.read(folder / "out/mended.jsonl")
     assert [item.name for item in again.items] == [f"../pictures/{number}.png" for number in range(3)]
     assert not again.missing
+
+
+@pytest.mark.parametrize("named", ["file_name", "images"])
+def test_pictures_that_were_shown_together(folder, named):
+    """Of sira's records, and of anybody's lines with a list: all are seen, found, and named in an export elsewhere."""
+    names = [f"pictures/{number}.png" for number in range(3)]
+    rows = [record(7, file_name=" | ".join(names), images=names), record(8, file_name="pictures/1.png")]
+    if named == "images":
+        rows = [
+            {"images": names, "text": "Three."},
+            {"images": names[1:2], "text": "One."},
+            {"images": [], "text": "?"},
+        ]
+    captions = Collection.read(write(folder / "captions.jsonl", rows))
+    assert [item.name for item in captions.items] == [" | ".join(names), names[1]]
+    thumbnails = Thumbnails(captions)
+    sheet = Image.open(io.BytesIO(thumbnails.jpeg(0, 480)))
+    assert max(sheet.size) <= 480
+    for place, colour in zip(((30, 30), (270, 30), (30, 270)), COLOURS, strict=True):
+        assert np.abs(np.array(sheet.getpixel(place), int) - colour).max() < 12
+    assert sheet.getpixel((270, 270)) == (255, 255, 255)
+    assert Image.open(io.BytesIO(thumbnails.jpeg(1, 480))).size == (64, 48)
+
+    (folder / "out").mkdir()
+    export(captions, Edits(captions.edits_file), folder / "out/moved.jsonl")
+    lines = [json.loads(line) for line in (folder / "out/moved.jsonl").read_text().splitlines()]
+    assert lines[0]["images"] == [f"../{name}" for name in names]
+    again = Collection.read(folder / "out/moved.jsonl")
+    assert not again.missing
+    (folder / "pictures/2.png").unlink()
+    assert captions.missing == again.missing == {0}
 
 
 def test_a_text_for_a_picture_that_failed_makes_a_good_record(folder):

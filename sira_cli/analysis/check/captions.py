@@ -1,6 +1,7 @@
 """Existing captions, each with its picture, from all supported places.
 
 photos/             a text file next to each picture; without any, metadata.jsonl or metadata.csv
+shard-000.tar       also .parquet and .arrow: a member or a column with the text
 captions.jsonl      also .json, .csv and .tsv: a column that names the picture, and one with the text
 records of sira     of `sira caption` and `sira ask`; failed records are left out
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sira_cli.analysis.check.files import ENDINGS, CaptionFile, CaptionRow, metadata_in
+from sira_cli.analysis.check.texts import no_captions, text_of_picture
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.captioned import CaptionedPicture
@@ -69,6 +71,8 @@ class Captions:
                 raise SettingsError(f"`fixed=` {target}: is a file; captions in text files need a folder")
             Sidecars(self.pictures, extension=self._extension, output_dir=target)
             for picture in self.pictures:
+                if isinstance(picture.picture, ContainedPicture):
+                    continue
                 if _same(target / picture.mirrored(self._extension), picture.text_file(self._extension)):
                     raise SettingsError(f"`fixed=` {target}: original captions would be replaced: give another folder")
             return
@@ -118,11 +122,11 @@ def find_captions(
     """Return the captions that some paths name.
 
     Args:
-        paths: files of captions (.jsonl, .json, .csv, .tsv), and pictures, folders and globs with a text file
-            next to each picture.
+        paths: files of captions (.jsonl, .json, .csv, .tsv), pictures, folders and globs with a text file next to each
+            picture, and data sets (.tar, .parquet, .arrow).
         recursive: include subfolders.
-        caption_extension: of these text files.
-        image_column, text_column: of files of captions; None: the first usual name (`files`).
+        caption_extension: of these text files, and of the members of a shard.
+        image_column, text_column: of files of captions and data sets; None: the first usual name (`files`).
         images: the folder that names in these files start from; None: the file's own.
         shard: keep this part only.
         limit: keep this many at most.
@@ -136,16 +140,14 @@ def find_captions(
     found = Captions(_extension=caption_extension if caption_extension.startswith(".") else f".{caption_extension}")
     tables, rest = _parted(places)
     if rest:
-        pictures = find_pictures(rest, recursive=recursive, shard=shard, allow_private=allow_private)
-        _check_no_data_set(pictures)
-        texts = {picture.identity: picture.text_next_to(found._extension) for picture in pictures}
+        pictures = find_pictures(
+            rest, recursive=recursive, shard=shard, image_column=image_column, allow_private=allow_private
+        )
+        texts = {picture.identity: text_of_picture(picture, found._extension, text_column) for picture in pictures}
         if pictures and all(text is None for text in texts.values()):
             metadata = metadata_in(Path(rest[0])) if len(rest) == 1 else None
             if metadata is None:
-                raise DataError(
-                    f"{one_line(rest[0])}: none of {len(pictures)} pictures has a {found._extension} file next to it: "
-                    "give `caption_extension=`, or a file of captions (.jsonl, .csv)"
-                )
+                raise DataError(no_captions(rest[0], pictures, found._extension, text_column))
             tables, pictures = [metadata, *tables], []
         for picture in pictures:
             found.add(picture, texts[picture.identity])
@@ -209,20 +211,6 @@ def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
                 "text files with captions are found by their pictures"
             )
     return tables, rest
-
-
-def _check_no_data_set(pictures: Sequence[Picture]) -> None:
-    """Check that captions can be next to their pictures.
-
-    Raises:
-        SettingsError: a picture is inside of a shard or a table.
-    """
-    inside = next((picture for picture in pictures if isinstance(picture, ContainedPicture)), None)
-    if inside is not None:
-        raise SettingsError(
-            f"{one_line(inside.container)}: is a data set, whose captions are not read: unpack it into "
-            "pictures with text files"
-        )
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 from sira_cli.errors import DataError
 from sira_cli.files import replacing
+from sira_cli.pictures.names import joined
+from sira_cli.runs.groups import SEVERAL, names_in
 from sira_cli.runs.rows import is_array, read_rows, read_table, some, text_of
 
 TABLES = (".csv", ".tsv")
 ENDINGS = (".jsonl", ".json", *TABLES)
 # Usual names of the columns of captions; the first that a file has counts.
-IMAGE_COLUMNS = ("file_name", "image", "image_path", "img_path", "filename", "file", "path", "img", "url")
+IMAGE_COLUMNS = ("file_name", "image", "image_path", "img_path", "filename", "file", "path", "img", "url", SEVERAL)
 TEXT_COLUMNS = ("text", "caption", "description", "answer")
 
 
@@ -97,7 +99,7 @@ class CaptionFile:
             yield self._row(where, values)
 
     def _row(self, where: str, values: dict[str, Any]) -> CaptionRow:
-        image = text_of(where, values, self.image_column)
+        image = picture_name(where, values, self.image_column)
         if not image:
             raise DataError(f"{where}: {self.image_column} is empty: expected the name of a picture")
         text = None if values.get(self.text_column) is None else text_of(where, values, self.text_column)
@@ -164,6 +166,17 @@ def _values(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, 
 def _same(values: Mapping[str, Any], by: str | None) -> Any:
     """Return the value that is equal in two records of the same picture."""
     return values.get("id", values.get(by))  # type: ignore[arg-type] # None is not a column
+
+
+def picture_name(where: str, values: Mapping[str, Any], column: str) -> str:
+    """Return a row's name of its picture, or that of the group that it lists.
+
+    Raises:
+        DataError: it is neither text nor a list of names.
+    """
+    listed = column == SEVERAL or isinstance(values.get(column), list)
+    names = names_in(where, values, column) if listed else None
+    return joined(names) if names else text_of(where, dict(values), column)
 
 
 def is_record(values: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from sira_cli.cli.console import note, set_verbosity
 from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose, WorkerOptions
+from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
 from sira_cli.cli.output import check_file, check_preset_file, save_preset, save_report, table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
@@ -99,7 +99,7 @@ def support(
     if controls:
         if annotations is not None or labels is not None or false_alarms != FALSE_ALARMS:
             raise SettingsError("--controls needs no labels: leave out --annotations, --labels and --false-alarms")
-        endpoint.check(model, WorkerOptions())
+        endpoint.check(model)
         preset = endpoint.preset(model)[0] if endpoint.given else choose_preset(model)
         report = found = _from_controls(paths or [], scenes, limit, preset, model, endpoint, answers, overwrite)
         failed = found.failed

@@ -9,5 +9,6 @@ verifying       a model's answers with the objects of their texts (`VerifiedAnsw
 rewriting       texts decoded again without unsupported objects
 continuing      decoding from the middle of a text
 forbidding      words that may not come again, as tokens
+entries         JSON texts, entry by entry
 sentences       texts without the sentences that name something
 """

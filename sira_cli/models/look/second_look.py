@@ -44,7 +44,12 @@ _PROBE = 64  # side in pixels of the picture in the prompts of questions
 
 
 class SecondLook:
-    """Asks a loaded model about the objects that texts name."""
+    """Asks a loaded model about the objects that texts name.
+
+    Attributes:
+        objects: finds the objects that a text names.
+        words: finds these and the other claims.
+    """
 
     def __init__(self, lvlm: DecodingModel, verify: Verify | None = None) -> None:
         """Prepare to ask.
@@ -65,8 +70,8 @@ class SecondLook:
             name: AnswerWords(lvlm.vocabulary, kind.answers(self._wording), single=kind.single)
             for name, kind in self._kinds.items()
         }
-        self._objects = verify.finder(lvlm.preset)
-        self.words = Claims(self._objects, self._named)
+        self.objects = verify.finder(lvlm.preset)
+        self.words = Claims(self.objects, self._named)
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
     def check(self, image: Shown, text: str) -> Check:
@@ -103,8 +108,8 @@ class SecondLook:
 
     def named(self, image: Image.Image, text: str) -> list[Thing]:
         """Return the claims of a text; the model is asked for its objects, if so set."""
-        if isinstance(self._objects, Asked):
-            return self._named(text, self._objects.found(self._answer(image, self._objects.request(text)), text))
+        if isinstance(self.objects, Asked):
+            return self._named(text, self.objects.found(self._answer(image, self.objects.request(text)), text))
         return self.words.things(text)
 
     def questions(self, named: Sequence[Thing]) -> list[str]:
@@ -257,9 +262,14 @@ class PictureLook:
         self._look, self._images, self._prefix = look, pictures_of(image), prefix
         self._known: dict[str, Claim] = {}
 
-    def check(self, text: str) -> Check:
-        """Ask about each claim of a text, unless an earlier text made it."""
-        named = self._look.named(self._images[0], text)
+    @property
+    def words(self) -> Words:
+        """The objects to recognise."""
+        return self._look.objects
+
+    def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
+        """Ask about each claim of a text, unless an earlier text made it; `named`: None to find them in the text."""
+        named = self._look.named(self._images[0], text) if named is None else named
         new = [thing for thing in named if thing.key not in self._known]
         asked = best_of([self._look.claims(image, new, self._prefix) for image in self._images])
         self._known |= {claim.key: claim for claim in asked}

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.models.answering import AnsweringModel
+from sira_cli.models.look.entries import looked
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.records import Answer
+from sira_cli.models.schemas.schema import Schema
 from sira_cli.models.starts import Trail
 
 if TYPE_CHECKING:
@@ -38,17 +40,30 @@ class VerifiedAnswers:
         self._look = SecondLook(lvlm, verify) if self._rewriter is None else self._rewriter.look
 
     def answer(
-        self, images: Sequence[Shown], inputs: Any, *, seeds: Sequence[int], words: bool = False, task: str
+        self,
+        images: Sequence[Shown],
+        inputs: Any,
+        *,
+        seeds: Sequence[int],
+        words: bool = False,
+        task: str,
+        schema: Schema | None = None,
     ) -> list[Answer]:
         """Decode, and return answers with the objects of their texts; text settings are applied.
 
         Args:
             images: B pictures or groups, RGB.
             inputs, seeds, words, task: as for `AnsweringModel.answer`.
+            schema: all texts follow it.
         """
         lvlm, trail = self._lvlm, Trail(range(len(images)))
         inputs = lvlm.to_device(inputs)
-        answers = lvlm.answer(inputs, seeds=seeds, words=words, task=task, trail=trail)
+        schemas = None if schema is None else [schema] * len(images)
+        answers = lvlm.answer(inputs, seeds=seeds, words=words, task=task, trail=trail, schemas=schemas)
+        if schema is not None:
+            how = schema, self.settings, lvlm.preset.text
+            looks = self._look.at(images, inputs, trail)
+            return [looked(look, answer, *how) for look, answer in zip(looks, answers, strict=True)]
         if self._rewriter is not None:
             return self._rewriter.rewritten(images, answers, inputs, self.settings, seeds=seeds, task=task, trail=trail)
         finished = [lvlm.preset.text.finished(answer) for answer in answers]

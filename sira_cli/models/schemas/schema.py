@@ -36,39 +36,48 @@ class Schema:
     Attributes:
         name: that of its file; empty: it has none.
         content: the schema as JSON, with the engine's options.
+        prompt: asks for such a text (`x-prompt` in the schema); empty: it has none.
+        as_tags: the text is the list's strings with commas between them, as trainers expect tags.
     """
 
     name: str
     content: str
+    prompt: str = ""
+    as_tags: bool = False
 
     @classmethod
-    def of(cls, given: str | Path | Mapping[str, Any] | Schema) -> Schema:
+    def of(
+        cls, given: str | Path | Mapping[str, Any] | Schema, *, max_tags: int | None = None, as_tags: bool = False
+    ) -> Schema:
         """Return a schema that texts can follow.
 
         Args:
-            given: a file, or the schema itself.
+            given: the name of a built-in one, a file, or the schema itself.
+            max_tags: longest list of tags; None: as the schema has it.
+            as_tags: write the texts as tags with commas between them, for `tags`.
 
         Raises:
-            SettingsError: there is no such file, it is no JSON schema, it has something that cannot be followed, or
-                the extra `json` is missing.
+            SettingsError: there is no such schema, it is no JSON schema, it has something that cannot be followed, it
+                has no tags, or the extra `json` is missing.
         """
         if isinstance(given, Schema):
             return given
         name = "" if isinstance(given, Mapping) else Path(given).stem
-        shown = f"`schema=` {name}".rstrip()
+        shown = "`schema=`" if isinstance(given, Mapping) else f"`schema=` {given}"
         try:
-            text = json.dumps(given) if isinstance(given, Mapping) else Path(given).read_text(encoding="utf-8")
-            if len(text) > LONGEST:
-                raise ValueError(f"has {len(text):,} characters; at most {LONGEST:,} can be followed")
-            value = json.loads(text)
-            if not isinstance(value, Mapping):
-                raise ValueError('is not a JSON object, such as {"type": "object"}')
-            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}))
+            value = _read(given)
+            prompt = value.pop("x-prompt", "")
+            if not isinstance(prompt, str):
+                raise ValueError("`x-prompt` is not a text")
+            if max_tags is not None:
+                _tags(value)["maxItems"] = max_tags
+            if as_tags and not _holds_strings(value):
+                raise ValueError("is not a list of strings, as tags are")
+            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, as_tags)
             schema._try()
         except OSError as error:
-            raise SettingsError(
-                f"{shown}: cannot be read: {error.strerror}: expected a file of a JSON schema"
-            ) from error
+            known = ", ".join(built_in())
+            raise SettingsError(f"{shown}: {error.strerror}: expected a file of a JSON schema, or {known}") from error
         except SettingsError:
             raise
         except RecursionError:
@@ -81,11 +90,9 @@ class Schema:
     def label(self) -> str:
         """The schema in records: its name, and the beginning of its hash."""
         digest = hashlib.sha256(self.content.encode()).hexdigest()[:16]
-        return f"{self.name}@{digest}" if self.name else digest
+        return (f"{self.name}@{digest}" if self.name else digest) + " as text" * self.as_tags
 
-    def check(
-        self, method: Method, preset: Preset, *, words: bool = False, choices: bool = False, verify: bool = False
-    ) -> None:
+    def check(self, method: Method, preset: Preset, *, words: bool = False, choices: bool = False) -> None:
         """Check that it fits the method and the settings of a run.
 
         Raises:
@@ -95,14 +102,15 @@ class Schema:
             raise SettingsError("`schema=` is for decoded texts, but `choices=` decodes none: leave out one of them")
         if words:
             raise SettingsError("`words=` scores the words of a text, but `schema=` makes JSON: leave out one of them")
-        if verify:
-            raise SettingsError("`verify=` looks at texts in words, but `schema=` makes JSON: leave out one of them")
         if method.own_search or Ability.BATCHES not in method.abilities:
             raise SettingsError(f"`schema=` rules out tokens one by one, but method {method.name} has its own search")
         if preset.generation.num_beams > 1:
             raise SettingsError("`schema=` follows one text per picture: leave out `num_beams=`")
-        if changes := preset.text.given():
-            raise SettingsError(f"with `schema=` texts are JSON, and stay so: leave out `{next(iter(changes))}=`")
+        changes = preset.text.given()
+        if self.as_tags:
+            changes = {name: value for name, value in changes.items() if name not in ("prefix", "suffix")}
+        if changes:
+            raise SettingsError(f"`schema=` makes JSON, which stays as it is: leave out `{next(iter(changes))}=`")
 
     def matcher(self, tokens: LLTokenizer) -> LLMatcher:
         """Return the state of an empty text.
@@ -132,7 +140,7 @@ class Schema:
             allowed = [byte for byte in range(256) if bits[byte // 8] >> byte % 8 & 1]
             if not allowed:
                 reason = _line(matcher.get_error())
-                raise ValueError(f"cannot be followed: {'no value fits it' if 'NoExt' in reason else reason}")
+                raise ValueError(f"cannot be followed: {'no value fits a part of it' if 'NoExt' in reason else reason}")
             matcher.consume_token(max((byte for byte in allowed if byte < 127), default=allowed[0]))
 
     def read(self, text: str) -> Any:
@@ -160,9 +168,60 @@ class Schema:
         if answer.error:
             return answer
         try:
-            return replace(answer, data=self.read(answer.text))
+            return self.written(answer, self.read(answer.text))
         except ValueError as error:
             return replace(answer, text="", error=_unfinished(answer, error))
+
+    def written(self, answer: Answer, data: Any) -> Answer:
+        """Return an answer with a value, as tags if it is to be."""
+        if not self.as_tags:
+            return replace(answer, data=data)
+        plain = (" ".join(tag.lower().replace("_", " ").split()) for tag in data)
+        tags = list(dict.fromkeys(filter(None, plain)))
+        return replace(answer, data=tags, text=", ".join(tags))
+
+
+@functools.cache
+def built_in() -> dict[str, Path]:
+    """Return the files of the schemas that come with `sira`, by name."""
+    return {path.stem: path for path in sorted(Path(__file__).parent.glob("*.json"))}
+
+
+def _read(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema from memory, of a built-in name or of a file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is too large, or no JSON object.
+    """
+    if isinstance(given, Mapping):
+        text = json.dumps(given)
+    else:
+        text = (built_in().get(str(given)) or Path(given)).read_text(encoding="utf-8")
+    if len(text) > LONGEST:
+        raise ValueError(f"has {len(text):,} characters; at most {LONGEST:,} can be followed")
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError('is not a JSON object, such as {"type": "object"}')
+    return value
+
+
+def _tags(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a schema that is its list of tags.
+
+    Raises:
+        ValueError: it has none.
+    """
+    properties = schema.get("properties")
+    for part in (schema, properties.get("tags") if isinstance(properties, dict) else None):
+        if isinstance(part, dict) and part.get("type") == "array":
+            return part
+    raise ValueError("has no list of tags")
+
+
+def _holds_strings(schema: dict[str, Any]) -> bool:
+    items = _tags(schema).get("items")
+    return _tags(schema) is schema and isinstance(items, dict) and items.get("type") == "string"
 
 
 def _unfinished(answer: Answer, error: ValueError) -> str:

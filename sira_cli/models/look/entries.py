@@ -1,0 +1,114 @@
+"""Values of texts that follow a schema: the objects that their strings name, and lists without unsupported entries.
+
+    ["dog", "oak tree"]                                     each tag is looked at
+    [{"name": "dog", "attributes": ["red", "with a cat"]}]  the cat is in an attribute, the dog in an object
+
+The innermost entry of a list that names something is dropped, and nothing is decoded again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+from sira_cli.language.listed import Asked
+from sira_cli.language.things import Thing, Words
+from sira_cli.models.look.claims import Check
+from sira_cli.models.look.second_look import PictureLook
+from sira_cli.models.records import Answer
+from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.texts import TextSettings
+
+TAG = 3  # words of a string that is no sentence
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"( ?:)?')  # the second group: it is a key
+
+
+def looked(
+    look: PictureLook, answer: Answer, schema: Schema, settings: dict[str, Any], text_settings: TextSettings
+) -> Answer:
+    """Return the final answer of a text that has followed a schema, with the objects that it names.
+
+    Args:
+        look: at its picture.
+        answer: before text settings.
+        schema: the text has followed it.
+        settings: from `Verify.settings`; if it rewrites, entries of lists that name unsupported objects are dropped.
+        text_settings: the preset's.
+    """
+    first, found = _checked(look, answer, schema, text_settings)
+    doubted = {claim.thing: claim.support for claim in found.below(settings["min_support"])}
+    if settings["mode"] == "rewrite" and (data := _without(answer.data, look.words, doubted)) != answer.data:
+        shorter = schema.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
+        draft, (first, found) = first.text, _checked(look, shorter, schema, text_settings)
+        named = {claim.thing for claim in found.objects}
+        removed = [{"thing": name, "support": support} for name, support in doubted.items() if name not in named]
+        first = replace(first, draft=draft, removed=removed)
+    return found.added_to(first, settings)
+
+
+def _checked(look: PictureLook, answer: Answer, schema: Schema, text_settings: TextSettings) -> tuple[Answer, Check]:
+    """Return an answer in its final form, with the objects that its values name."""
+    finished = text_settings.finished(answer)
+    strings = _tags(answer.data or [], len(text_settings.prefix)) if schema.as_tags else _values(finished.text)
+    spans: dict[str, list[tuple[int, int]]] = {}
+    groups: dict[str, str] = {}
+    for place, string in strings:
+        for thing in _things(string, look.words):
+            spans.setdefault(thing.name, []).extend((place + start, place + end) for start, end in thing.spans)
+            groups[thing.name] = thing.group
+    named = [Thing(name, tuple(found), groups[name]) for name, found in spans.items()]
+    return finished, look.check(finished.text, named)
+
+
+def _things(string: str, words: Words) -> list[Thing]:
+    """Return the objects that a string names; a short one is a noun, as if it had an article.
+
+    Where the model itself finds the objects of a text, a short string is one.
+    """
+    short = len(string.split()) <= TAG
+    if isinstance(words, Asked):
+        return words.found(string, string) if short else []
+    article = "a " if short else ""
+    return [
+        replace(thing, spans=tuple((start - len(article), end - len(article)) for start, end in thing.spans))
+        for thing in words.things(article + string)
+    ]
+
+
+def _tags(tags: list[str], place: int) -> Iterator[tuple[int, str]]:
+    """Yield tags with commas between them, each with its place in the text."""
+    for tag in tags:
+        yield place, tag
+        place += len(tag) + len(", ")
+
+
+def _values(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the string values of a JSON text, each with its place; no keys."""
+    for match in _STRING.finditer(text):
+        if not match[2]:
+            yield match.start(1), re.sub(r"\\.", "  ", match[1])
+
+
+def _without(value: Any, words: Words, doubted: Collection[str]) -> Any:
+    """Return a value without the entries of its lists that name doubted objects."""
+    if isinstance(value, dict):
+        return {name: _without(each, words, doubted) for name, each in value.items()}
+    if not isinstance(value, list):
+        return value
+    return [
+        _without(entry, words, doubted)
+        for entry in value
+        if not any(thing.name in doubted for string in _strings(entry) for thing in _things(string, words))
+    ]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield the strings of an entry, without those in lists inside it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _strings(each)

@@ -1,0 +1,160 @@
+"""What is asked of a server about each picture: about the objects of a caption, or a question."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from sira_cli.language import things
+from sira_cli.language.things import Thing
+from sira_cli.models.look.claims import Check, Claim, best_of, question_about
+from sira_cli.models.preset import Preset
+from sira_cli.models.records import Answer, Result
+from sira_cli.pictures.captioned import CaptionedPicture
+from sira_cli.pictures.picture import Picture
+from sira_cli.runs.check_request import CheckRequest, checked
+from sira_cli.runs.endpoint import Endpoint
+from sira_cli.runs.endpoint_answer import read_choices, read_text, read_tokens
+from sira_cli.runs.request import Request
+
+NO_PROBABILITIES = "the server tells no probabilities: 1 for its answer"
+
+R = TypeVar("R", bound=Request)
+
+
+class EndpointTask(ABC, Generic[R]):
+    """What is asked of a server about each picture.
+
+    Attributes:
+        request: the same for all pictures.
+        looked: settings of the second look, for keys; None without one.
+    """
+
+    looked: dict[str, Any] | None = None
+
+    def __init__(self, endpoint: Endpoint, request: R, preset: Preset) -> None:
+        self.request, self._endpoint, self._preset = request, endpoint, preset
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Ask a first question about an empty picture.
+
+        Raises:
+            SiraError: the server is away, refuses, or does not know the model.
+        """
+
+    @abstractmethod
+    def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
+        """Return the answer about a picture.
+
+        Args:
+            urls: the picture as a data URL; several that are in one prompt.
+            asked: the prompt.
+            picture: where it is.
+
+        Raises:
+            NoAnswerError: the server has none.
+            SiraError: the server is gone, or refuses any question.
+        """
+
+    @abstractmethod
+    def no_answer(self, error: str) -> Answer:
+        """Return the answer about a picture that failed."""
+
+    def finished(self, result: Result, picture: Picture | None) -> Result:
+        """Return a record with what the task adds; without a picture, that of none."""
+        return result
+
+
+class EndpointChecks(EndpointTask[CheckRequest]):
+    """Questions about the objects that captions name. Pictures are `CaptionedPicture`s."""
+
+    looked: dict[str, Any]
+
+    def __init__(self, endpoint: Endpoint, request: CheckRequest, preset: Preset) -> None:
+        super().__init__(endpoint, request, preset)
+        self._words = request.how.words or things.shipped()
+        self.looked = request.how.settings(preset)
+
+    def begin(self) -> None:
+        """Ask about an object, to learn whether the server tells probabilities."""
+        some = self._words.things("a dog") or [Thing("dog", (), "dog")]
+        self.looked["source"] = self._endpoint.begin(question_about(self.looked["question"], some[0]))
+
+    def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
+        """Ask about each object that a caption names; each picture by itself."""
+        text = _text(picture)
+        named = self._words.things(text)
+        claims = best_of([[self._claim(url, thing) for thing in named] for url in urls])
+        return Check(text, tuple(claims), self._words.name).added_to(Answer(text, "stop"), self.looked)
+
+    def _claim(self, url: str, thing: Thing) -> Claim:
+        question = question_about(self.looked["question"], thing)
+        return Claim(thing.name, thing.spans, *self._endpoint.ask(url, question))
+
+    def no_answer(self, error: str) -> Answer:
+        """Return the answer about a picture that failed."""
+        return Answer(objects=[], verify=self.looked, error=error)
+
+    def finished(self, result: Result, picture: Picture | None) -> Result:
+        """Return the record of a check."""
+        return checked(result, "" if picture is None else _text(picture), self.looked)
+
+
+class EndpointAnswers(EndpointTask[Request]):
+    """A question about each picture: a text, with the probability of yes if it says yes or no, or a choice."""
+
+    _source = "logprobs"
+
+    def begin(self) -> None:
+        """Ask the question about an empty picture."""
+        self._source = self._endpoint.begin(self.request.prompt)
+
+    def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
+        """Ask the question about a picture."""
+        if self.request.choices:
+            return self._choice(urls, asked)
+        reply = self._endpoint.reply(urls, asked, self._preset.generation.max_new_tokens)
+        if reply.reasoning is not None and not reply.text.strip():
+            raise self._endpoint.unlike(reply, asked, "an answer, not reasoning alone")
+        found = None if read_text(reply.text) is None else read_tokens(reply.top)
+        answer = Answer(
+            reply.text.strip(),
+            reply.finish_reason,
+            prompt_tokens=reply.prompt_tokens,
+            output_tokens=reply.output_tokens,
+            reasoning=reply.reasoning,
+            support=None if found is None else found[0],
+        )
+        return self._preset.text.finished(answer)
+
+    def _choice(self, urls: Sequence[str], asked: str) -> Answer:
+        choices, reply = self.request.choices, self._endpoint.reply(urls, asked)
+        found = read_choices(reply, choices)
+        if found is None:
+            raise self._endpoint.unlike(reply, asked, f"one of {', '.join(choices)}")
+        return Answer(
+            choices[found.index(max(found))],
+            "stop",
+            prompt_tokens=reply.prompt_tokens,
+            output_tokens=reply.output_tokens,
+            choices=[
+                {"choice": choice, "probability": {"full": share}} for choice, share in zip(choices, found, strict=True)
+            ],
+            warnings=(NO_PROBABILITIES,) if self._source == "answer" else (),
+        )
+
+    def no_answer(self, error: str) -> Answer:
+        """Return the answer about a picture that failed."""
+        return Answer(error=error, choices=[] if self.request.choices else None)
+
+
+def task_of(endpoint: Endpoint, request: Request, preset: Preset) -> EndpointTask[Any]:
+    """Return the questions to a server that a request stands for."""
+    kind: type[EndpointTask[Any]] = EndpointChecks if isinstance(request, CheckRequest) else EndpointAnswers
+    return kind(endpoint, request, preset)
+
+
+def _text(picture: Picture) -> str:
+    return cast(CaptionedPicture, picture).text

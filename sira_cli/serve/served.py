@@ -1,0 +1,130 @@
+"""The names of the server's model, and its description in the words of OpenAI's and Ollama's protocols."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.records import hash_of
+from sira_cli.serve.protocol import Options, RequestError, shortened
+
+MOST_ECHOED = 100  # characters of a name in messages
+OLLAMA_VERSION = "0.12.11"  # whose requests are understood: the first with `logprobs`
+LEVELS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+
+
+class ShowRequest(Options):
+    """A request to `/api/show`; older clients send `name`."""
+
+    model: str = ""
+    name: str = ""
+
+
+class ServedModel:
+    """The model of a server."""
+
+    def __init__(self, lvlm: Lvlm, context: int) -> None:
+        """Describe a loaded model.
+
+        Args:
+            lvlm: the model.
+            context: longest prompt in tokens.
+        """
+        self.names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
+        self._context, self._began, model = context, time.time(), lvlm.model
+        self._parameters, self._size, self._type = (
+            model.num_parameters(),
+            model.get_memory_footprint(),
+            model.config.model_type,
+        )
+        self._level = lvlm.quantization or LEVELS[str(model.dtype).removeprefix("torch.")]
+        self._digest = hash_of(model=lvlm.preset.model, revision=lvlm.revision, quantization=lvlm.quantization)
+
+    def check(self, name: str | None) -> None:
+        """Check that a name, if one is given, is the model's.
+
+        Raises:
+            RequestError: it is not.
+        """
+        if name is not None and name not in self.names:
+            has = " or ".join(map(repr, self.names))
+            raise RequestError(
+                f"model {shortened(name, MOST_ECHOED)!r} not found; this server has {has}",
+                404,
+                param="model",
+                code="model_not_found",
+            )
+
+    def models(self) -> dict[str, Any]:
+        """Return OpenAI's list of models."""
+        return {"object": "list", "data": [self.model(name) for name in self.names]}
+
+    def model(self, name: str) -> dict[str, Any]:
+        """Return OpenAI's description of the model under one of its names.
+
+        Raises:
+            RequestError: it has another name.
+        """
+        self.check(name)
+        return {"id": name, "object": "model", "created": int(self._began), "owned_by": "sira"}
+
+    def tags(self) -> dict[str, Any]:
+        """Return Ollama's list of models."""
+        return {"models": [{**self._tag(name), "modified_at": self._time} for name in self.names]}
+
+    def running(self) -> dict[str, Any]:
+        """Return Ollama's list of models in memory, which the model never leaves."""
+        more = {"expires_at": "9999-12-31T23:59:59Z", "size_vram": self._size, "context_length": self._context}
+        return {"models": [{**self._tag(name), **more} for name in self.names]}
+
+    def version(self) -> dict[str, Any]:
+        """Return the version of Ollama, by which clients know what they may send."""
+        return {"version": OLLAMA_VERSION}
+
+    def show(self, asked: ShowRequest) -> dict[str, Any]:
+        """Return Ollama's description of the model.
+
+        Raises:
+            RequestError: it has another name.
+        """
+        self.check(short_name(asked.model or asked.name))
+        return {
+            "modelfile": "",
+            "parameters": "",
+            "template": "",
+            "details": self._details,
+            "model_info": {
+                "general.architecture": self._type,
+                "general.parameter_count": self._parameters,
+                f"{self._type}.context_length": self._context,
+            },
+            "capabilities": ["completion", "vision"],
+            "modified_at": self._time,
+        }
+
+    def _tag(self, name: str) -> dict[str, Any]:
+        name = f"{name}:latest"
+        return {"name": name, "model": name, "size": self._size, "digest": self._digest, "details": self._details}
+
+    @property
+    def _time(self) -> str:
+        return datetime.fromtimestamp(self._began, UTC).isoformat().replace("+00:00", "Z")
+
+    @property
+    def _details(self) -> dict[str, Any]:
+        billions = self._parameters / 10**9
+        return {
+            "parent_model": "",
+            "format": "safetensors",
+            "family": self._type,
+            "families": [self._type],
+            "parameter_size": f"{billions:.1f}B" if billions >= 1 else f"{1000 * billions:.2f}M",
+            "quantization_level": self._level,
+        }
+
+
+def short_name(name: str) -> str:
+    """Return a name of Ollama's without the tag that it has if none is given."""
+    return name.removesuffix(":latest")

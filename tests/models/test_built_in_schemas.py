@@ -1,0 +1,238 @@
+"""The schemas that come with sira, tags for trainers, and the second look at the values of texts."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from PIL import Image
+
+from sira_cli import SettingsError, load, run_pictures
+from sira_cli.models.schemas.schema import Schema, built_in
+from tests.support.scripted import script, written
+
+PICTURES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[:2]
+FILES = {name: json.loads(path.read_text()) for name, path in built_in().items()}
+EXAMPLES = {
+    "tags": ["dog", "red car", "día"],
+    "caption+tags": {"caption": "A dog.", "tags": ["dog"]},
+    "labels": {"labels": [{"name": "cat", "confidence": 0.99, "topicality": 1}]},
+    "objects": {
+        "scene": "A dog on grass.",
+        "objects": [{"name": "dog", "attributes": ["brown"], "box": [0, 10, 500, 1000]}],
+        "background": "grass",
+        "style": "photograph",
+        "lighting": "daylight",
+    },
+}
+TAGS = '["Oak_Tree", "dog", "Dog", "red  car"]'
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load("demo", max_new_tokens=200)
+
+
+def plan(monkeypatch, text):
+    tokenizer, ends = load("demo").processor.tokenizer, [2]
+    script(monkeypatch, lambda prompt: [*written(tokenizer, text), *ends])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_built_in_schemas_are_schemas_with_a_prompt(name):
+    assert FILES.keys() == EXAMPLES.keys()
+    Draft202012Validator.check_schema(FILES[name])
+    Draft202012Validator(FILES[name]).validate(EXAMPLES[name])
+    schema = Schema.of(name)
+    assert schema.read(json.dumps(EXAMPLES[name], ensure_ascii=False)) == EXAMPLES[name]
+    assert schema.prompt == FILES[name]["x-prompt"]
+    assert schema.label.startswith(f"{name}@")
+
+
+def test_the_prompt_is_the_users_the_schemas_or_the_presets(demo):
+    plain = {"type": "integer", "maximum": 9, "minimum": 0}
+    own = {**plain, "x-prompt": "How many?"}
+    events = [*run_pictures(demo, PICTURES[0], schema=own), *run_pictures(demo, PICTURES[0], schema=own, prompt="Say.")]
+    prompts = [event.record.prompt for event in events if hasattr(event, "record")]
+    prompts += [demo.caption(PICTURES[0], schema=own).prompt, demo.caption(PICTURES[0], schema=plain).prompt]
+    assert prompts == ["How many?", "Say.", "How many?", demo.preset.prompts.caption]
+    assert demo.ask(PICTURES[0], "One?", schema=own).prompt == "One?"
+    with pytest.raises(SettingsError, match="x-prompt"):
+        Schema.of({**plain, "x-prompt": 3})
+
+
+@pytest.mark.parametrize("name", ["tags", "caption+tags"])
+def test_lists_of_tags_have_a_limit(name):
+    value = ["one", "two", "three"] if name == "tags" else {"caption": "A.", "tags": ["one", "two", "three"]}
+    assert Schema.of(name, max_tags=3).read(json.dumps(value)) == value
+    with pytest.raises(ValueError, match="does not fit"):
+        Schema.of(name, max_tags=2).read(json.dumps(value))
+    assert Schema.of(name, max_tags=2).label != Schema.of(name).label
+
+
+@pytest.mark.parametrize("how", [{"max_tags": 3}, {"as_tags": True}])
+def test_a_schema_without_tags_has_no_limit_of_tags(how):
+    with pytest.raises(SettingsError, match=r"labels: .*of (tags|strings)"):
+        Schema.of("labels", **how)
+    with pytest.raises(SettingsError, match="list of strings"):
+        Schema.of("caption+tags", as_tags=True)
+
+
+def test_tags_are_text_files_as_trainers_expect_them(sira, tmp_path, monkeypatch):
+    plan(monkeypatch, TAGS)
+    for picture in PICTURES:
+        Image.open(picture).save(tmp_path / picture.name)
+    out = tmp_path / "out.csv"
+    command = ["caption", tmp_path, "-p", "demo", "--tags", "--prefix", "ohwx, ", "--sidecar", "-b", 2, "-o", out]
+    code, _, err = sira(*command)
+    assert code == 0, err
+    for picture in PICTURES:
+        assert (tmp_path / picture.name).with_suffix(".txt").read_text() == "ohwx, oak tree, dog, red car\n"
+    for row in csv.DictReader(out.open()):
+        assert json.loads(row["data"]) == ["oak tree", "dog", "red car"]
+        assert row["prompt"] == FILES["tags"]["x-prompt"]
+        assert row["json_schema"].startswith("tags@")
+        assert row["json_schema"].endswith(" as text")
+    code, _, err = sira(*command, "--max-tags", 5)
+    assert code == 2
+    assert "json_schema" in err
+
+
+def test_values_that_are_no_lists_stay_json_in_tables(sira, tmp_path, monkeypatch):
+    """One picture's value may be a number, and another one's a text."""
+    (tmp_path / "odd.json").write_text(json.dumps({"anyOf": [{"const": 3}, {"const": "three"}]}))
+    out = tmp_path / "out.parquet"
+    for text, picture in zip(["3", '"three"'], PICTURES, strict=True):
+        with monkeypatch.context() as patch:
+            plan(patch, text)
+            Image.open(picture).save(tmp_path / picture.name)
+            code, _, err = sira("caption", tmp_path, "-p", "demo", "--schema", tmp_path / "odd.json", "-o", out)
+            assert code == 0, err
+    from pyarrow import parquet
+
+    assert parquet.read_table(out)["data"].to_pylist() == ["3", '"three"']
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tags", "--schema", "labels"], "give one of them"),
+        (["--max-tags", 3], "also give --tags, or --schema"),
+        (["--schema", "labels", "--max-tags", 3], "--schema labels: has no list of tags"),
+        (["--schema", "nowhere.json"], "expected a file of a JSON schema, or caption+tags, labels, objects, tags"),
+        (["--schema", "labels", "--prefix", "ohwx "], "leave out --prefix"),
+        (["--tags", "--max-sentences", 2], "leave out --max-sentences"),
+        (["--tags", "--num-beams", 2], "leave out --num-beams"),
+        (["--tags", "--method", "greedy,opera"], "method opera has its own search"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(sira, options, message):
+    code, out, err = sira("caption", PICTURES[0], "-p", "demo", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_answers_are_of_a_schema_too(sira, tmp_path):
+    (tmp_path / "yes.json").write_text(
+        '{"type": "object", "properties": {"dog": {"type": "boolean"}}, '
+        '"required": ["dog"], "additionalProperties": false}'
+    )
+    code, out, err = sira(
+        "ask", PICTURES[0], "Is there a dog?", "-p", "demo", "--schema", tmp_path / "yes.json", "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["data"] in ({"dog": True}, {"dog": False})
+
+
+def claims(result):
+    return {claim["thing"]: claim["support"] for claim in result.objects}
+
+
+def mentions(result, thing):
+    (spans,) = (claim["spans"] for claim in result.objects if claim["thing"] == thing)
+    return [result.text[start:end] for start, end in spans]
+
+
+NESTED = {
+    "type": "object",
+    "properties": {
+        "person": {"type": "string"},  # the name of a key is no object of the picture
+        "objects": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "where": {"type": "object", "properties": {"near": {"type": "string"}}},
+                    "attributes": {"type": "array", "items": {"type": "string"}},
+                },
+            },
+        },
+    },
+}
+VALUE = {
+    "person": 'There is a "clock" \\ cat.',
+    "objects": [
+        {"name": "cup", "where": {"near": "clock"}, "attributes": []},
+        {"name": "sofa", "where": {"near": "wall"}, "attributes": ["red", "with a clock", "clock"]},
+        {"name": "laptop"},
+    ],
+}
+
+
+def test_every_string_of_a_value_is_looked_at(demo, monkeypatch):
+    text = json.dumps(VALUE)
+    plan(monkeypatch, text)
+    result = demo.caption(PICTURES[0], schema=NESTED, verify="flag")
+    assert (result.text, result.data) == (text, VALUE)
+    said = demo.check(PICTURES[0], "There is a clock, a cat, a cup, a sofa, a wall and a laptop.")
+    assert claims(result) == pytest.approx({claim.thing: claim.support for claim in said.objects}, abs=1e-4)
+    assert mentions(result, "clock") == ["clock"] * 4
+    assert mentions(result, "cat") == ["cat"]
+    assert mentions(result, "cup") == ["cup"]  # a word that is a noun only where one is expected
+    assert "person" not in claims(result)
+
+
+def test_rewriting_drops_the_innermost_entries_without_support(demo, monkeypatch):
+    plan(monkeypatch, json.dumps(VALUE))
+    first = demo.caption(PICTURES[0], schema=NESTED, verify="flag")
+    low = {thing for thing, support in claims(first).items() if support < demo.preset.verify.min_support}
+    assert "clock" in low
+    assert not low & {"laptop", "cat"}
+    result = demo.caption(PICTURES[0], schema=NESTED, verify="rewrite")
+    kept = [VALUE["objects"][2]]
+    if "sofa" not in low and "wall" not in low:
+        kept.insert(0, {**VALUE["objects"][1], "attributes": ["red"]})
+    assert result.data == {**VALUE, "objects": kept}
+    assert json.loads(result.text) == result.data
+    assert result.draft == first.text
+    assert {each["thing"] for each in result.removed} == low - {"clock"}  # the sentence names it still
+    assert claims(result)["clock"] == claims(first)["clock"]
+    assert mentions(result, "laptop") == ["laptop"]
+
+
+def test_rewriting_drops_tags_and_leaves_the_trigger_word(demo, monkeypatch):
+    plan(monkeypatch, '["laptop", "Clock", "cat"]')
+    lvlm = demo.under(demo.decoder, demo.preset.with_settings(prefix="clock, "))
+    schema = Schema.of("tags", as_tags=True)
+    flagged = lvlm.caption(PICTURES[0], schema=schema, verify="flag")
+    assert flagged.text == "clock, laptop, clock, cat"
+    assert [claim["spans"] for claim in flagged.objects] == [[[7, 13]], [[15, 20]], [[22, 25]]]
+    result = lvlm.caption(PICTURES[0], schema=schema, verify="rewrite")
+    assert (result.text, result.data) == ("clock, laptop, cat", ["laptop", "cat"])
+    assert (result.draft, [each["thing"] for each in result.removed]) == (flagged.text, ["clock"])
+    assert set(claims(result)) == {"laptop", "cat"}
+
+
+def test_a_run_looks_twice_as_the_library_does(demo, monkeypatch, tmp_path):
+    plan(monkeypatch, '["laptop", "clock", "cat"]')
+    events = run_pictures(demo, PICTURES, schema="tags", verify="rewrite", batch_size=2, output=tmp_path / "a.jsonl")
+    for event in list(events)[1:]:
+        expected = demo.caption(event.picture.location, schema="tags", verify="rewrite")
+        assert event.record.data == expected.data
+        assert event.record.draft == expected.draft
+    low = demo.caption(PICTURES[0], schema={"type": "integer", "minimum": 10}, verify="flag")
+    assert low.objects == []

@@ -1,0 +1,337 @@
+"""Ollama's API by its official client and by hand, against `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import ollama
+import pytest
+
+from sira_cli.pictures import web
+from sira_cli.serve.limits import Limits
+from tests.serve.conftest import running
+from tests.serve.helpers import PICTURES, PROMPT, ROOT, ask, data_of, said
+
+CODED = base64.b64encode(data_of(PICTURES[0])).decode()
+# api/types.go of Ollama 0.12.11
+TIMES = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+END = {"done", "done_reason", *TIMES, "prompt_eval_count", "eval_count", "sira"}
+
+
+@pytest.fixture(scope="module")
+def friend(address) -> Iterator[ollama.Client]:
+    with ollama.Client(host=address) as client:
+        yield client
+
+
+def turn(prompt: str = PROMPT, picture=PICTURES[0]) -> dict:
+    return {"role": "user", "content": prompt, "images": [data_of(picture)]}
+
+
+def post(address: str, path: str = "generate", **body) -> httpx.Response:
+    if path == "generate":
+        body = {"prompt": PROMPT, "images": [CODED], **body}
+    else:
+        body = {"messages": [{"role": "user", "content": PROMPT, "images": [CODED]}], **body}
+    return httpx.post(f"{address}/api/{path}", json={"model": "demo", **body}, timeout=60)
+
+
+def error_of(answer: httpx.Response) -> str:
+    """The text of an error, which is all that its body has."""
+    (error,) = answer.json().values()
+    assert answer.json() == {"error": error}
+    return error
+
+
+# --- the same texts
+
+
+def test_texts_are_those_of_a_chat(friend, client):
+    expected = ask(client)
+    text = expected.choices[0].message.content
+    chat = friend.chat("demo", [turn()])
+    generated = friend.generate("demo", PROMPT, images=[data_of(PICTURES[0])], think=False, keep_alive="5m")
+    assert chat.message.content == generated.response == text
+    assert chat.message.role == "assistant"
+    for answer in (chat, generated):
+        assert (answer.model, answer.done, answer.done_reason) == ("demo", True, expected.choices[0].finish_reason)
+        assert answer.prompt_eval_count == expected.usage.prompt_tokens
+        assert answer.eval_count == expected.usage.completion_tokens
+    assert friend.chat("demo:latest", [turn()]).message.content == text
+    assert friend.chat("demo:latest", [turn()]).model == "demo:latest"
+
+
+def test_options_are_those_of_a_chat(friend, client):
+    options = {"temperature": 1.5, "top_p": 0.9, "seed": 7, "num_predict": 9, "repeat_penalty": 1.2, "num_ctx": 4096}
+    same = {"temperature": 1.5, "top_p": 0.9, "seed": 7, "max_tokens": 9, "sira": {}}
+    body = {"messages": said(system="Be brief."), **same, "repetition_penalty": 1.2}
+    expected = httpx.post(f"{client.base_url}chat/completions", json=body, timeout=60).json()
+    generated = friend.generate(
+        "demo", PROMPT, system="Be brief.", images=[data_of(PICTURES[0])], options=options, format=""
+    )
+    chat = friend.chat("demo", [{"role": "system", "content": "Be brief."}, turn()], options=options)
+    assert generated.response == chat.message.content == expected["choices"][0]["message"]["content"]
+    assert generated.prompt_eval_count == chat.prompt_eval_count == expected["usage"]["prompt_tokens"]
+    assert chat.done_reason == expected["choices"][0]["finish_reason"] == "length"
+    other = friend.chat("demo", [turn()], options=options | {"seed": 8})
+    assert other.message.content != chat.message.content
+    assert other.prompt_eval_count < chat.prompt_eval_count  # without the system's message
+
+
+def test_a_penalty_of_repetition(friend, lvlm):
+    preset = lvlm.preset.with_settings(repetition_penalty=1.3)
+    expected = lvlm.under(lvlm.decoder, preset).caption(PICTURES[0], PROMPT).text
+    assert friend.chat("demo", [turn()], options={"repeat_penalty": 1.3}).message.content == expected
+    assert friend.chat("demo", [turn()]).message.content != expected
+
+
+def test_a_stop_and_no_limit(friend, client):
+    whole = ask(client).choices[0].message.content
+    stop = whole.split()[4]
+    answer = friend.chat("demo", [turn()], options={"stop": [stop, "\n\n"], "num_predict": -1})
+    assert answer.message.content == whole[: whole.index(stop)].strip()
+    assert answer.done_reason == "stop"
+    assert friend.chat("demo", [turn()], options={"num_predict": -1}).message.content == whole
+
+
+def test_turns_and_a_prompt_of_the_preset(friend, client, lvlm):
+    following = [{"role": "assistant", "content": "A room."}, {"role": "user", "content": "What else?"}]
+    expected = ask(client, [*said(), *following]).choices[0].message.content
+    assert friend.chat("demo", [turn(), *following]).message.content == expected
+    assert friend.generate("demo", images=[data_of(PICTURES[0])]).response == lvlm.caption(PICTURES[0]).text
+
+
+def test_siras_own_settings_and_answer(address, client):
+    sira = {"method": "vcd", "alpha": 0.5, "verify": "flag"}
+    answer = post(address, stream=False, sira=sira).json()
+    expected = ask(client, sira=sira)
+    assert answer["response"] == expected.choices[0].message.content
+    assert {**answer["sira"], "decoding_seconds": 0} == {**expected.sira, "decoding_seconds": 0}
+
+
+def test_log_probabilities(friend, client):
+    expected = ask(client, logprobs=True, top_logprobs=2, max_tokens=5).choices[0].logprobs.content
+    request = {"logprobs": True, "top_logprobs": 2, "options": {"num_predict": 5}}
+    whole = friend.chat("demo", [turn()], **request)
+    parts = [row for part in friend.chat("demo", [turn()], stream=True, **request) for row in part.logprobs or ()]
+    for rows in (whole.logprobs, parts):
+        assert [(row.token, row.logprob) for row in rows] == [(row.token, row.logprob) for row in expected]
+        assert [len(row.top_logprobs) for row in rows] == [2] * 5
+
+
+def test_the_example_of_the_page(address, monkeypatch, capsys, lvlm):
+    page = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+    (code,) = (block for block in page.split("```") if block.startswith("python") and "import ollama" in block)
+    monkeypatch.chdir(ROOT)
+    exec(code.removeprefix("python").replace("http://127.0.0.1:8000", address), made := {})
+    made["client"].close()
+    assert capsys.readouterr().out.strip() == lvlm.caption(ROOT / "examples" / "scene-2900000.png", PROMPT).text
+
+
+# --- streams and their form
+
+
+@pytest.mark.parametrize("sira", [None, {"method": "opera"}])
+@pytest.mark.parametrize("path", ["chat", "generate"])
+def test_without_a_word_about_it_an_answer_is_a_stream(address, path, sira):
+    whole = post(address, path, stream=False, sira=sira)
+    assert whole.headers["content-type"] == "application/json"
+    expected = whole.json()
+    answer = post(address, path, sira=sira)
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    *parts, last = map(json.loads, answer.text.splitlines())
+    text = "response" if path == "generate" else "message"
+    for part in parts:
+        assert part.keys() == {"model", "created_at", text, "done"}
+        assert part["done"] is False
+    texts = [part[text] if path == "generate" else part[text]["content"] for part in [*parts, last]]
+    assert (len(texts) > 4) == (sira is None)
+    assert texts[-1] == ""
+    joined = "".join(texts)
+    assert expected[text] == (joined if path == "generate" else {"role": "assistant", "content": joined})
+    for end in (expected, last):
+        assert end.keys() == {"model", "created_at", text, *END}
+        assert all(type(end[name]) is int for name in TIMES)
+        assert end["total_duration"] >= end["load_duration"] + end["eval_duration"] > end["eval_duration"] > 0
+        made = datetime.fromisoformat(end["created_at"])
+        assert end["created_at"].endswith("Z")
+        assert abs(datetime.now(UTC) - made) < timedelta(minutes=5)
+    same = ("done", "done_reason", "prompt_eval_count", "eval_count")
+    assert [last[name] for name in same] == [expected[name] for name in same]
+
+
+def test_streams_by_the_official_clients(address, friend):
+    whole = friend.chat("demo", [turn()]).message.content
+    parts = list(friend.chat("demo", [turn()], stream=True))
+    assert "".join(part.message.content for part in parts) == whole
+    assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
+
+    async def generated() -> str:
+        async with ollama.AsyncClient(host=address) as client:
+            stream = await client.generate("demo", PROMPT, images=[data_of(PICTURES[0])], stream=True)
+            return "".join([part.response async for part in stream])
+
+    assert asyncio.run(generated()) == whole
+
+
+def test_a_stream_that_fails_says_so(endless):
+    limits = Limits(tokens=10**6, seconds=5.0)
+    with running(endless, limits=limits) as address, ollama.Client(host=address) as client:
+        stream = client.chat("demo", [turn()], stream=True, options={"num_predict": 10**6})
+        with pytest.raises(ollama.ResponseError, match="took too long"):
+            list(stream)
+
+
+# --- the model
+
+
+def test_the_model_is_described(address, friend, lvlm):
+    weights = list(lvlm.model.parameters())
+    names = [f"{name}:latest" for name in dict.fromkeys([lvlm.preset.name, lvlm.preset.model])]
+    for models in (friend.list().models, friend.ps().models):
+        assert [model.model for model in models] == names
+        for model in models:
+            assert model.size >= sum(weight.nbytes for weight in weights)
+            assert bytes.fromhex(model.digest)
+            assert (model.details.family, model.details.quantization_level) == ("llava", "F32")
+            assert model.details.parameter_size == f"{sum(weight.numel() for weight in weights) / 10**6:.2f}M"
+    shown = friend.show("demo:latest")
+    assert shown.capabilities == ["completion", "vision"]
+    assert shown.details.format == "safetensors"
+    assert shown.modelinfo["llava.context_length"] == lvlm.model.config.get_text_config().max_position_embeddings
+    assert httpx.post(f"{address}/api/show", json={"name": "demo"}).json()["details"] == shown.details.model_dump()
+    assert tuple(map(int, httpx.get(f"{address}/api/version").json()["version"].split("."))) > (0, 5)
+
+
+def test_other_models_are_not_found(address, friend):
+    for ask_it in (lambda: friend.chat("llava", [turn()]), lambda: friend.show("llava:latest")):
+        with pytest.raises(ollama.ResponseError, match="model 'llava' not found") as refused:
+            ask_it()
+        assert refused.value.status_code == 404
+    assert error_of(post(address, model="x" * 50_000)).startswith("model 'xxx")
+    assert len(post(address, model="x" * 50_000).text) < 400
+
+
+# --- what is refused
+
+
+def test_what_the_server_has_not(address, friend):
+    for ask_it in (lambda: friend.pull("llava"), lambda: friend.embed("demo", "a"), lambda: friend.delete("demo")):
+        with pytest.raises(
+            ollama.ResponseError, match="Not Found; this server has /api/chat, /api/generate"
+        ) as refused:
+            ask_it()
+        assert refused.value.status_code == 404
+    wrong = httpx.get(f"{address}/api/chat")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    assert "Method Not Allowed" in error_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "words"),
+    [
+        ("chat", {"messages": []}, "messages"),
+        ("chat", {"messages": [{"role": "user", "content": PROMPT}]}, "got none. SIRA is about what a picture"),
+        ("chat", {"messages": [{"role": "tool", "content": "5"}]}, "messages.0.role"),
+        ("chat", {"tools": [{"type": "function"}]}, "tools: not supported"),
+        ("chat", {"format": {"type": "objekt"}}, "response_format: cannot be followed"),
+        ("generate", {"images": None}, "got none"),
+        ("generate", {"format": "xml"}, "format"),
+        ("generate", {"raw": True}, "raw: not supported"),
+        ("generate", {"template": "{{ .Prompt }}"}, "template: not supported"),
+        ("generate", {"suffix": "."}, "suffix: not supported"),
+        ("generate", {"context": [1, 2]}, "context: not supported here; send turns to /api/chat"),
+        ("generate", {"think": True}, "sira.think: the model's chat template has no switch"),
+        ("generate", {"options": {"num_predict": 10**6}}, "decodes up to 1024"),
+        ("generate", {"options": {"temperature": -1}}, "temperature"),
+        ("generate", {"options": {"temperature": 0.5, "top_k": 40}}, "top_k: not supported with a temperature"),
+        ("generate", {"options": {"frequency_penalty": 1.0}}, "frequency_penalty: not supported"),
+        ("generate", {"sira": {"calibration": "/etc/passwd"}}, "no file is opened for a client"),
+        ("generate", {"images": ["aGVsbG8="]}, "is not a picture"),
+    ],
+)
+def test_what_cannot_be_answered_as_asked_is_refused(address, path, change, words):
+    for stream in (True, False):  # before a stream begins
+        answer = post(address, path, stream=stream, **change)
+        assert answer.status_code == 400
+        assert words in error_of(answer)
+
+
+def test_null_is_a_key_that_is_left_out(address):
+    keys = (
+        "options",
+        "format",
+        "think",
+        "tools",
+        "keep_alive",
+        "logprobs",
+        "top_logprobs",
+        "sira",
+        "system",
+        "context",
+    )
+    plain, nulls = post(address, stream=False), post(address, **dict.fromkeys(keys), stream=False)
+    assert nulls.json()["response"] == plain.json()["response"]
+    options = dict.fromkeys(("num_predict", "temperature", "top_p", "seed", "stop", "repeat_penalty", "top_k"))
+    assert post(address, stream=False, options=options).json()["response"] == plain.json()["response"]
+
+
+@pytest.mark.parametrize("path", ["chat", "generate"])
+def test_pictures_are_bytes_and_no_places(lvlm, monkeypatch, path):
+    """Not even where URLs may be downloaded: a path, a URL or a data URL is no base64."""
+    monkeypatch.setattr(web, "is_public", lambda ip: True)
+    with running(lvlm, allow_urls=True) as address:
+        for place in (str(PICTURES[0]), "file:///etc/passwd", f"{address}/metrics", f"data:image/png;base64,{CODED}"):
+            message = {"role": "user", "content": PROMPT, "images": [place]}
+            answer = post(address, path, images=[place], messages=[message], stream=False)
+            assert answer.status_code == 400
+            assert "is not base64" in error_of(answer)
+
+
+@pytest.mark.parametrize("path", ["chat", "generate", "show"])
+def test_pages_of_other_sites_and_large_bodies(lvlm, path):
+    with running(lvlm, hosts=["127.0.0.1"], limits=Limits(data=10**4)) as address:
+        url = f"{address}/api/{path}"
+        for kind in ("text/plain", "application/x-www-form-urlencoded", None):  # curl sends the second one by itself
+            answer = httpx.post(url, content=b"{}", headers={} if kind is None else {"content-type": kind})
+            assert answer.status_code == 415
+            assert "send the header Content-Type: application/json" in error_of(answer)
+        assert "access-control-allow-origin" not in httpx.options(url, headers={"origin": "https://a.org"}).headers
+        large = httpx.post(url, json={"model": "x" * 10**4})
+        assert (large.status_code, "more than 10,000 bytes" in error_of(large)) == (413, True)
+        rebound = httpx.post(url, json={}, headers={"Host": "rebound.example.org"})
+        assert (rebound.status_code, "this server is called 127.0.0.1" in error_of(rebound)) == (400, True)
+        broken = httpx.post(url, content=b"{", headers={"content-type": "application/json"})
+        assert (broken.status_code, "no JSON object" in error_of(broken)) == (400, True)
+
+
+def test_a_key_is_demanded_on_every_path(lvlm):
+    with running(lvlm, api_key="secret") as address:
+        for method, path in (
+            *(("GET", path) for path in ("tags", "ps", "version")),
+            *(("POST", path) for path in ("chat", "generate", "show")),
+        ):
+            answer = httpx.request(method, f"{address}/api/{path}", headers={"Authorization": "Bearer guess"})
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+            assert "API key" in error_of(answer)
+        with ollama.Client(host=address, headers={"Authorization": "Bearer secret"}) as friend:
+            assert friend.generate("demo", images=[data_of(PICTURES[0])], options={"num_predict": 1}).eval_count == 1
+
+
+def test_the_request_that_photoprism_sends(address, client):
+    """Its fields, as of February 2026 (internal/ai/vision/api_request.go)."""
+    body = {
+        "id": "b9a4a7f0",
+        "suffix": "",
+        "options": {"temperature": 0.1, "num_predict": 20},
+        "stream": False,
+        "think": False,
+    }
+    answer = post(address, **body)
+    expected = ask(client, temperature=0.1, max_tokens=20).choices[0].message.content
+    assert answer.json()["response"] == expected
