@@ -21,6 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
+from sira_cli.errors import PictureSettingsError, SettingsError
 from sira_cli.language.listed import Asked
 from sira_cli.language.things import OBJECTS, Thing, Words
 from sira_cli.methods.prompts import pictures_of
@@ -180,8 +181,16 @@ class SecondLook:
         return [thing for kind in self._kinds.values() for thing in kind.find(text, objects, self._wording)]
 
     def _answer(self, image: Image.Image, prompt: str) -> str:
-        """Return the model's answer to a prompt, decoded greedily."""
+        """Return the model's answer to a prompt, decoded greedily.
+
+        Raises:
+            PictureSettingsError: the prompt holds the model's placeholder for a picture.
+        """
         lvlm = self._lvlm
+        try:
+            lvlm.check_prompt(prompt)
+        except SettingsError as error:
+            raise PictureSettingsError(str(error)) from None
         with lvlm.vocabulary.lock:
             inputs = lvlm.to_device(lvlm.chat_inputs([image], [prompt], at_once=True))
         output = lvlm.model.generate(**inputs, max_new_tokens=LIST_TOKENS, do_sample=False)
