@@ -99,7 +99,8 @@ class EndpointOptions:
         Raises:
             SettingsError: the address or the key is not one.
         """
-        from sira_cli.runs.endpoint import SECONDS, Endpoint
+        from sira_cli.runs.endpoint import Endpoint
+        from sira_cli.runs.endpoint_client import SECONDS
         from sira_cli.runs.endpoint_run import CONCURRENCY, REVISION, EndpointRun
         from sira_cli.runs.nothing_left import nothing_left
 

@@ -14,6 +14,7 @@ from sira_cli.models.look.sentences import without_sentences
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Result
+from sira_cli.pictures.picture import Picture
 from sira_cli.runs.request import Request
 
 TASK = "check"
@@ -41,6 +42,11 @@ class CheckRequest(Request):
         how = verify.settings(preset) | ({"prompt": preset.prompts.caption} if verify.rewrites else {})
         request = cls(TASK, json.dumps(how, sort_keys=True), verify=verify)
         return request, preset, method if verify.rewrites else find("greedy")
+
+    def about(self, pictures: Sequence[Picture]) -> Self:
+        """Return the request for these pictures; where nothing is decoded again, each is asked about by itself."""
+        request = super().about(pictures)
+        return request if self.how.rewrites else replace(request, together=1)
 
     def check(self, preset: Preset, method: Method, *, compiled: bool = False) -> None:
         """Check that a method can continue a part of a caption, if it has to.

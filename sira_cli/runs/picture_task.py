@@ -37,9 +37,9 @@ class PictureTask(Task[Answer, Result]):
                 skipped.
 
         Raises:
-            SettingsError: the prompt holds the model's placeholder for a picture.
+            SettingsError: the prompt holds the model's placeholder for a picture, or the model takes one picture only.
         """
-        lvlm.check_prompt(request.prompt)
+        lvlm.check_prompt(request.prompt, request.together)
         if request.schema is not None:
             lvlm.following(request.schema)  # refuses what the model cannot follow now, not at the first picture
         asks = request.task == "ask"

@@ -32,6 +32,7 @@ class Request:
         verify: ask about each object that a text names, and remove unsupported ones if it rewrites.
         schema: each text follows it.
         fills: replace the prompt's `{names}` by each picture's columns.
+        together: most pictures of one prompt, as far as it is known before they are read.
     """
 
     task: str
@@ -41,6 +42,7 @@ class Request:
     verify: Verify | None = None
     schema: Schema | None = None
     fills: bool = False
+    together: int = 1
 
     @classmethod
     def of(cls, prompts: Prompts, task: str, said: str | None, *, questions: bool = False, **options: Any) -> Self:
@@ -66,12 +68,13 @@ class Request:
         return cls(task, prompts.asking(said) if task == "ask" else said, **options)
 
     def about(self, pictures: Sequence[Picture]) -> Self:
-        """Return the request for these pictures: with `fills`, if their columns go into the prompt.
+        """Return the request for these pictures: with `together`, and `fills`, if their columns go into the prompt.
 
         Raises:
             SettingsError: the data set has no such column.
         """
-        return dataclasses.replace(self, fills=needs_columns(self.prompt, pictures))
+        together = max((len(picture.parts) for picture in pictures), default=1)
+        return dataclasses.replace(self, fills=needs_columns(self.prompt, pictures), together=together)
 
     def check(self, preset: Preset, method: Method, *, compiled: bool = False) -> None:
         """Check that a method supports the request, before the model is loaded.

@@ -83,7 +83,7 @@ def write_tar(records: Mapping[str, dict[str, Any]], source: str, extension: str
                 continue
             if key != current:
                 _add_text(new, f"{current}.{extension}", text)
-                current, text = key, None
+                current, text = key, texts.pop(as_text(key), None)  # of several pictures of a key
             text = texts.pop(as_text(member.name), text)
             new.addfile(member, io.BytesIO(data))
             new.members = []  # type: ignore[attr-defined] # it would keep all of them

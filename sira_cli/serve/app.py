@@ -27,12 +27,13 @@ from sira_cli.methods.prompts import Prompt
 from sira_cli.models.decoding import refills
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
+from sira_cli.models.schemas.schema import Schema
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
 from sira_cli.serve.door import Door
 from sira_cli.serve.downloads import Downloads
 from sira_cli.serve.entrance import Coming, Entrance
-from sira_cli.serve.jobs import Job, Reply, TextPiece, prompt_of, settings_of
+from sira_cli.serve.jobs import Job, Reply, TextPiece, prompt_of, schema_of, settings_of
 from sira_cli.serve.limits import Limits, check_length
 from sira_cli.serve.line import RETRY_AFTER, WaitingLine
 from sira_cli.serve.metrics import Metrics
@@ -199,7 +200,7 @@ class Server:
             SiraError: the request is wrong, or it took too long.
         """
         self._served.check(chat.model)
-        preset, method, prompt = await self._entrance.apart(self._settled, chat)
+        preset, method, prompt, schema = await self._entrance.apart(self._settled, chat)
         if received is None:
             received = await self._entrance.receive(coming, chat.pictures())
             for message in chat.messages:
@@ -224,6 +225,7 @@ class Server:
             preset=preset,
             method=method,
             stops=chat.stops(),
+            schema=schema,
             task=chat.sira.task,
             top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
             words=chat.sira.words,
@@ -237,7 +239,7 @@ class Server:
         coming.request.scope["state"]["exits"].callback(self._decoder.drop, job)
         return job, Answering(coming.request, job, pieces, coming.until, chat, self._served.names[0], self._metrics)
 
-    def _settled(self, chat: ChatRequest) -> tuple[Preset, Method, Prompt]:
+    def _settled(self, chat: ChatRequest) -> tuple[Preset, Method, Prompt, Schema | None]:
         """Return the settings that decide the text of a request, without its pictures.
 
         Raises:
@@ -247,7 +249,7 @@ class Server:
         preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
         prompt = prompt_of(chat, preset.prompts)
         self._lvlm.check_prompt(prompt, len(chat.pictures()))
-        return preset, method, prompt
+        return preset, method, prompt, schema_of(chat, self._lvlm, preset, method, self._limits.schema)
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)

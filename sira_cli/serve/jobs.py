@@ -15,10 +15,12 @@ from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
 from sira_cli.models.look.second_look import Verify
+from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
 from sira_cli.models.preset_parts import Prompts
 from sira_cli.models.reasoning import Parsed, ReasoningParser
 from sira_cli.models.records import Answer, hash_of
+from sira_cli.models.schemas.schema import Schema
 from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import ChatRequest, RequestError
 
@@ -53,6 +55,7 @@ class Job:
         longest_prompt: maximum number of tokens.
         preset, method: every setting in force.
         stops: strings that end the text.
+        schema: the text follows it.
         task: `caption` or `ask`.
         top_logprobs: number of alternatives per token; None: no log-probabilities.
         words: score the words.
@@ -71,6 +74,7 @@ class Job:
     preset: Preset
     method: Method
     stops: Sequence[str]
+    schema: Schema | None
     task: str
     top_logprobs: int | None
     words: bool
@@ -173,6 +177,30 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
     return turns[0].text if len(turns) == 1 else Conversation(tuple(turns))
 
 
+def schema_of(request: ChatRequest, lvlm: Lvlm, preset: Preset, method: Method, most: int) -> Schema | None:
+    """Return the schema that the text of a request follows, after a try: later it would cost other texts time.
+
+    Args:
+        request: the client's request.
+        lvlm: the server's model.
+        preset, method: every setting in force.
+        most: characters of a schema.
+
+    Raises:
+        SiraError: it cannot be followed, or does not fit the other settings.
+    """
+    schema = request.response_format.schema_of_text(most)
+    if schema is not None:
+        schema.check(method, preset, words=request.sira.words)
+        if request.sira.verify is not None:
+            raise RequestError("sira.verify: looks at texts in words: leave it out with a schema", param="sira.verify")
+        try:
+            lvlm.following(schema)
+        except ValueError as error:
+            raise RequestError(f"response_format: {error}", param="response_format") from None
+    return schema
+
+
 class JobText:
     """The text of one job, token by token."""
 
@@ -219,7 +247,7 @@ class JobText:
             return answer
         text = self.text()
         words = None if answer.words is None else [word for word in answer.words if word["end"] <= len(text)]
-        return replace(answer, text=text, finish_reason="stop", output_tokens=len(self.tokens), words=words)
+        return replace(answer, text=text, finish_reason="stop", output_tokens=len(self.tokens), words=words, error="")
 
     def tell(self) -> None:
         """Send the final part of the text and its reasoning."""

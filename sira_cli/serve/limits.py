@@ -21,6 +21,7 @@ class Limits:
         seconds: from the request to the end of its answer.
         pictures: in one conversation.
         prompt: tokens of a prompt, those of its pictures included.
+        schema: characters of a JSON schema.
     """
 
     tokens: int = 1024
@@ -29,6 +30,7 @@ class Limits:
     seconds: float = 300.0
     pictures: int = 8
     prompt: int = 2**15
+    schema: int = 2**16
 
     @property
     def parts(self) -> int:

@@ -81,7 +81,7 @@ class OllamaRequest(Options):
             "stream_options": {"include_usage": True},
             "chat_template_kwargs": {"thinking": None if self.think is None else bool(self.think)},
             "tools": self.tools,
-            "response_format": self.format and {"type": "json_object" if self.format == "json" else "json_schema"},
+            "response_format": self._format(),
             "logprobs": self.logprobs,
             "top_logprobs": self.top_logprobs,
             "sira": self.sira,
@@ -125,6 +125,11 @@ class OllamaRequest(Options):
     def text(self, text: str, thought: dict[str, str]) -> dict[str, Any]:
         """Return the keys of an answer with a text, and with the thought before it, if there is one."""
         raise NotImplementedError
+
+    def _format(self) -> dict[str, Any]:
+        if isinstance(self.format, str):
+            return {"type": "json_object" if self.format else "text"}
+        return {"type": "json_schema", "schema": self.format}
 
     def _said(self, text: str, thought: str | None = None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

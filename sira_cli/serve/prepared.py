@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -23,6 +24,7 @@ from sira_cli.models.sampling import derived_seed
 from sira_cli.models.starts import Start
 from sira_cli.serve.jobs import Done, Job, JobText, Logprob, Reply
 from sira_cli.serve.limits import too_long
+from sira_cli.serve.protocol import RequestError
 from sira_cli.serve.report import traced
 
 # Fields of the record that a reply shows with the text.
@@ -67,8 +69,11 @@ class Prepared:
         Raises:
             PictureError: the image processor refuses a picture.
             RequestError: a prompt is too long.
+            SettingsError: a text is to follow a schema, and the model cannot.
         """
         hashes = [job.pictures.sha256 for job in jobs]
+        if any(job.schema for job in jobs):
+            _ = self.lvlm.schema_tokens  # a model without them is refused before texts under way are touched
         try:
             inputs = self.lvlm.prepare([job.pictures.open() for job in jobs], [job.prompt for job in jobs], hashes)
         except SiraError:
@@ -120,11 +125,14 @@ class Prepared:
         rows = [JobText(job, lvlm.parser, lvlm.ends.ids) for job in jobs]
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
         started = time.perf_counter()
-        answers = lvlm.answer(inputs, seeds=seeds, words=first.words, task=first.task, **self._watching(rows))
+        schemas = [job.schema for job in jobs] if any(job.schema for job in jobs) else None
+        answers = lvlm.answer(
+            inputs, seeds=seeds, words=first.words, task=first.task, schemas=schemas, **self._watching(rows)
+        )
         each = (time.perf_counter() - started) / len(jobs)
         for row, answer in zip(rows, answers, strict=True):
             if not row.job.gone:
-                self.finish(row, row.cut(answer), each)
+                self.finish(row, answer, each)
 
     def _watching(self, rows: Sequence[JobText]) -> dict[str, Any]:
         """Return the arguments of `answer` that report growing texts, if the method supports that."""
@@ -158,6 +166,12 @@ class Prepared:
 
     def finish(self, row: JobText, answer: Answer, seconds: float) -> None:
         """Report an ended text, `answer` with its decoding time in seconds, perhaps after a second look."""
+        if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
+            answer = replace(answer, text=self.lvlm.ended(list(answer.tokens)).text, error="")
+        answer = row.cut(answer)
+        if answer.error:
+            row.job.tell(RequestError(answer.error, 422, code="unprocessable"))
+            return
         answer, look = self.lvlm.preset.text.finished(answer), row.job.verify
         if look is not None:
             check = self._look.check(row.job.pictures.open(), answer.text)

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from sira_cli.errors import SiraError
 from sira_cli.methods.prompts import Turn
 from sira_cli.models.look.verify import MOST_ROUNDS, ROUNDS, Verify
+from sira_cli.serve.formats import ResponseFormat
 from sira_cli.serve.messages import Message
 
 OLLAMA = "/api/"  # where the paths of Ollama's protocol are
@@ -142,6 +143,7 @@ class ChatRequest(Options):
     seed: Seed | None = None
     repetition_penalty: float | None = Field(default=None, gt=0)
     stop: str | list[str] | None = None
+    response_format: ResponseFormat = ResponseFormat(type="text")
     n: int = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -197,8 +199,6 @@ class ChatRequest(Options):
         for name, off in (("top_k", (-1, 0)), ("min_p", (0,))):
             if self.temperature and more.get(name) not in (None, *off):
                 raise RequestError(f"{name}: not supported with a temperature; leave it out", param=name)
-        if (more.get("response_format") or {"type": "text"}) != {"type": "text"}:
-            raise RequestError("response_format: only text is supported; leave it out", param="response_format")
 
     def thinks(self) -> bool | None:
         """Return whether the model is to reason; None: the server's default."""
@@ -270,6 +270,8 @@ def shortened(text: str, most: int) -> str:
 
 
 def _key_or_option(name: str) -> str:
+    if name == "schema":
+        return "response_format"
     if name in SiraOptions.model_fields:
         return f"sira.{name}"
     return name if name in ChatRequest.model_fields else "--" + name.replace("_", "-")

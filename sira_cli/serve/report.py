@@ -40,6 +40,8 @@ class ReportRequest(ChatRequest):
         super().check()
         for options in self.traces:
             options.check()
+        if self.response_format.type != "text":
+            raise RequestError("response_format: the report marks words; leave it out", param="response_format")
         if self.stops():
             raise RequestError("stop: a trace goes on to the end of the text; leave it out", param="stop")
 

@@ -154,7 +154,7 @@ class ResponseRequest(Options):
             "tools": [],
             "temperature": more.get("temperature"),
             "top_p": more.get("top_p"),
-            "text": {"format": {"type": "text"}},
+            "text": {"format": (self.text and self.text.format) or {"type": "text"}},
             "usage": usage and _usage(usage),
             "sira": sira,
         }

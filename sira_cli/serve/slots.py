@@ -41,7 +41,7 @@ class JobSlots:
         rows = [JobText(job, lvlm.parser, lvlm.ends.ids) for job in jobs]
         self._rows += rows
         lengths = [job.preset.generation.max_new_tokens for job in jobs]
-        self._slots.add(rows, inputs, self._prepared.seeds(jobs), lengths)
+        self._slots.add(rows, inputs, self._prepared.seeds(jobs), lengths, [job.schema for job in jobs])
 
     def advance(self, pause: Callable[[], bool]) -> None:
         """Decode until a text ends, or `pause` is true after a token; report ended texts."""
@@ -51,7 +51,7 @@ class JobSlots:
             if row.job.gone:
                 continue
             try:
-                self._prepared.finish(row, row.cut(ended.answer), ended.seconds)
+                self._prepared.finish(row, ended.answer, ended.seconds)
             except Exception as error:  # of the second look: the other texts go on
                 row.job.tell(error)
 

@@ -11,6 +11,7 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.core import reference
 from sira_cli.errors import PictureError, SettingsError
+from sira_cli.methods import METHODS
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
 from tests.support.checkpoints_all import ALL
@@ -133,3 +134,13 @@ def test_one_bad_picture_is_named(demo, tmp_path):
         demo.ask([EXAMPLES[0], tmp_path / "bad.png"], QUESTION)
     with pytest.raises(PictureError, match=r"none\.png: no such file"):
         demo.ask([tmp_path / "none.png", EXAMPLES[0]], QUESTION)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_several_pictures(demo, method):
+    """What it says about two pictures in a batch with one is what it says about them alone."""
+    under = load("demo", method=method, max_new_tokens=12)
+    groups = [EXAMPLES[:1], EXAMPLES[:2], EXAMPLES[1:3]]
+    texts = [result.text for result in under.caption_many(groups, batch_size=3)]
+    assert texts == [under.caption(group).text for group in groups]
+    assert texts[0] != texts[1]

@@ -41,6 +41,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(503) if self.server.asked.count(self.path) < 3 else self.answer(200, PICTURE)
         elif name == "status":
             self.answer(int(query))
+        elif name == "busy":
+            self.answer(429, **{"Retry-After": query})
         elif name == "page":
             self.answer(200, b"<html>")
         elif name == "endless":
@@ -127,6 +129,12 @@ def test_redirects_lead_to_the_web_only(server):
         assert "failed_to_download: redirected to" in fails(server, f"to/?{target}")
     assert fails(server, "loop").endswith("failed_to_download: redirected more than 5 times")
     assert server.asked.count("/loop") == 6
+
+
+def test_a_busy_server_says_when_it_may_be_asked_again(server):
+    with pytest.raises(web._DownloadError) as error:
+        web._in_time(url(server, "busy?7"), True)
+    assert (error.value.again, error.value.after) == (True, 7)
 
 
 def test_what_may_pass_is_tried_again(server):

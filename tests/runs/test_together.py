@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+import tarfile
 from pathlib import Path
 
 import jsonschema
@@ -15,12 +16,19 @@ from pyarrow import parquet
 
 from sira_cli import load, run_pictures
 from sira_cli.analysis.trace import SCHEMA
+from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.find import Shard
+from sira_cli.pictures.sources import as_picture
+from sira_cli.runs.check_request import CheckRequest
 from sira_cli.runs.groups import listed_groups
 from sira_cli.runs.local_run import LocalRun
 from sira_cli.runs.request import Request
-from tests.support.shards import EXAMPLES
+from sira_cli.serve.app import Server
+from sira_cli.serve.connections import Connection
+from tests.support.asgi import served
+from tests.support.shards import EXAMPLES, write_tar
 
 QUESTION = "Is there a dog in the image?"
 
@@ -172,6 +180,19 @@ def test_columns_of_a_table_and_their_output(sira, folder, demo):
         assert row["text"] == demo.caption([f"photos/{number}.png", f"photos/{number + 1}.png"]).text
 
 
+def test_members_of_a_shard_and_their_output(sira, folder, demo):
+    files = [Path(f"photos/{number}.png").read_bytes() for number in range(4)]
+    members = [(f"{key}.{side}.png", files[key + more]) for key in range(3) for more, side in enumerate(("a", "b"))]
+    write_tar(folder / "pairs.tar", members)
+    options = ("--image-column", "a.png,b.png", "-p", "demo", "-o", "out", "--output-format", "webdataset")
+    assert sira("caption", "pairs.tar", *options)[0] == 0
+    with tarfile.open("out/pairs.tar") as made:
+        assert made.getnames() == [f"{key}.{end}" for key in range(3) for end in ("a.png", "b.png", "caption.txt")]
+        for key in range(3):
+            said = made.extractfile(f"{key}.caption.txt").read().decode().strip()
+            assert said == demo.caption([f"photos/{key}.png", f"photos/{key + 1}.png"]).text
+
+
 def test_tables_of_records_have_the_names(sira, folder):
     sira("caption", "photos/0.png", "photos/1.png", "--together", "-p", "demo", "-o", "out.csv")
     (row,) = csv.DictReader(Path("out.csv").read_text().splitlines())
@@ -210,6 +231,39 @@ def test_captions_of_groups_are_checked(sira, folder, demo):
         expected = demo.check(["photos/0.png", "photos/1.png"], texts[0])
         assert [each["image"] for each in records[0]["objects"]] == [claim.image for claim in expected.objects]
         assert records[0]["support"] == pytest.approx(expected.support, abs=1e-6)
+
+
+def test_a_model_that_takes_one_picture_is_refused_before_any_is_decoded(sira, folder, checkpoint_of, monkeypatch):
+    """Also where other rows have one."""
+    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", None)
+    model = checkpoint_of("JoyCaption (LLaVA)")
+    groups = write("photos/g.jsonl", {"images": ["0.png"]}, {"images": ["0.png", "1.png"], "text": "A dog."})
+    for options in (("--files-from", groups), ("photos", "--together")):
+        code, _, err = sira("caption", *options, "-m", model, "-o", "out.jsonl")
+        assert code == 2
+        assert "this Llava model takes one picture with a text, not" in err
+    code, _, err = sira("trace", "photos", "--together", "-m", model)
+    assert code == 2
+
+
+def test_a_check_shows_pictures_together_only_where_it_decodes(folder, demo):
+    group = as_picture(["photos/0.png", "photos/1.png"])
+    for verify, together in ((None, 1), (Verify(mode="rewrite"), 2)):
+        request, _, _ = CheckRequest.under(demo.preset, demo.decoder, verify)
+        assert request.about([CaptionedPicture.of(group, "A dog.")]).together == together
+
+
+def test_groups_are_asked_about_on_a_server(sira, folder, demo):
+    """Each picture in a request of its own, as in a local run."""
+    write("photos/c.jsonl", {"images": ["0.png", "1.png"], "text": "There is a dog on a chair with an umbrella."})
+    with served(Server(demo).app, http=Connection, ws="none") as address:
+        code, out, err = sira("check", "photos/c.jsonl", "--endpoint", f"{address}/v1", "--model", "demo", "--json")
+    assert code == 0, err
+    record = json.loads(out)
+    expected = demo.check(["photos/0.png", "photos/1.png"], record["text"]).objects
+    found = [(each["thing"], each["image"], round(each["support"], 4)) for each in record["objects"]]
+    assert found == [(claim.thing, claim.image, round(claim.support, 4)) for claim in expected]
+    assert record["images"] == ["photos/0.png", "photos/1.png"]
 
 
 def test_a_trace_says_whose_tokens_are_whose(sira, folder):

@@ -43,7 +43,12 @@ _PROBE = 64  # side in pixels of the picture in the prompts of questions
 
 
 class SecondLook:
-    """Asks a loaded model about the objects that texts name."""
+    """Asks a loaded model about the objects that texts name.
+
+    Attributes:
+        objects: finds the objects that a text names.
+        words: finds these and the other claims.
+    """
 
     def __init__(self, lvlm: DecodingModel, verify: Verify | None = None) -> None:
         """Prepare to ask.
@@ -64,8 +69,8 @@ class SecondLook:
             name: AnswerWords(lvlm.vocabulary, kind.answers(self._wording), single=kind.single)
             for name, kind in self._kinds.items()
         }
-        self._objects = verify.finder(lvlm.preset)
-        self.words = Claims(self._objects, self._named)
+        self.objects = verify.finder(lvlm.preset)
+        self.words = Claims(self.objects, self._named)
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
     def check(self, image: Shown, text: str) -> Check:
@@ -96,20 +101,21 @@ class SecondLook:
         ]
 
     @property
-    def asks(self) -> bool:
-        """Whether the model is asked for the objects of a text."""
-        return isinstance(self._objects, Asked)
-
-    @property
     def others(self) -> bool:
         """Whether claims of other kinds than objects are asked about."""
         return {*self._kinds} != {OBJECTS}
 
     def named(self, image: Image.Image, text: str) -> list[Thing]:
         """Return the claims of a text; the model is asked for its objects, if so set."""
-        if isinstance(self._objects, Asked):
-            return self._named(text, self._objects.found(self._answer(image, self._objects.request(text)), text))
+        if isinstance(self.objects, Asked):
+            return self._named(text, self.objects.found(self._answer(image, self.objects.request(text)), text))
         return self.words.things(text)
+
+    def things(self, string: str) -> list[Thing]:
+        """Return the claims of a string by itself; where the model is asked for objects, the string is one."""
+        if isinstance(self.objects, Asked):
+            return self._named(string, self.objects.found(string, string))
+        return self.words.things(string)
 
     def questions(self, named: Sequence[Thing]) -> list[str]:
         """Return the question about each claim."""
@@ -254,9 +260,13 @@ class PictureLook:
         self._known: dict[str, Claim] = {}
 
     @property
-    def words(self) -> Words | None:
-        """The finder of claims in a text; None: the model has to be asked for them."""
-        return None if self._look.asks else self._look.words
+    def asks(self) -> bool:
+        """Whether the model is asked for the objects of a text."""
+        return isinstance(self._look.objects, Asked)
+
+    def things(self, string: str) -> list[Thing]:
+        """Return the claims of a string by itself, as `SecondLook.things`."""
+        return self._look.things(string)
 
     def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
         """Ask about each claim of a text, unless an earlier text made it; `named`: its claims, if they are known."""

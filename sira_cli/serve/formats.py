@@ -1,0 +1,52 @@
+"""The format of a text that a request asks for: words, any JSON object, or JSON that follows a schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from sira_cli.errors import SettingsError
+from sira_cli.models.schemas.schema import Schema
+
+
+class NamedSchema(BaseModel):
+    """A schema; its name and `strict` are ignored: every text follows it to the letter."""
+
+    given: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """OpenAI's `response_format`; `/v1/responses` and other servers have the schema beside the type."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_schema_inside(cls, given: Any) -> Any:
+        beside = isinstance(given, dict) and given.get("schema") is not None
+        return {**given, "json_schema": {"schema": given["schema"]}} if beside else given
+
+    @model_validator(mode="after")
+    def _with_schema(self) -> Self:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("json_schema: expected an object with the schema")
+        return self
+
+    def schema_of_text(self, most: int) -> Schema | None:
+        """Return the schema that the text follows; None: the text is words.
+
+        Args:
+            most: characters of a schema.
+
+        Raises:
+            SettingsError: it cannot be followed.
+        """
+        if self.type == "text":
+            return None
+        given = {"type": "object"} if self.json_schema is None else self.json_schema.given
+        if (length := len(json.dumps(given))) > most:
+            raise SettingsError(f"`schema=`: has {length:,} characters; this server takes {most:,}")
+        return Schema.of(given)

@@ -1,0 +1,340 @@
+"""JSON in what the server answers: each text is that of the library under the same schema, and valid."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import httpx
+import ollama
+import openai
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field
+
+from sira_cli.models.schemas.schema import Schema
+from tests.serve.conftest import running
+from tests.serve.helpers import PICTURES, PROMPT, ask, data_of, data_uri, events_of, said, streamed
+
+SMALL = {
+    "type": "object",
+    "properties": {"thing": {"type": "string", "maxLength": 8}, "seen": {"type": "boolean"}},
+    "required": ["thing", "seen"],
+    "additionalProperties": False,
+}
+FEW = {"type": "array", "items": {"enum": ["dog", "tree", "a dog", "día"]}, "minItems": 1, "maxItems": 3}
+# PhotoPrism's internal/ai/vision/schema/labels.go, as of November 2025
+SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+LABEL = {"name": {"type": "string", "minLength": 1}, "confidence": SHARE, "topicality": SHARE}
+ITEM = {"type": "object", "properties": LABEL, "required": list(LABEL), "additionalProperties": False}
+LABELS = {
+    "type": "object",
+    "properties": {"labels": {"type": "array", "items": ITEM, "default": []}},
+    "required": ["labels"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def long(lvlm):
+    """The model, whose texts may be long."""
+    return lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=400))
+
+
+@pytest.fixture(scope="module")
+def address(long):
+    with running(long) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(address):
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def named(schema: dict) -> dict:
+    return {"type": "json_schema", "json_schema": {"name": "found", "schema": schema, "strict": True}}
+
+
+def expected_of(lvlm, schema: dict, picture=PICTURES[0], method: str = "sira") -> str:
+    found = lvlm.under(lvlm.preset.method(method)).caption(picture, PROMPT, schema=schema)
+    Draft202012Validator(schema).validate(found.data)
+    return found.text
+
+
+def ask_all(address: str, schema: dict) -> dict[str, str]:
+    """The texts of every protocol, whole and streamed."""
+    turn = {"role": "user", "content": PROMPT, "images": [data_of(PICTURES[0])]}
+    parts = [{"type": "input_text", "text": PROMPT}, {"type": "input_image", "image_url": data_uri(PICTURES[0])}]
+    response = {"input": [{"role": "user", "content": parts}]}
+    response["text"] = {"format": {"type": "json_schema", "name": "found", "schema": schema, "strict": True}}
+    found = {}
+    with (
+        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
+        ollama.Client(host=address) as friend,
+    ):
+        found["chat"] = ask(client, response_format=named(schema)).choices[0].message.content
+        found["chat, streamed"] = "".join(streamed(ask(client, response_format=named(schema), stream=True)))
+        found["responses"] = client.responses.create(model="demo", **response).output_text
+        found["ollama"] = friend.chat("demo", [turn], format=schema).message.content
+        pieces = friend.generate("demo", PROMPT, images=turn["images"], format=schema, stream=True)
+        found["ollama, streamed"] = "".join(piece.response for piece in pieces)
+    last = events_of(address, **response)[-1]["response"]
+    found["responses, streamed"] = last["output"][0]["content"][0]["text"]
+    assert last["text"] == response["text"]
+    return found
+
+
+# --- texts
+
+
+@pytest.mark.parametrize("schema", [SMALL, LABELS], ids=["small", "labels"])
+def test_every_protocol_brings_the_same_json(address, long, schema):
+    assert set(ask_all(address, schema).values()) == {expected_of(long, schema)}
+
+
+@pytest.mark.parametrize("method", ["greedy", "vcd", "greedy+apc"])
+def test_other_methods_follow_too(client, long, method):
+    answer = ask(client, response_format=named(SMALL), sira={"method": method})
+    assert answer.choices[0].message.content == expected_of(long, SMALL, method=method)
+
+
+def test_any_object(address, client):
+    """`json_object` is of no schema; a schema next to it, as other servers take it, is followed."""
+    options = {"temperature": 1.0, "max_tokens": 60}
+    texts = [ask(client, response_format={"type": "json_object"}, seed=seed, **options) for seed in range(4)]
+    ended = [each.choices[0] for each in texts if each.choices[0].finish_reason == "stop"]
+    assert all(isinstance(json.loads(each.message.content), dict) for each in ended)
+    assert all(each.choices[0].message.content.startswith("{") for each in texts)
+    with ollama.Client(host=address) as friend:
+        assert friend.generate(
+            "demo", PROMPT, images=[data_of(PICTURES[0])], format="json", options={"num_predict": 9}
+        ).response.startswith("{")
+    body = {"messages": said(), "response_format": {"type": "json_object", "schema": SMALL}}
+    answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60).json()
+    Draft202012Validator(SMALL).validate(json.loads(answer["choices"][0]["message"]["content"]))
+
+
+def test_texts_with_and_without_schemas_are_decoded_together(client, long):
+    formats = [None, named(SMALL), named(FEW)]
+    asked = [(PICTURES[number % 4], formats[number % 3], ("sira", "vcd")[number // 4]) for number in range(8)]
+    expected = []
+    for picture, asked_format, method in asked:
+        lvlm = long.under(long.preset.method(method))
+        schema = None if asked_format is None else asked_format["json_schema"]["schema"]
+        expected.append(lvlm.caption(picture, PROMPT, schema=schema).text)
+
+    def one(row: tuple) -> str:
+        picture, asked_format, method = row
+        more = {} if asked_format is None else {"response_format": asked_format}
+        return ask(client, said(PROMPT, picture), {"method": method}, **more).choices[0].message.content
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(one, asked)) == expected
+
+
+def test_parsed_by_the_official_client(client):
+    class Found(BaseModel):
+        thing: str = Field(max_length=8)
+        seen: bool
+
+    answer = client.chat.completions.parse(model="demo", messages=said(), response_format=Found)
+    found = answer.choices[0].message.parsed
+    assert found == Found.model_validate_json(answer.choices[0].message.content)
+
+
+def test_the_requests_that_photoprism_sends_for_labels(address):
+    """Its fields, as of February 2026 (internal/ai/vision/api_request.go): OpenAI's by a schema, Ollama's as JSON."""
+    content = [{"type": "input_text", "text": PROMPT}, {"type": "input_image", "image_url": data_uri(PICTURES[1])}]
+    content[1]["detail"] = "low"
+    labels = {"type": "json_schema", "name": "photoprism_vision_labels_v1", "schema": LABELS}
+    body = {
+        "model": "demo",
+        "input": [{"role": "user", "type": "message", "content": content}],
+        "text": {"format": labels},
+        "max_output_tokens": 1024,
+        "temperature": 0.1,
+        "top_p": 0.9,
+    }
+    answer = httpx.post(f"{address}/v1/responses", json=body, timeout=60).json()
+    text = answer["output"][0]["content"][0]["text"]
+    assert (answer["status"], answer["error"]) == ("completed", None)
+    Draft202012Validator(LABELS).validate(json.loads(text))
+    options = {"temperature": 0.1, "top_p": 0.9, "stop": ["\n\n"], "num_predict": 60}
+    body = {"model": "demo", "prompt": PROMPT, "suffix": "", "format": "json", "options": options, "stream": False}
+    body["images"] = [data_uri(PICTURES[0]).partition(",")[2]]
+    answer = httpx.post(f"{address}/api/generate", json=body, timeout=60).json()
+    assert answer["response"].startswith("{")
+    assert answer["done"] is True
+
+
+# --- texts that do not end well
+
+
+def test_json_that_is_cut_off_says_so(address, client, long):
+    whole = expected_of(long, SMALL)
+    for stream in (False, True):
+        answer = ask(client, response_format=named(SMALL), max_tokens=4, stream=stream)
+        chunks = list(answer) if stream else []
+        choice = chunks[-1].choices[0] if stream else answer.choices[0]
+        text = "".join(streamed(chunks)) if stream else choice.message.content
+        assert choice.finish_reason == "length"
+        assert whole.startswith(text)
+        assert 0 < len(text) < len(whole)
+    body = {"model": "demo", "prompt": PROMPT, "images": [data_uri(PICTURES[0]).partition(",")[2]], "stream": False}
+    answer = httpx.post(
+        f"{address}/api/generate", json={**body, "format": SMALL, "options": {"num_predict": 4}}, timeout=60
+    ).json()
+    assert (answer["done_reason"], answer["response"]) == ("length", text)
+
+
+def test_a_stop_inside_the_json(client, long):
+    whole = expected_of(long, SMALL)
+    for stream in (False, True):
+        answer = ask(client, response_format=named(SMALL), stop=['"seen'], stream=stream)
+        text = "".join(streamed(answer)) if stream else answer.choices[0].message.content
+        assert text == whole[: whole.index('"seen')].strip()
+
+
+def test_a_value_that_no_program_can_read_is_an_error(address, monkeypatch):
+    """A number such as 1e999 is of the schema, and is infinite once it is read."""
+
+    def refuse(self: Schema, text: str) -> None:
+        raise ValueError("Out of range float values are not JSON compliant")
+
+    monkeypatch.setattr(Schema, "read", refuse)
+    for method in ("sira", "vcd"):
+        body = {"messages": said(), "response_format": named(SMALL), "sira": {"method": method}}
+        answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "unprocessable")
+        assert "the JSON cannot be used: Out of range" in answer.json()["error"]["message"]
+
+
+# --- what is refused
+
+
+def nested(depth: int) -> dict:
+    schema: dict = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+ABSURD = {
+    "deep": nested(5000),
+    "deeper than JSON is read": nested(180),
+    "long": {"enum": ["x" * 2**16]},
+    "many": {"properties": {f"key {number}": {"type": "integer"} for number in range(2000)}},
+    "a circle": {"$ref": "#"},
+    "circles": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]},
+    "patterns in patterns": {"type": "string", "pattern": "^(([a-z]{1,99}){1,99}){1,99}$"},
+    "products": {"allOf": [{"anyOf": [{"properties": {f"{a}{b}": {}}} for b in range(9)]} for a in range(9)]},
+    "multiples": {"type": "integer", "multipleOf": 62_615_533, "minimum": 10**12, "maximum": 10**13},
+    "no list of types": {"type": "strin"},
+    "an unknown word": {"not": {}},
+    "no value": {"type": "integer", "minimum": 5, "maximum": 3},
+    "a lax reading": {"not": {}, "x-guidance": {"lenient": True}},
+}
+# Each is followed as far as 20 tokens go.
+ENORMOUS = {
+    "items": {"type": "array", "items": {"type": "array", "minItems": 10**9, "items": {}}, "minItems": 10**9},
+    "length": {"type": "string", "minLength": 10**6, "maxLength": 10**9},
+    "circle": {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"},
+    "endless": {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}}, "$ref": "#/$defs/a"},
+    "alternatives": {"anyOf": [{"properties": {f"k{each}": {}}, "required": [f"k{each}"]} for each in range(900)]},
+    "pattern": {"type": "string", "pattern": "^(a|b)*a(a|b){30}$"},
+    "references": {
+        "$defs": {
+            "d40": {"type": "null"},
+            **{f"d{n}": {"type": "array", "items": {"$ref": f"#/$defs/d{n + 1}"}, "minItems": 9} for n in range(40)},
+        },
+        "$ref": "#/$defs/d0",
+    },
+}
+
+
+def body_of(schema: dict) -> bytes:
+    """The body by hand: Python's own writer does not go so deep."""
+    depth = 0
+    while "items" in schema and schema["type"] == "array" and schema is not None and len(schema) == 2:
+        schema, depth = schema["items"], depth + 1
+    text = '{"type":"array","items":' * depth + json.dumps(schema) + "}" * depth
+    plain = json.dumps({"messages": said(), "max_tokens": 20, "response_format": named({"it": 0})})
+    return plain.replace('{"it": 0}', text).encode()
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_a_schema_that_cannot_be_followed_is_refused_by_one_line(address, name):
+    answer = httpx.post(
+        f"{address}/v1/chat/completions",
+        content=body_of(ABSURD[name]),
+        headers={"content-type": "application/json"},
+        timeout=60,
+    )
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert len(message) < 600
+    assert "\n" not in message
+    assert message.startswith("response_format: ") or name == "deep"
+    assert "--" not in message
+
+
+@pytest.mark.parametrize("name", ENORMOUS)
+def test_an_enormous_schema_is_followed_as_far_as_a_text_goes(address, name):
+    answer = httpx.post(
+        f"{address}/v1/chat/completions",
+        content=body_of(ENORMOUS[name]),
+        headers={"content-type": "application/json"},
+        timeout=60,
+    )
+    assert answer.status_code == 200
+    (choice,) = answer.json()["choices"]
+    if choice["finish_reason"] == "stop":
+        Draft202012Validator(ENORMOUS[name]).validate(json.loads(choice["message"]["content"]))
+
+
+def test_no_reference_is_fetched(address, tmp_path):
+    asked = []
+
+    class Kept(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+
+    (tmp_path / "number.json").write_text('{"type": "number"}')
+    with HTTPServer(("127.0.0.1", 0), Kept) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        for place in (f"http://127.0.0.1:{other.server_port}/a.json", (tmp_path / "number.json").as_uri(), "labels"):
+            body = {"messages": said(), "response_format": named({"$ref": place})}
+            answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
+            assert answer.status_code == 400
+            assert "response_format: cannot be followed" in answer.json()["error"]["message"]
+        other.shutdown()
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"response_format": {"type": "json_schema"}}, "json_schema: expected an object with the schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "json_schema.schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": "labels"}}}, "json_schema.schema"),
+        ({"response_format": {"type": "grammar", "grammar": "root ::= a"}}, "response_format.type"),
+        ({"sira": {"words": True}}, "sira.words scores the words of a text, but response_format makes JSON"),
+        ({"sira": {"verify": "flag"}}, "sira.verify looks at texts in words, but response_format makes JSON"),
+        ({"sira": {"method": "opera"}}, "response_format rules out tokens one by one, but method opera"),
+    ],
+)
+def test_what_does_not_go_with_a_schema_is_refused(address, change, words):
+    body = {"messages": said(), "response_format": named(SMALL)} | change
+    answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+
+
+def test_a_report_is_of_words(address):
+    answer = httpx.post(f"{address}/report", json={"messages": said(), "response_format": named(SMALL)}, timeout=60)
+    assert answer.status_code == 400
+    assert "the report marks words" in answer.json()["error"]["message"]
