@@ -210,8 +210,8 @@ def test_tokens_that_are_no_text_are_not_in_strings(tmp_path, images, monkeypatc
     odd = written(lvlm.processor.tokenizer, "<think></think><|im_start|><|vision_end|>")
     assert len(odd) == 4
     script(monkeypatch, lambda prompt: [*written(lvlm.processor.tokenizer, '"'), *odd])
-    (answer,) = lvlm.answer(prepared(lvlm, images[:1]), schemas=[Schema.of({"type": "string", "maxLength": 9})])
-    assert len(answer.data) <= 9
+    (answer,) = lvlm.answer(prepared(lvlm, images[:1]), schemas=[Schema.of({"type": "string", "maxLength": 40})])
+    assert len(answer.data) <= 40
     assert not {*answer.tokens} & {*odd}
 
 
