@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
+from collections.abc import Iterator
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from sira_cli.errors import SettingsError
 from sira_cli.models.schemas.schema import Schema
+
+_JOINED = {"anyOf", "oneOf", "$ref", "if", "patternProperties", "unevaluatedProperties"}
 
 
 class NamedSchema(BaseModel):
@@ -50,3 +55,30 @@ class ResponseFormat(BaseModel):
         if (length := len(json.dumps(given))) > most:
             raise SettingsError(f"`schema=`: has {length:,} characters; this server takes {most:,}")
         return Schema.of(given)
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose objects have the listed keys only, unless it joins or says more about one.
+
+    Ollama reads schemas so, and its clients send the schemas of classes, which say nothing about other keys.
+    """
+    schema = copy.deepcopy(schema)
+    objects = [part for part in _parts(schema) if "properties" in part]
+    if any("allOf" in part for part in _parts(schema)) or not all(map(_JOINED.isdisjoint, objects)):
+        return schema
+    for part in objects:
+        part.setdefault("additionalProperties", False)
+    return schema
+
+
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield a schema and those inside it."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    named = [schema.get(name) for name in ("properties", "$defs", "definitions")]
+    listed = [schema.get(name) for name in ("anyOf", "oneOf", "prefixItems")]
+    inside = [each.values() for each in named if isinstance(each, dict)]
+    inside += [each for each in listed if isinstance(each, list)]
+    for each in itertools.chain([schema.get("items")], *inside):
+        yield from _parts(each)

@@ -6,6 +6,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Literal
 
 import httpx
 import ollama
@@ -15,6 +16,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from sira_cli.models.schemas.schema import Schema
+from sira_cli.serve.formats import closed
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, ask, data_of, data_uri, events_of, said, streamed
 
@@ -161,6 +163,42 @@ def test_parsed_by_the_official_client(client):
     answer = client.chat.completions.parse(model="demo", messages=said(), response_format=Found)
     found = answer.choices[0].message.parsed
     assert found == Found.model_validate_json(answer.choices[0].message.content)
+
+
+def test_the_schema_of_a_class_as_ollamas_clients_send_it(address):
+    """Ollama takes it to list all keys."""
+
+    class Thing(BaseModel):
+        name: Literal["dog", "tree"]
+
+    class Found(BaseModel):
+        thing: Thing | None
+        others: list[Thing] = Field(max_length=2)
+
+    with ollama.Client(host=address) as friend:
+        text = friend.generate("demo", PROMPT, images=[data_of(PICTURES[0])], format=Found.model_json_schema()).response
+    found = json.loads(text)
+    assert Found.model_validate(found).model_dump() == found
+
+
+def test_objects_are_closed_where_nothing_else_is_said():
+    inner = {"type": "object", "properties": {"properties": {"type": "string"}}}
+    shut = {**inner, "additionalProperties": False}
+    schema = {"type": "array", "items": {"anyOf": [inner, {"$ref": "#/$defs/a"}]}, "$defs": {"a": inner}}
+    assert closed(schema) == {
+        "type": "array",
+        "items": {"anyOf": [shut, {"$ref": "#/$defs/a"}]},
+        "$defs": {"a": shut},
+    }
+    assert "additionalProperties" not in inner
+    for said_more in (
+        {**inner, "additionalProperties": {"type": "string"}},
+        {"$defs": {"a": inner}, "allOf": [{"$ref": "#/$defs/a"}, {"properties": {"b": {}}}]},
+        {"$defs": {"a": inner}, "properties": {"b": {}}, "anyOf": [{"$ref": "#/$defs/a"}]},
+        {"enum": [inner]},
+        True,
+    ):
+        assert closed(said_more) == said_more
 
 
 def test_the_requests_that_photoprism_sends_for_labels(address):
