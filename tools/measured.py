@@ -3,6 +3,7 @@
     docs/bench/demo-support.json          `sira calibrate support -p demo --scenes -o`
     docs/bench/cpu-demo-second-look.json  `sira bench -p demo --method sira --second-look -o`
     docs/bench/ledger.json                `python -m tools.ledger -o`
+    docs/bench/cpu-demo-schema.json       `python -m tools.schema_cost -o`
 
 Calibrations and settings are the bundled model's.
 """
@@ -46,6 +47,17 @@ def second_look_cost() -> str:
         ratios = [f"x{each.median:.2f} ({each.low:.2f}..{each.high:.2f})" for each in look.ratios.values()]
         rows.append([look.method, f"{look.things:.1f}", *ratios, f"{look.rewritten} of {look.pictures}"])
     return markdown(rows)
+
+
+def schema_cost() -> str:
+    """Return the cost of following a JSON schema."""
+    found = _record("cpu-demo-schema")
+    step, (one, *_) = found["step"], found["mask_seconds"].values()
+    return (
+        f"A step of the bundled model takes x{step['ratio']['median']:.2f} with the schema `{found['json_schema']}` "
+        f"({1000 * step['seconds']['without']:.1f} ms without). In a vocabulary of {found['vocabulary']:,} tokens "
+        f"a text's mask takes {1000 * one:.1f} ms, whatever the model. Processor time on {found['device']}."
+    )
 
 
 def ict_slices() -> str:

@@ -168,11 +168,6 @@ def check(
     _check_files(found, output.output, look.fixed)
     verify = look.read()
     endpoint.check(model, worker)
-    if endpoint.given and verify.rewrites:
-        raise SettingsError(
-            "--fix rewrite decodes captions again with a model that is loaded here: with --endpoint, use --fix "
-            "drop-sentences"
-        )
     preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
     note_line(verify, preset)
     verify = with_objects(verify, look.objects, preset)

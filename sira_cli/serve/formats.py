@@ -18,7 +18,7 @@ class NamedSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """OpenAI's `response_format`; `/v1/responses` and other servers have the schema beside the type."""
+    """OpenAI's `response_format`; in `/v1/responses` and other servers the schema stands next to the type."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
@@ -26,8 +26,8 @@ class ResponseFormat(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_schema_inside(cls, given: Any) -> Any:
-        beside = isinstance(given, dict) and given.get("schema") is not None
-        return {**given, "json_schema": {"schema": given["schema"]}} if beside else given
+        flat = isinstance(given, dict) and given.get("schema") is not None
+        return {**given, "json_schema": {"schema": given["schema"]}} if flat else given
 
     @model_validator(mode="after")
     def _with_schema(self) -> Self:

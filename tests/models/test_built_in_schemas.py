@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from sira_cli import SettingsError, load, run_pictures
+from sira_cli.models.look.second_look import SecondLook, Verify
 from sira_cli.models.schemas.schema import Schema, built_in
 from tests.support.scripted import script, written
 
@@ -236,3 +237,21 @@ def test_a_run_looks_twice_as_the_library_does(demo, monkeypatch, tmp_path):
         assert event.record.draft == expected.draft
     low = demo.caption(PICTURES[0], schema={"type": "integer", "minimum": 10}, verify="flag")
     assert low.objects == []
+
+
+def test_colours_are_looked_at_in_tags(demo, monkeypatch):
+    plan(monkeypatch, '["orange cat", "laptop"]')
+    result = demo.caption(PICTURES[0], schema="tags", verify=Verify(claims="objects,colors"))
+    assert [claim["thing"] for claim in result.objects] == ["cat", "laptop"]
+    (color,) = result.claims
+    assert (color["thing"], color["value"]) == ("cat", "orange")
+    assert result.text[slice(*color["spans"][0])] == "orange"
+    image = Image.open(PICTURES[0]).convert("RGB")
+    said = SecondLook(demo, Verify(claims="objects,colors")).check(image, "There is an orange cat.")
+    assert color["support"] == pytest.approx(said.claims[0].support, abs=1e-4)
+
+
+def test_a_server_is_not_asked_for_a_schema(sira):
+    code, _, err = sira("ask", PICTURES[0], "?", "-m", "x", "--endpoint", "http://127.0.0.1:9/v1", "--schema", "tags")
+    assert code == 2
+    assert "--schema is for a model that is loaded here" in err

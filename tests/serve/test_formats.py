@@ -136,6 +136,23 @@ def test_texts_with_and_without_schemas_are_decoded_together(client, long):
         assert list(pool.map(one, asked)) == expected
 
 
+def test_a_second_look_is_at_the_values(client, lvlm):
+    expected = lvlm.caption(PICTURES[0], PROMPT, schema=FEW, verify="flag")
+    answer = ask(client, response_format=named(FEW), sira={"verify": "flag"})
+    text = answer.choices[0].message.content
+    assert text == expected.text
+    assert answer.sira["objects"]
+    for found, known in zip(answer.sira["objects"], expected.objects, strict=True):
+        assert (found["thing"], found["spans"]) == (known["thing"], [list(span) for span in known["spans"]])
+        assert found["support"] == pytest.approx(known["support"], abs=1e-4)
+
+
+def test_the_vocabulary_is_read_once_whatever_the_settings(long):
+    """It takes a second to read a large one, and all requests would wait for it."""
+    other = long.under(long.preset.method("vcd"), long.preset.with_settings(system="Be brief."))
+    assert other.schema_tokens.engine is long.schema_tokens.engine
+
+
 def test_parsed_by_the_official_client(client):
     class Found(BaseModel):
         thing: str = Field(max_length=8)
@@ -296,6 +313,19 @@ def test_an_enormous_schema_is_followed_as_far_as_a_text_goes(address, name):
         Draft202012Validator(ENORMOUS[name]).validate(json.loads(choice["message"]["content"]))
 
 
+def test_a_schema_that_the_models_own_tokens_cannot_follow_is_refused(address, long, monkeypatch):
+    """Before its text meets others."""
+
+    def fail(self: object, schema: Schema) -> None:
+        raise ValueError("cannot be followed: too many tokens")
+
+    monkeypatch.setattr(type(long.schema_tokens), "begin", fail)
+    body = {"messages": said(), "response_format": named(SMALL)}
+    answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
+    assert "too many tokens" in answer.json()["error"]["message"]
+
+
 def test_no_reference_is_fetched(address, tmp_path):
     asked = []
 
@@ -323,7 +353,7 @@ def test_no_reference_is_fetched(address, tmp_path):
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": "labels"}}}, "json_schema.schema"),
         ({"response_format": {"type": "grammar", "grammar": "root ::= a"}}, "response_format.type"),
         ({"sira": {"words": True}}, "sira.words scores the words of a text, but response_format makes JSON"),
-        ({"sira": {"verify": "flag"}}, "sira.verify looks at texts in words, but response_format makes JSON"),
+        ({"sira": {"verify": "rewrite"}}, 'sira.verify: "rewrite" is for texts in words; take "flag"'),
         ({"sira": {"method": "opera"}}, "response_format rules out tokens one by one, but method opera"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Values of texts that follow a schema: the objects that their strings name, and lists without unsupported entries.
+"""Values of texts that follow a schema: what their strings name, and lists without unsupported entries.
 
     ["dog", "oak tree"]                                     each tag is looked at
     [{"name": "dog", "attributes": ["red", "with a cat"]}]  the cat is in an attribute, the dog in an object
@@ -14,9 +14,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
-from sira_cli.language.listed import Asked
 from sira_cli.language.things import Thing, Words
-from sira_cli.models.look.claims import Check
+from sira_cli.models.look.claims import Check, line_of
 from sira_cli.models.look.second_look import PictureLook
 from sira_cli.models.records import Answer
 from sira_cli.models.schemas.schema import Schema
@@ -29,51 +28,48 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"( ?:)?')  # the second group: it is a 
 def looked(
     look: PictureLook, answer: Answer, schema: Schema, settings: dict[str, Any], text_settings: TextSettings
 ) -> Answer:
-    """Return the final answer of a text that has followed a schema, with the objects that it names.
+    """Return the final answer of a text that has followed a schema, with its claims.
 
     Args:
         look: at its picture.
         answer: before text settings.
         schema: the text has followed it.
-        settings: from `Verify.settings`; if it rewrites, entries of lists that name unsupported objects are dropped.
+        settings: from `Verify.settings`; if it rewrites, entries of lists with unsupported claims are dropped.
         text_settings: the preset's.
     """
     first, found = _checked(look, answer, schema, text_settings)
-    doubted = {claim.thing: claim.support for claim in found.below(settings["min_support"])}
-    if settings["mode"] == "rewrite" and (data := _without(answer.data, look.words, doubted)) != answer.data:
-        shorter = schema.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
-        draft, (first, found) = first.text, _checked(look, shorter, schema, text_settings)
-        named = {claim.thing for claim in found.objects}
-        removed = [{"thing": name, "support": support} for name, support in doubted.items() if name not in named]
-        first = replace(first, draft=draft, removed=removed)
+    doubted = {claim.key: claim for claim in found.all if claim.support < line_of(claim.to_json(), settings)}
+    if settings["mode"] == "rewrite" and look.words is not None:
+        data = _without(answer.data, look.words, doubted)
+        if data != answer.data:
+            shorter = schema.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
+            draft, (first, found) = first.text, _checked(look, shorter, schema, text_settings)
+            left = {claim.key for claim in found.all}
+            removed = [claim.removed() for key, claim in doubted.items() if key not in left]
+            first = replace(first, draft=draft, removed=removed)
     return found.added_to(first, settings)
 
 
 def _checked(look: PictureLook, answer: Answer, schema: Schema, text_settings: TextSettings) -> tuple[Answer, Check]:
-    """Return an answer in its final form, with the objects that its values name."""
+    """Return an answer in its final form, and the claims of its values."""
     finished = text_settings.finished(answer)
+    if look.words is None:
+        return finished, look.check(finished.text)
     strings = _tags(answer.data or [], len(text_settings.prefix)) if schema.as_tags else _values(finished.text)
-    spans: dict[str, list[tuple[int, int]]] = {}
-    groups: dict[str, str] = {}
+    found: dict[str, Thing] = {}
     for place, string in strings:
-        for thing in _things(string, look.words):
-            spans.setdefault(thing.name, []).extend((place + start, place + end) for start, end in thing.spans)
-            groups[thing.name] = thing.group
-    named = [Thing(name, tuple(found), groups[name]) for name, found in spans.items()]
-    return finished, look.check(finished.text, named)
+        for thing in _things(string, look.words, place):
+            before = found.get(thing.key, replace(thing, spans=()))
+            found[thing.key] = replace(before, spans=before.spans + thing.spans)
+    return finished, look.check(finished.text, list(found.values()))
 
 
-def _things(string: str, words: Words) -> list[Thing]:
-    """Return the objects that a string names; a short one is a noun, as if it had an article.
-
-    Where the model itself finds the objects of a text, a short string is one.
-    """
-    short = len(string.split()) <= TAG
-    if isinstance(words, Asked):
-        return words.found(string, string) if short else []
-    article = "a " if short else ""
+def _things(string: str, words: Words, place: int = 0) -> list[Thing]:
+    """Return the claims of a string at a place of a text; a short one is a noun, as if it had an article."""
+    article = "a " if len(string.split()) <= TAG else ""
+    moved = place - len(article)
     return [
-        replace(thing, spans=tuple((start - len(article), end - len(article)) for start, end in thing.spans))
+        replace(thing, spans=tuple((start + moved, end + moved) for start, end in thing.spans))
         for thing in words.things(article + string)
     ]
 
@@ -93,7 +89,7 @@ def _values(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _without(value: Any, words: Words, doubted: Collection[str]) -> Any:
-    """Return a value without the entries of its lists that name doubted objects."""
+    """Return a value without the entries of its lists that make doubted claims."""
     if isinstance(value, dict):
         return {name: _without(each, words, doubted) for name, each in value.items()}
     if not isinstance(value, list):
@@ -101,7 +97,7 @@ def _without(value: Any, words: Words, doubted: Collection[str]) -> Any:
     return [
         _without(entry, words, doubted)
         for entry in value
-        if not any(thing.name in doubted for string in _strings(entry) for thing in _things(string, words))
+        if not any(thing.key in doubted for string in _strings(entry) for thing in _things(string, words))
     ]
 
 

@@ -14,7 +14,6 @@ about them may name what any of them shows, and so the question and its line are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +27,7 @@ from sira_cli.language.things import OBJECTS, Thing, Words
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.look.answer_words import AnswerWords
-from sira_cli.models.look.claims import Check, Claim, best_of
+from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of, check_of
 from sira_cli.models.look.forbidding import GivenTokens
 from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are also public here
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
 
 BATCH = 8  # whole prompts decoded together, if the prefix cannot be shared
-LIST_TOKENS = 256  # of an answer that lists the objects of a text
 _PROBE = 64  # side in pixels of the picture in the prompts of questions
 
 
@@ -47,8 +45,7 @@ class SecondLook:
     """Asks a loaded model about the objects that texts name.
 
     Attributes:
-        objects: finds the objects that a text names.
-        words: finds these and the other claims.
+        words: finds the claims of a text.
     """
 
     def __init__(self, lvlm: DecodingModel, verify: Verify | None = None) -> None:
@@ -70,8 +67,8 @@ class SecondLook:
             name: AnswerWords(lvlm.vocabulary, kind.answers(self._wording), single=kind.single)
             for name, kind in self._kinds.items()
         }
-        self.objects = verify.finder(lvlm.preset)
-        self.words = Claims(self.objects, self._named)
+        self._objects = verify.finder(lvlm.preset)
+        self.words = Claims(self._objects, self._named)
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
     def check(self, image: Shown, text: str) -> Check:
@@ -102,14 +99,19 @@ class SecondLook:
         ]
 
     @property
+    def asks(self) -> bool:
+        """Whether the model is asked for the objects of a text."""
+        return isinstance(self._objects, Asked)
+
+    @property
     def others(self) -> bool:
         """Whether claims of other kinds than objects are asked about."""
         return {*self._kinds} != {OBJECTS}
 
     def named(self, image: Image.Image, text: str) -> list[Thing]:
         """Return the claims of a text; the model is asked for its objects, if so set."""
-        if isinstance(self.objects, Asked):
-            return self._named(text, self.objects.found(self._answer(image, self.objects.request(text)), text))
+        if isinstance(self._objects, Asked):
+            return self._named(text, self._objects.found(self._answer(image, self._objects.request(text)), text))
         return self.words.things(text)
 
     def questions(self, named: Sequence[Thing]) -> list[str]:
@@ -263,20 +265,19 @@ class PictureLook:
         self._known: dict[str, Claim] = {}
 
     @property
-    def words(self) -> Words:
-        """The objects to recognise."""
-        return self._look.objects
+    def words(self) -> Words | None:
+        """The finder of claims in a text; None: the model has to be asked for them."""
+        return None if self._look.asks else self._look.words
 
     def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
-        """Ask about each claim of a text, unless an earlier text made it; `named`: None to find them in the text."""
-        named = self._look.named(self._images[0], text) if named is None else named
-        new = [thing for thing in named if thing.key not in self._known]
-        asked = best_of([self._look.claims(image, new, self._prefix) for image in self._images])
-        self._known |= {claim.key: claim for claim in asked}
-        claims = [replace(self._known[thing.key], spans=thing.spans) for thing in named]
-        objects = tuple(claim for claim in claims if claim.kind == OBJECTS)
-        others = tuple(claim for claim in claims if claim.kind != OBJECTS)
-        return Check(text, objects, self._look.words.name, others if self._look.others else None)
+        """Ask about each claim of a text, unless an earlier text made it; `named`: its claims, if they are known."""
+
+        def ask(new: Sequence[Thing]) -> list[Claim]:
+            return best_of([self._look.claims(image, new, self._prefix) for image in self._images])
+
+        look = self._look
+        named = look.named(self._images[0], text) if named is None else named
+        return check_of(text, named, self._known, ask, words=look.words.name, others=look.others)
 
     def supported(self, lines: Mapping[str, float]) -> frozenset[str]:
         """Return the keys of the claims asked about so far whose support is not below the line of their kind."""
