@@ -49,6 +49,18 @@ class PictureError(SiraError):
     """One picture cannot be opened."""
 
 
+class PrivatePictureError(PictureError):
+    """A picture is not downloaded, as its address is not public.
+
+    Attributes:
+        public: the message without the address, for those who may not know this network.
+    """
+
+    def __init__(self, message: str, public: str = "") -> None:
+        super().__init__(message)
+        self.public = public
+
+
 class HugePictureError(PictureError):
     """A picture has more pixels than the limit."""
 

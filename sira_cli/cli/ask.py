@@ -65,11 +65,20 @@ def ask(
         raise SettingsError(
             "--choices prints one of the given answers: leave out --prefix, --suffix and the other text options"
         )
-    endpoint.check(model, replace(decoding, max_new_tokens=None, system=None), engine, schema)
+    endpoint.check(model, replace(decoding, max_new_tokens=None, system=None), schema, engine)
     asked = (model, decoding, text, selection, engine, output)
     if questions is not None:
         folders = [*(paths or []), *([] if question is None else [question])]
-        run_pictures("ask", folders, None, *asked, choices=given, schema=schema, questions=questions, endpoint=endpoint)
+        run_pictures(
+            "ask",
+            folders,
+            None,
+            *asked,
+            choices=given,
+            schema=schema,
+            questions=questions,
+            endpoint=endpoint,
+        )
         return
     if question is None:
         raise SettingsError("Missing argument 'QUESTION': the question to ask, or --questions FILE")

@@ -168,14 +168,14 @@ def check(
     _check_files(found, output.output, look.fixed)
     verify = look.read()
     endpoint.check(model, worker)
-    if endpoint.given and verify.rewrites:
-        raise SettingsError(
-            "--fix rewrite decodes captions again with a model that is loaded here: with --endpoint, use --fix "
-            "drop-sentences"
-        )
     preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
     note_line(verify, preset)
     verify = with_objects(verify, look.objects, preset)
+    if endpoint.given and {"claims", "language"} & {*verify.settings(preset)} | {look.objects} & {"ask"}:
+        raise SettingsError(
+            "--endpoint asks about objects, in English: leave out --claims, --language and --objects ask, here and in "
+            "the preset"
+        )
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
 

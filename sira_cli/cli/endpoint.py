@@ -70,7 +70,7 @@ class EndpointOptions:
             raise SettingsError(f"{local[0]} is for a model that is loaded here: leave it out with --endpoint")
 
     def preset(self, model: ModelOptions, **settings: Any) -> tuple[Preset, Method]:
-        """Return the preset with the model's name on the server, and its method.
+        """Return the preset with the model's name on the server, and the method: its likeliest tokens.
 
         Args:
             model: the model options.
@@ -81,8 +81,8 @@ class EndpointOptions:
         """
         name = cast(str, model.model)
         wording = ModelOptions(preset=model.preset) if model.preset is not None else ModelOptions(model=name)
-        preset, method = choose(wording, DecodingOptions(), **settings)
-        return preset.model_copy(update={"model": name}), method
+        preset, _ = choose(wording, DecodingOptions(), **settings)
+        return preset.model_copy(update={"model": name}), find("greedy")
 
     def answering(
         self, model: ModelOptions, decoding: DecodingOptions, **settings: Any
@@ -90,8 +90,8 @@ class EndpointOptions:
         """Return the preset and the method of answers, by the method's name: the server's likeliest ones."""
         usual: dict[str, Any] = {"temperature": 0.0, "num_beams": 1, "think": False}
         own = {"max_new_tokens": decoding.max_new_tokens, "system": decoding.system}
-        preset, _ = self.preset(model, **settings)
-        return {"greedy": (preset.with_settings(**usual, **own), find("greedy"))}
+        preset, method = self.preset(model, **settings)
+        return {method.name: (preset.with_settings(**usual, **own), method)}
 
     def engine(self, job: Job) -> Engine:
         """Return the engine of a job; nobody is asked if nothing is left to do.

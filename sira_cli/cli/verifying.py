@@ -48,7 +48,8 @@ TextLanguage = Annotated[
     str | None,
     typer.Option(
         metavar="CODE",
-        help="Language of the texts: de, es, fr, it, ja, ko, pt, ru, zh, or one of the preset's (default: en).",
+        help="Language of the texts: de, es, fr, it, ja, ko, pt, ru, zh, or one that the preset adds (default: the "
+        "preset's, else en).",
     ),
 ]
 

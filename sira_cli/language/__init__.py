@@ -1,4 +1,4 @@
-"""English words: their singulars, the objects that they name, and the bundled lists."""
+"""Words: English singulars, the objects and colours that texts name, in several languages, and the bundled lists."""
 
 from __future__ import annotations
 

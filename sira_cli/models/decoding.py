@@ -62,6 +62,7 @@ class DecodingModel(PreparingModel):
         revision: str,
         quantization: str | None,
         compiled: CompiledSteps | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         check_beams(method, preset.generation.num_beams)
         if preset.generation.temperature > 0:
@@ -82,7 +83,7 @@ class DecodingModel(PreparingModel):
         method.check_model(model, self.sira)
         self.compiled = compiled
         self.check_prompt(preset.prompts.system)
-        self.vocabulary = Vocabulary(processor.tokenizer)
+        self.vocabulary = vocabulary or Vocabulary(processor.tokenizer)
         self.parser = parser_of(processor, self.vocabulary, system=preset.prompts.system, think=preset.generation.think)
         self.ends = EndTokens.of(model, processor.tokenizer)
         # Algorithm 1 picks from z_cd alone, so other settings of a checkpoint's generation_config.json are ignored

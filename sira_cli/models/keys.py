@@ -63,7 +63,7 @@ class Keys:
         """
         more: dict[str, Any] = {"draws": "per picture and prompt"} if self.draws else {}
         if verify is not None and verify["mode"] == "rewrite":
-            more["verify"] = dict(verify)
+            more["verify"] = {name: value for name, value in verify.items() if name != "source"}  # not known before
         if json_schema is not None:
             more["json_schema"] = json_schema
         work = {"task": task, "file_name": file_name, "image_sha256": image_sha256, "prompt": prompt}

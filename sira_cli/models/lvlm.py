@@ -42,11 +42,8 @@ class Lvlm(AnsweringModel):
 
     def under(self, method: Method, preset: Preset | None = None, compiled: CompiledSteps | None = None) -> Lvlm:
         """Return the same loaded model under another method, or with another preset; this one is unchanged."""
-        other = Lvlm(
-            self.model, self.processor, preset or self.preset, method, self.revision, self.quantization, compiled
-        )
-        other.vocabulary.lock = self.vocabulary.lock  # of the tokenizer that they share
-        return other
+        preset, same = preset or self.preset, (self.revision, self.quantization)
+        return Lvlm(self.model, self.processor, preset, method, *same, compiled, self.vocabulary)
 
     def caption(
         self,

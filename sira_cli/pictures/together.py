@@ -12,6 +12,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.names import joined, parted
 from sira_cli.pictures.picture import OpenedPicture, Picture, digest_of
 
+_SHOWN = 4  # names in a message
 _LENGTH = struct.Struct(">Q")  # before the bytes of each picture
 
 
@@ -42,8 +43,9 @@ class Together(Picture):
 
     @property
     def shown(self) -> str:
-        """Its pictures' names in a message."""
-        return joined(picture.shown for picture in self.pictures)
+        """Its pictures' names in a message; of many, the first."""
+        more = len(self.pictures) - _SHOWN
+        return joined(picture.shown for picture in self.pictures[:_SHOWN]) + f" and {more} more" * (more > 0)
 
     @property
     def parts(self) -> tuple[Picture, ...]:

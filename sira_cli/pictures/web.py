@@ -18,7 +18,7 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 import httpcore2
 
 from sira_cli import interrupts
-from sira_cli.errors import PictureError, SettingsError
+from sira_cli.errors import PictureError, PrivatePictureError, SettingsError
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.opening import picture_size
 from sira_cli.pictures.picture import Picture
@@ -42,6 +42,14 @@ class _DownloadError(Exception):
     def __init__(self, message: str, *, again: bool = False, after: float = 0.0) -> None:
         super().__init__(message)
         self.again, self.after = again, after
+
+
+class _PrivateAddressError(_DownloadError):
+    """A host has no public address."""
+
+    def __init__(self, host: str, address: str) -> None:
+        super().__init__(f"{host} is at {address}, which is no public address (see `allow_private=`)")
+        self.host = host
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,9 @@ class WebPicture(Picture):
 
         try:
             data = tried(lambda: get(self.location, self.allow_private), TRIES, again, time.sleep)
+        except _PrivateAddressError as error:
+            failed = f"{self.shown}: failed_to_download:"
+            raise PrivatePictureError(f"{failed} {error}", f"{failed} {error.host} has no public address") from None
         except _DownloadError as error:
             raise PictureError(f"{self.shown}: failed_to_download: {error}") from None
         try:
@@ -128,7 +139,7 @@ class _PublicOnly(httpcore2.SyncBackend):
         addresses = list(dict.fromkeys(str(found[4][0]) for found in _resolved(host, port)))
         public = [address for address in addresses if is_public(address)]
         if not public:
-            raise _DownloadError(f"{host} is at {addresses[0]}, which is no public address (see `allow_private=`)")
+            raise _PrivateAddressError(host, addresses[0])
         for address in public[:-1]:
             try:
                 return super().connect_tcp(address, port, *args, **options)

@@ -2,24 +2,27 @@
 
 endpoint = Endpoint("http://localhost:11434/v1", "qwen3-vl:8b")
 source = endpoint.begin("Is there a dog in the image?")     # "logprobs" or "answer"
-support, neither = endpoint.ask(data_url, "Is there a dog in the image?")
+(yes, no), neither = endpoint.ask(data_url, "Is there a dog in the image?")
 reply = endpoint.reply([data_url], "What is there?", 100)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from PIL import Image
 
 from sira_cli.errors import SiraError
+from sira_cli.models.look.claims import NO, YES
 from sira_cli.pictures.data_url import encoded
-from sira_cli.runs.endpoint_answer import Reply, read_text, read_tokens
+from sira_cli.runs.endpoint_answer import Reply, read_answers
 from sira_cli.runs.endpoint_client import SECONDS, SHORT, Client, StatusError, line_of
 from sira_cli.runs.item import NoAnswerError
 
+YES_OR_NO = {"yes": YES, "no": NO}
 _TOPS = (20, 5, 0)  # likeliest tokens to ask for: OpenAI's limit, that of stricter servers, and none
 # Asks for an answer without contrast and reasoning, in the words of a kind of server (`owned_by` of its models). Others
 # do not get it: OpenAI's refuses requests with unknown keys.
@@ -31,6 +34,10 @@ _OWN_WORDS: dict[str, dict[str, Any]] = {
     "llamacpp": _UNTHINKING,
     "library": {"reasoning_effort": "none"},  # Ollama
 }
+# Asks to go on with the last message, if it is the assistant's; others do so without being asked, or cannot.
+_GO_ON = {"continue_final_message": True, "add_generation_prompt": False}
+_CONTINUING: dict[str, dict[str, Any]] = {"vllm": _GO_ON, "sglang": _GO_ON}
+_PROBED, _UNUSUAL = 24, "In short:"  # tokens of a text, and words that do not begin one
 
 
 class Endpoint:
@@ -59,6 +66,7 @@ class Endpoint:
         self._more: dict[str, Any] = {}
         self._top, self._told = _TOPS[0], False  # the second: whether the server is known to tell them
         self._limit = "max_tokens"
+        self._continuing: dict[str, Any] = {}
 
     def begin(self, question: str) -> str:
         """Ask about an empty picture, to learn how the server answers.
@@ -72,8 +80,8 @@ class Endpoint:
         Raises:
             SiraError: it is away, refuses, or does not know the model.
         """
-        self._more = _OWN_WORDS.get(self._owner(), {})
-        url = encoded(Image.new("RGB", (64, 64), "grey"))
+        owner, url = self._owner(), _empty_picture()
+        self._more, self._continuing = _OWN_WORDS.get(owner, {}), _CONTINUING.get(owner, {})
         for self._top in _TOPS:
             try:
                 reply = self._first(url, question)
@@ -98,21 +106,48 @@ class Endpoint:
             self._limit = "max_completion_tokens"
             return self.reply([picture], question)
 
-    def ask(self, picture: str, question: str) -> tuple[float, float]:
-        """Return the support, and the probability of an answer that is neither yes nor no.
+    def check_continues(self, prompt: str) -> None:
+        """Check that the server goes on with the beginning of a text, on an empty picture, after `begin`.
+
+        Args:
+            prompt: asks for a text of several words.
+
+        Raises:
+            SiraError: it does not, or as `begin`.
+        """
+        reason = "does not go on with the beginning of a text"
+        try:
+            words = self.reply([_empty_picture()], prompt, _PROBED).text.split()
+            half = len(words) // 2
+            # No server begins so by itself: one that writes another text is found out.
+            head = " ".join([_UNUSUAL, *words[:half]])
+            rest = self.reply([_empty_picture()], prompt, _PROBED, start=head).text.split()
+            if half and rest[:1] == words[half : half + 1] and rest[:1] != words[:1]:
+                return
+        except StatusError as error:
+            reason += f" ({str(error).removeprefix(f'{self.shown} ')})"
+        except NoAnswerError as error:
+            raise SiraError(str(error)) from None
+        raise SiraError(f"{self.shown} {reason}, which rewriting needs: let sentences be dropped instead")
+
+    def ask(
+        self, picture: str, question: str, answers: Mapping[str, Sequence[str]] = YES_OR_NO, *, single: bool = True
+    ) -> tuple[list[float], float]:
+        """Return the probability of each answer against the others, and that of something else.
 
         Args:
             picture: as a data URL.
             question: in its final wording.
+            answers, single: as for `read_answers`, the spellings by what they stand for.
 
         Raises:
-            NoAnswerError: no answer, or another one than yes or no.
+            NoAnswerError: no answer, or another one than these.
             SiraError: the server is gone, or refuses any question.
         """
         reply = self.reply([picture], question)
-        found = read_tokens(reply.top) if self._top else read_text(reply.text)
+        found = read_answers(reply, [*answers.values()], single=single)
         if found is None:
-            raise self.unlike(reply, question, "yes or no")
+            raise self.unlike(reply, question, " or ".join(some[0].lower() for some in answers.values()))
         return found
 
     def unlike(self, reply: Reply, question: str, expected: str) -> NoAnswerError:
@@ -127,13 +162,17 @@ class Endpoint:
         """Give up what is under way, and close the connections."""
         self._client.end()
 
-    def reply(self, pictures: Sequence[str], text: str, max_tokens: int = 1) -> Reply:
-        """Return the likeliest answer.
+    def reply(
+        self, pictures: Sequence[str], text: str, max_tokens: int = 1, *, start: str = "", seed: int = 0
+    ) -> Reply:
+        """Return the likeliest answer, or another one.
 
         Args:
             pictures: as data URLs; all in one message.
             text: the question or prompt.
             max_tokens: of the answer.
+            start: the beginning of the answer, with which the server goes on; it is not part of the reply.
+            seed: 0: the likeliest answer; others: sampled at temperature 1.
 
         Raises:
             NoAnswerError: the server has no answer, or one without the probabilities that others had.
@@ -142,8 +181,9 @@ class Endpoint:
         images: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in pictures]
         content = [*images, {"type": "text", "text": text}]
         system = [{"role": "system", "content": self._system}] if self._system else []
-        scores = {"logprobs": True, "top_logprobs": self._top} if self._top else {}
-        body = {
+        scored = self._top > 0 and not start  # the first token of an answer is not that of its rest
+        scores = {"logprobs": True, "top_logprobs": self._top} if scored else {}
+        body: dict[str, Any] = {
             "model": self._model,
             "messages": [*system, {"role": "user", "content": content}],
             self._limit: max_tokens,
@@ -151,6 +191,11 @@ class Endpoint:
             **scores,
             **self._more,
         }
+        if start:
+            body["messages"].append({"role": "assistant", "content": start})
+            body |= self._continuing
+        if seed:
+            body |= {"temperature": 1, "seed": seed}
         response = self._client.post("chat/completions", body)
         try:
             reply = Reply.of(response.json())
@@ -160,9 +205,9 @@ class Endpoint:
             raise NoAnswerError(
                 f"{self.shown} does not answer in OpenAI's chat protocol: {self._client.said(response)!r}"
             )
-        if self._top and not reply.top and self._told:
+        if scored and not reply.top and self._told:
             raise NoAnswerError(f"{self.shown} sent an answer without log-probabilities, unlike before")
-        return reply
+        return replace(reply, text=reply.text.removeprefix(start)) if start else reply
 
     def _owner(self) -> str:
         """Return the kind of server, as its list of models has it; empty without a list.
@@ -176,3 +221,7 @@ class Endpoint:
             named = [model for model in models if model.get("id") == self._model]
             return str((named or models)[0].get("owned_by"))
         return ""
+
+
+def _empty_picture() -> str:
+    return encoded(Image.new("RGB", (64, 64), "grey"))

@@ -58,45 +58,49 @@ def _likeliest(choice: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
         return ()
 
 
-def read_tokens(top: Sequence[tuple[str, float]]) -> tuple[float, float] | None:
-    """Return support and neither, as `SecondLook.claims` does; None if neither yes nor no is among the tokens `top`."""
-    words = [(token.strip(_SPACES), logprob) for token, logprob in top]
-    both = [[logprob for word, logprob in words if word in spellings] for spellings in (YES, NO)]
-    if not any(both):
+def read_answers(reply: Reply, answers: Sequence[Sequence[str]], *, single: bool) -> tuple[list[float], float] | None:
+    """Return the probability of each answer against all of them, and that of something else, by the first token.
+
+    Without log-probabilities, the answer that the text begins with has 1.
+
+    Args:
+        reply: of the server.
+        answers: the spellings of each.
+        single: a token that only begins a spelling counts only if none is a whole one; else always.
+
+    Returns:
+        None if the reply begins with none of them, as far as the server tells.
+    """
+    words = [(token.strip(_SPACES), logprob) for token, logprob in reply.top] or [(_first_word(reply.text), 0.0)]
+    whole: list[list[float]] = [[] for _ in answers]
+    begun: list[list[float]] = [[] for _ in answers]
+    for word, logprob in words:
+        hits = [number for number, spellings in enumerate(answers) if word in spellings]
+        starts = [number for number, some in enumerate(answers) if word and any(each.startswith(word) for each in some)]
+        if hits:
+            whole[hits[0]].append(logprob)
+        elif len(starts) == 1:
+            begun[starts[0]].append(logprob)
+    found = whole if single and any(whole) else [one + other for one, other in zip(whole, begun, strict=True)]
+    if not any(found):
         return None
-    said = sum(math.exp(logprob) for part in both for logprob in part)
-    return _shares(both)[0], min(1.0, max(0.0, 1 - said))
+    said = sum(math.exp(logprob) for part in found for logprob in part)
+    return _shares(found), min(1.0, max(0.0, 1 - said))
 
 
-def read_text(content: str) -> tuple[float, float] | None:
-    """Return 1 or 0 as support, and 0; None if the answer begins with neither yes nor no."""
-    word = _first_word(content)
-    return None if word not in YES + NO else (float(word in YES), 0.0)
+def read_yes(reply: Reply) -> float | None:
+    """Return the probability of yes against no; None if the text begins with neither, or the server does not tell."""
+    if not reply.top or _first_word(reply.text) not in YES + NO:
+        return None
+    found = read_answers(reply, (YES, NO), single=True)
+    return None if found is None else found[0][0]
 
 
 def read_choices(reply: Reply, choices: Sequence[str]) -> list[float] | None:
-    """Return the probability of each choice by the first token, together 1.
-
-    A token counts for the choice that it is, in any case, or else for the only one that begins with it. Without
-    log-probabilities, the choice that the answer begins with has 1.
-
-    Returns:
-        None if the answer begins with none of them, as far as the server tells.
-    """
-    words = reply.top or ((_first_word(reply.text), 0.0),)
-    found: list[list[float]] = [[] for _ in choices]
-    for token, logprob in words:
-        if (number := _meant(token.strip(_SPACES).lower(), choices)) is not None:
-            found[number].append(logprob)
-    return _shares(found) if any(found) else None
-
-
-def _meant(word: str, choices: Sequence[str]) -> int | None:
-    """Return the number of the choice that a token in lower case begins; None if it is not clear."""
-    lower = [choice.lower() for choice in choices]
-    hits = [number for number, choice in enumerate(lower) if choice == word]
-    hits = hits or [number for number, choice in enumerate(lower) if word and choice.startswith(word)]
-    return hits[0] if len(hits) == 1 else None
+    """Return the probability of each choice in any case, as `read_answers` does."""
+    folded = Reply(reply.text.lower(), None, "stop", tuple((each.lower(), share) for each, share in reply.top), 0, 0)
+    found = read_answers(folded, [(choice.lower(),) for choice in choices], single=False)
+    return None if found is None else found[0]
 
 
 def _first_word(content: str) -> str:

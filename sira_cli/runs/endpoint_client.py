@@ -63,7 +63,7 @@ class Client:
         self._ended = threading.Event()
 
     def get(self, path: str) -> httpx2.Response:
-        """Return what is at a path, whatever its status, by one try.
+        """Return the response of a path, whatever its status, after one try.
 
         Raises:
             SiraError: nobody answers, or the key is wrong.

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
-from sira_cli.language import things
-from sira_cli.language.things import Thing
-from sira_cli.models.look.claims import Check, Claim, best_of, question_about
+from sira_cli.language.listed import Asked
+from sira_cli.language.things import OBJECTS, Thing
+from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of, check_of
+from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.check_request import CheckRequest, checked
 from sira_cli.runs.endpoint import Endpoint
-from sira_cli.runs.endpoint_answer import read_choices, read_text, read_tokens
+from sira_cli.runs.endpoint_answer import read_choices, read_yes
+from sira_cli.runs.endpoint_rewriting import EndpointRewriter
 from sira_cli.runs.request import Request
 
 NO_PROBABILITIES = "the server tells no probabilities: 1 for its answer"
@@ -74,24 +77,53 @@ class EndpointChecks(EndpointTask[CheckRequest]):
 
     def __init__(self, endpoint: Endpoint, request: CheckRequest, preset: Preset) -> None:
         super().__init__(endpoint, request, preset)
-        self._words = request.how.words or things.shipped()
-        self.looked = request.how.settings(preset)
+        how = request.how
+        self._wording, self._objects = how.wording(preset), how.finder(preset)
+        self._kinds = {name: KINDS[name] for name in how.kinds(preset)}
+        self.looked = how.settings(preset)
+        self._lines = how.lines(preset)
+        self._mender = EndpointRewriter(endpoint, preset, how)
 
     def begin(self) -> None:
         """Ask about an object, to learn whether the server tells probabilities."""
-        some = self._words.things("a dog") or [Thing("dog", (), "dog")]
-        self.looked["source"] = self._endpoint.begin(question_about(self.looked["question"], some[0]))
+        some = self._objects.things("a dog") or [Thing("dog", (), "dog")]
+        self.looked["source"] = self._endpoint.begin(self._wording.about_presence(some[0]))
+        if self.request.how.rewrites:
+            self._endpoint.check_continues(self._preset.prompts.caption)
 
     def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
-        """Ask about each object that a caption names; each picture by itself."""
-        text = _text(picture)
-        named = self._words.things(text)
-        claims = best_of([[self._claim(url, thing) for thing in named] for url in urls])
-        return Check(text, tuple(claims), self._words.name).added_to(Answer(text, "stop"), self.looked)
+        """Ask about each claim of a caption; each picture by itself."""
+        text, known, others = _text(picture), dict[str, Claim](), {*self._kinds} != {OBJECTS}
+
+        def look(text: str) -> Check:
+            named = self._named(urls, text)
+            return check_of(text, named, known, ask, words=self._objects.name, others=others)
+
+        def ask(new: Sequence[Thing]) -> list[Claim]:
+            return best_of([[self._claim(url, thing) for thing in new] for url in urls])
+
+        check = look(text)
+        answer = check.added_to(Answer(text, "stop"), self.looked)
+        if not self.request.how.rewrites or not check.below(self._lines):
+            return answer
+        new = self._mender.rewrite(urls, check, look)
+        return replace(answer, text=new.text, removed=[claim.removed() for claim in new.removed])
+
+    def _named(self, urls: Sequence[str], text: str) -> list[Thing]:
+        """Return the claims of a text; the model is asked for its objects, if so set."""
+        if isinstance(self._objects, Asked):
+            listed = self._endpoint.reply(urls[:1], self._objects.request(text), LIST_TOKENS).text
+            objects = self._objects.found(listed, text)
+        else:
+            objects = self._objects.things(text)
+        return [thing for kind in self._kinds.values() for thing in kind.find(text, objects, self._wording)]
 
     def _claim(self, url: str, thing: Thing) -> Claim:
-        question = question_about(self.looked["question"], thing)
-        return Claim(thing.name, thing.spans, *self._endpoint.ask(url, question))
+        kind = self._kinds[thing.kind]
+        question, answers = kind.question(self._wording, thing), kind.answers(self._wording)
+        shares, neither = self._endpoint.ask(url, question, answers, single=kind.single)
+        share = shares[[*answers].index(thing.value)]
+        return Claim(thing.name, thing.spans, share, neither, thing.kind, thing.value)
 
     def no_answer(self, error: str) -> Answer:
         """Return the answer about a picture that failed."""
@@ -118,14 +150,13 @@ class EndpointAnswers(EndpointTask[Request]):
         reply = self._endpoint.reply(urls, asked, self._preset.generation.max_new_tokens)
         if reply.reasoning is not None and not reply.text.strip():
             raise self._endpoint.unlike(reply, asked, "an answer, not reasoning alone")
-        found = None if read_text(reply.text) is None else read_tokens(reply.top)
         answer = Answer(
             reply.text.strip(),
             reply.finish_reason,
             prompt_tokens=reply.prompt_tokens,
             output_tokens=reply.output_tokens,
             reasoning=reply.reasoning,
-            support=None if found is None else found[0],
+            support=read_yes(reply),
         )
         return self._preset.text.finished(answer)
 

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from sira_cli.errors import PictureError, PictureMemoryError, SettingsError, SiraError
+from sira_cli.errors import PictureError, PictureMemoryError, PrivatePictureError, SettingsError, SiraError
 from sira_cli.serve.jobs import Job, Logprob, Reply, TextPiece
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.protocol import ChatRequest, RequestError
@@ -178,6 +178,10 @@ def as_request_error(error: Exception) -> RequestError:
     if isinstance(error, MemoryError | PictureMemoryError):
         message = "not enough memory now: try again later, or send a smaller picture"
         return RequestError(message, 503, code="out_of_memory")
+    if isinstance(
+        error, PrivatePictureError
+    ):  # clients may ask for names of this network: where these lead is not told
+        return RequestError(error.public)
     if isinstance(error, PictureError | SettingsError):
         return RequestError(str(error))
     if isinstance(error, SiraError):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
+from collections.abc import Iterator
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from sira_cli.errors import SettingsError
 from sira_cli.models.schemas.schema import Schema
+
+_JOINED = {"anyOf", "oneOf", "$ref", "if", "patternProperties", "unevaluatedProperties"}
 
 
 class NamedSchema(BaseModel):
@@ -18,7 +23,7 @@ class NamedSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """OpenAI's `response_format`; `/v1/responses` and other servers have the schema beside the type."""
+    """OpenAI's `response_format`; in `/v1/responses` and other servers the schema stands next to the type."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
@@ -26,8 +31,8 @@ class ResponseFormat(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_schema_inside(cls, given: Any) -> Any:
-        beside = isinstance(given, dict) and given.get("schema") is not None
-        return {**given, "json_schema": {"schema": given["schema"]}} if beside else given
+        flat = isinstance(given, dict) and given.get("schema") is not None
+        return {**given, "json_schema": {"schema": given["schema"]}} if flat else given
 
     @model_validator(mode="after")
     def _with_schema(self) -> Self:
@@ -50,3 +55,30 @@ class ResponseFormat(BaseModel):
         if (length := len(json.dumps(given))) > most:
             raise SettingsError(f"`schema=`: has {length:,} characters; this server takes {most:,}")
         return Schema.of(given)
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose objects have the listed keys only, unless it joins or says more about one.
+
+    Ollama reads schemas so, and its clients send the schemas of classes, which say nothing about other keys.
+    """
+    schema = copy.deepcopy(schema)
+    objects = [part for part in _parts(schema) if "properties" in part]
+    if any("allOf" in part for part in _parts(schema)) or not all(map(_JOINED.isdisjoint, objects)):
+        return schema
+    for part in objects:
+        part.setdefault("additionalProperties", False)
+    return schema
+
+
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield a schema and those inside it."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    named = [schema.get(name) for name in ("properties", "$defs", "definitions")]
+    listed = [schema.get(name) for name in ("anyOf", "oneOf", "prefixItems")]
+    inside = [each.values() for each in named if isinstance(each, dict)]
+    inside += [each for each in listed if isinstance(each, list)]
+    for each in itertools.chain([schema.get("items")], *inside):
+        yield from _parts(each)

@@ -192,8 +192,8 @@ def schema_of(request: ChatRequest, lvlm: Lvlm, preset: Preset, method: Method, 
     schema = request.response_format.schema_of_text(most)
     if schema is not None:
         schema.check(method, preset, words=request.sira.words)
-        if request.sira.verify is not None:
-            raise RequestError("sira.verify: looks at texts in words: leave it out with a schema", param="sira.verify")
+        if request.sira.verify == "rewrite":
+            raise RequestError('sira.verify: "rewrite" is for texts in words; take "flag"', param="sira")
         try:
             lvlm.following(schema)
         except ValueError as error:
@@ -247,7 +247,7 @@ class JobText:
             return answer
         text = self.text()
         words = None if answer.words is None else [word for word in answer.words if word["end"] <= len(text)]
-        return replace(answer, text=text, finish_reason="stop", output_tokens=len(self.tokens), words=words, error="")
+        return replace(answer, text=text, finish_reason="stop", output_tokens=len(self.tokens), words=words)
 
     def tell(self) -> None:
         """Send the final part of the text and its reasoning."""

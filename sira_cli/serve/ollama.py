@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, PrivateAttr
 
+from sira_cli.serve.formats import closed
 from sira_cli.serve.messages import RoleMessage
 from sira_cli.serve.protocol import ChatRequest, Options, RequestError
 from sira_cli.serve.served import short_name
@@ -22,7 +23,7 @@ CHAT_OPTIONS = ("temperature", "top_p", "seed", "stop", "top_k", "min_p", "prese
 
 
 class OllamaOptions(Options):
-    """What decides the text."""
+    """Options that decide the text."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -129,7 +130,7 @@ class OllamaRequest(Options):
     def _format(self) -> dict[str, Any]:
         if isinstance(self.format, str):
             return {"type": "json_object" if self.format else "text"}
-        return {"type": "json_schema", "schema": self.format}
+        return {"type": "json_schema", "schema": closed(self.format)}
 
     def _said(self, text: str, thought: str | None = None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

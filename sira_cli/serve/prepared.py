@@ -15,7 +15,8 @@ from sira_cli.core.fork import Step
 from sira_cli.errors import SiraError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
-from sira_cli.models.look.second_look import SecondLook
+from sira_cli.models.look.entries import looked
+from sira_cli.models.look.second_look import PictureLook, SecondLook
 from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
@@ -172,10 +173,15 @@ class Prepared:
         if answer.error:
             row.job.tell(RequestError(answer.error, 422, code="unprocessable"))
             return
-        answer, look = self.lvlm.preset.text.finished(answer), row.job.verify
-        if look is not None:
-            check = self._look.check(row.job.pictures.open(), answer.text)
-            answer = check.added_to(answer, look.settings(self.lvlm.preset))
+        look, schema, preset = row.job.verify, row.job.schema, self.lvlm.preset
+        if look is not None and schema is not None:
+            at = PictureLook(self._look, row.job.pictures.open())
+            answer = looked(at, answer, schema, look.settings(preset), preset.text)
+        else:
+            answer = preset.text.finished(answer)
+            if look is not None:
+                check = self._look.check(row.job.pictures.open(), answer.text)
+                answer = check.added_to(answer, look.settings(preset))
         self._tell(row, answer, seconds)
 
     def _tell(self, row: JobText, answer: Answer, seconds: float) -> None:

@@ -253,12 +253,8 @@ class ChatRequest(Options):
 def for_clients(message: str) -> str:
     """Return a message of the library with its parameters, `name=`, as keys of a request or options of `sira serve`.
 
-    Facts about this network are left out, and the middle of a long message.
+    The middle of a long message is left out.
     """
-    # Clients may ask for names of this network: where these lead is not theirs to know, and no option opens it to them.
-    message = re.sub(
-        r" is at \S+, which is no public address \(see `allow_private=`\)", " has no public address", message
-    )
     message = re.sub(r"`(\w+)=`", lambda found: _key_or_option(found[1]), message)
     return shortened(message, LONGEST)
 

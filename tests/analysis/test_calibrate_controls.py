@@ -79,7 +79,7 @@ def test_controls_are_what_only_other_captions_name():
         assert words.things(text) == found
     assert any(words.things(text) != other.things(text) for text in texts)
     assert len({words.name, other.name, WORDS.name}) == 3
-    with pytest.raises(DataError, match="name no different things"):
+    with pytest.raises(DataError, match="name no different things of a list"):
         WithControls(WORDS, ["A dog.", "The puppy."])
 
 
@@ -197,6 +197,19 @@ def test_records_of_a_server_and_labels(sira, captions, tmp_path):
     assert presets.find(str(preset)).verify.min_support == 0.749
 
 
+def test_another_language_and_a_list_of_ones_own(sira, captions, tmp_path):
+    for number, what in enumerate(("Ein Hund.", "Ein Haus.", "Ein Boot.")):
+        (captions / f"{number}.txt").write_text(what)
+    (tmp_path / "list").write_text("Hund\nHaus\nBoot\n")
+    with scripted(lambda number, body: tokens({"Ja": 0.6, "Nein": 0.2})) as (server, address):
+        command = ("calibrate", "support", captions, "--controls", "--endpoint", address, "-m", "m", "--json")
+        code, out, err = sira(*command, "--language", "de", "--objects", tmp_path / "list")
+    assert code == 0, err
+    assert json.loads(out)["line"] == 0.75
+    assert json.loads(out)["controls"] == 6
+    assert {named(body).split()[0] for body in server.bodies} == {"Ist"}
+
+
 def test_drawn_scenes_need_no_files(sira):
     code, out, err = sira("calibrate", "support", "-p", "demo", "--controls", "--limit", 3, "--json")
     assert code == 0, err
@@ -210,8 +223,8 @@ def test_drawn_scenes_need_no_files(sira):
     [
         (["x", "--controls", "--labels", "x.json"], "--controls needs no labels"),
         (["x", "--controls", "--scenes"], "give captions, or --scenes, not both"),
-        (["x", "--endpoint", "http://x/v1", "-m", "m"], "--endpoint and --answers are for --controls"),
-        (["--controls", "--endpoint", "http://x/v1", "-m", "m"], "--endpoint and --answers need PATH"),
+        (["x", "--endpoint", "http://x/v1", "-m", "m"], "--answers, --objects and --language are for --controls"),
+        (["--controls", "--endpoint", "http://x/v1", "-m", "m"], "--objects and --language need PATH"),
         (["--controls", "-m", "m"], "name captions, such as those that `sira caption -o captions.jsonl` writes"),
         (["x", "--controls", "--concurrency", "3"], "--concurrency and --timeout are for a server"),
     ],

@@ -54,6 +54,7 @@ def found(text, code="en"):
         ("The cat is black, white and brown.", []),
         ("a red car and a blue car", []),  # one question cannot ask about both
         ("a red glow on the car", []),
+        ("Something red behind cars.", []),
         ("Everything is red. Cars drive by.", []),
         ("It is all red\n\nCars drive by.", []),
         ("orange juice and an orange", []),

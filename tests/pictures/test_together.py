@@ -81,6 +81,7 @@ def test_a_group_is_its_pictures(folder):
         as_picture(part).open().image.tobytes() for part in files.parts
     ]
     assert len(group.open().images) == 3
+    assert as_picture(["0.png"] * 9).shown == "0.png | 0.png | 0.png | 0.png and 5 more"
     for refuse in (files.text_file, files.mirrored):
         with pytest.raises(
             SettingsError, match=r"0\.png \| 1\.png: a text about several pictures is written as a record"

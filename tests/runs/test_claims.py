@@ -133,6 +133,14 @@ def test_a_language_of_the_preset(sira, scenes, tmp_path):
     assert "1 caption with nothing recognised (--objects FILE: your own words; --language" in out
 
 
+def test_a_caption_that_cannot_be_put_into_a_prompt_fails_alone(sira, scenes):
+    (scenes / "0.txt").write_text("A <image> of a dog.")
+    code, out, err = sira("check", scenes, "-p", "demo", "--objects", "ask", "--json")
+    assert code == 3
+    assert "0.png: the prompt holds <image>" in err
+    assert [json.loads(line)["status"] for line in out.splitlines()] == ["error", "ok"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -140,6 +148,8 @@ def test_a_language_of_the_preset(sira, scenes, tmp_path):
         (["--language", "xx"], "--language 'xx': expected de, en, es"),
         (["--language", "de", "--fix", "rewrite", "--fixed", "x", "-o", "y.jsonl"], "give --objects a list"),
         (["--language", "de", "--objects", "none.txt"], "none.txt: cannot be read"),
+        (["--endpoint", "http://x", "--model", "x", "--claims", "colors"], "--endpoint asks about objects, in English"),
+        (["--endpoint", "http://x", "--model", "x", "--objects", "ask"], "--endpoint asks about objects, in English"),
     ],
 )
 def test_refused_before_the_model_is_loaded(sira, scenes, monkeypatch, options, message):

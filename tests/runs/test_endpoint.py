@@ -92,6 +92,21 @@ def test_support_is_that_of_a_local_run(sira, address, captions, tmp_path):
         assert (tmp_path / "fixed-there" / name).read_text() == (tmp_path / "fixed-here" / name).read_text()
 
 
+def test_colours_are_those_of_a_local_run(sira, address, captions, tmp_path):
+    """Of colours, a server tells the likeliest only: the others have little."""
+    common = ["check", captions, "-p", "demo", "--claims", "objects,colors", "-o"]
+    sira(*common, tmp_path / "here.jsonl")
+    code, _, err = sira(*common, tmp_path / "there.jsonl", "--endpoint", address, "--model", "demo")
+    assert code == 0, err
+    found = [[record["claims"] for record in records(tmp_path / f"{name}.jsonl")] for name in ("here", "there")]
+    [here, there] = [[claim for claims in each for claim in claims] for each in found]
+    assert [(each["thing"], each["value"]) for each in here] == [("bicycle", "blue")]
+    for one, other in zip(here, there, strict=True):
+        assert {**other, "support": 0, "neither": 0} == {**one, "support": 0, "neither": 0}
+        assert other["support"] == pytest.approx(one["support"], abs=1e-3)
+        assert other["neither"] == pytest.approx(one["neither"], abs=1e-3)
+
+
 def test_a_contrast_and_reasoning_of_the_server_play_no_part(address):
     """`begin` asks for the unchanged model in the words of our server: the default there is `sira`."""
     here = endpoint.Endpoint(address, "demo")
@@ -154,6 +169,28 @@ def test_support_sums_over_spellings(sira, captions):
         _, out, _ = sira("check", captions / "0.png", "--endpoint", address, "-m", "m", "--json")
     for claim in json.loads(out)["objects"]:
         assert (claim["support"], claim["neither"]) == pytest.approx((0.5 / 0.7, 0.3))
+
+
+@pytest.mark.parametrize("objects", ["ask", "list"])
+def test_another_language(sira, captions, tmp_path, objects):
+    """The question and the answers are German, and the model lists the objects, if there is no list."""
+
+    def script(number, body):
+        asked = named(body)
+        if "Hund steht" in asked:
+            return 200, {"choices": [{"message": {"content": "Hund, Fahrrad, Mond"}, "logprobs": told}]}
+        return tokens({"Ja": 0.2, "Nein": 0.6, "Yes": 0.1} if "Hund" in asked else {"Ja": 0.6, "N": 0.2})
+
+    told = tokens({"Hund": 1.0})[1]["choices"][0]["logprobs"]
+    (captions / "0.txt").write_text("Ein Hund steht am Fahrrad.")
+    (tmp_path / "list").write_text("Hund\nFahrrad\n")
+    with scripted(script) as (server, address):
+        command = ["check", captions / "0.png", "--endpoint", address, "-m", "m", "--language", "de", "--json"]
+        code, out, err = sira(*command, "--objects", "ask" if objects == "ask" else tmp_path / "list")
+    assert code == 0, err
+    found = {claim["thing"]: claim["support"] for claim in json.loads(out)["objects"]}
+    assert found == {"Hund": pytest.approx(0.25), "Fahrrad": 1}
+    assert [named(body) for body in server.bodies if "Fahrrad" in named(body)][-1].startswith("Ist auf dem Bild")
 
 
 def test_without_logprobs_yes_and_no_are_1_and_0(sira, captions, tmp_path):
@@ -332,10 +369,6 @@ def test_an_interrupt_does_not_wait_for_the_server(captions, tmp_path):
         (["--endpoint", "http://x/v1"], "--endpoint also needs --model"),
         (["--endpoint", "http://x/v1", "-m", "m", "-b", "2"], "--batch-size is for a model that is loaded here"),
         (["--endpoint", "http://x/v1", "-m", "m", "--dtype", "float32"], "--dtype is for a model that is loaded here"),
-        (
-            ["--endpoint", "http://x/v1", "-m", "m", "--fix", "rewrite", "--fixed", "x"],
-            "--fix rewrite decodes captions again",
-        ),
         (["--concurrency", "3"], "--concurrency and --timeout are for a server"),
     ],
 )

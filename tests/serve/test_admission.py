@@ -189,7 +189,7 @@ def test_files_are_opened_when_they_are_needed_and_forgotten_at_the_end():
     data = data_of(PICTURES[0])
     received = receive([data_uri(PICTURES[0])], Limits(), {})
     assert (received.size, received.pixels, received.is_open) == (len(data), 384 * 384, False)
-    assert received.image.tobytes() == Image.open(PICTURES[0]).convert("RGB").tobytes()
+    assert received.opened().image.tobytes() == Image.open(PICTURES[0]).convert("RGB").tobytes()
     assert received.is_open
     received.close()
     assert not received.is_open

@@ -6,6 +6,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Literal
 
 import httpx
 import ollama
@@ -15,6 +16,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from sira_cli.models.schemas.schema import Schema
+from sira_cli.serve.formats import closed
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, ask, data_of, data_uri, events_of, said, streamed
 
@@ -136,6 +138,23 @@ def test_texts_with_and_without_schemas_are_decoded_together(client, long):
         assert list(pool.map(one, asked)) == expected
 
 
+def test_a_second_look_is_at_the_values(client, lvlm):
+    expected = lvlm.caption(PICTURES[0], PROMPT, schema=FEW, verify="flag")
+    answer = ask(client, response_format=named(FEW), sira={"verify": "flag"})
+    text = answer.choices[0].message.content
+    assert text == expected.text
+    assert answer.sira["objects"]
+    for found, known in zip(answer.sira["objects"], expected.objects, strict=True):
+        assert (found["thing"], found["spans"]) == (known["thing"], [list(span) for span in known["spans"]])
+        assert found["support"] == pytest.approx(known["support"], abs=1e-4)
+
+
+def test_the_vocabulary_is_read_once_whatever_the_settings(long):
+    """It takes a second to read a large one, and all requests would wait for it."""
+    other = long.under(long.preset.method("vcd"), long.preset.with_settings(system="Be brief."))
+    assert other.schema_tokens.engine is long.schema_tokens.engine
+
+
 def test_parsed_by_the_official_client(client):
     class Found(BaseModel):
         thing: str = Field(max_length=8)
@@ -144,6 +163,42 @@ def test_parsed_by_the_official_client(client):
     answer = client.chat.completions.parse(model="demo", messages=said(), response_format=Found)
     found = answer.choices[0].message.parsed
     assert found == Found.model_validate_json(answer.choices[0].message.content)
+
+
+def test_the_schema_of_a_class_as_ollamas_clients_send_it(address):
+    """Ollama takes it to list all keys."""
+
+    class Thing(BaseModel):
+        name: Literal["dog", "tree"]
+
+    class Found(BaseModel):
+        thing: Thing | None
+        others: list[Thing] = Field(max_length=2)
+
+    with ollama.Client(host=address) as friend:
+        text = friend.generate("demo", PROMPT, images=[data_of(PICTURES[0])], format=Found.model_json_schema()).response
+    found = json.loads(text)
+    assert Found.model_validate(found).model_dump() == found
+
+
+def test_objects_are_closed_where_nothing_else_is_said():
+    inner = {"type": "object", "properties": {"properties": {"type": "string"}}}
+    shut = {**inner, "additionalProperties": False}
+    schema = {"type": "array", "items": {"anyOf": [inner, {"$ref": "#/$defs/a"}]}, "$defs": {"a": inner}}
+    assert closed(schema) == {
+        "type": "array",
+        "items": {"anyOf": [shut, {"$ref": "#/$defs/a"}]},
+        "$defs": {"a": shut},
+    }
+    assert "additionalProperties" not in inner
+    for said_more in (
+        {**inner, "additionalProperties": {"type": "string"}},
+        {"$defs": {"a": inner}, "allOf": [{"$ref": "#/$defs/a"}, {"properties": {"b": {}}}]},
+        {"$defs": {"a": inner}, "properties": {"b": {}}, "anyOf": [{"$ref": "#/$defs/a"}]},
+        {"enum": [inner]},
+        True,
+    ):
+        assert closed(said_more) == said_more
 
 
 def test_the_requests_that_photoprism_sends_for_labels(address):
@@ -296,6 +351,19 @@ def test_an_enormous_schema_is_followed_as_far_as_a_text_goes(address, name):
         Draft202012Validator(ENORMOUS[name]).validate(json.loads(choice["message"]["content"]))
 
 
+def test_a_schema_that_the_models_own_tokens_cannot_follow_is_refused(address, long, monkeypatch):
+    """Before its text meets others."""
+
+    def fail(self: object, schema: Schema) -> None:
+        raise ValueError("cannot be followed: too many tokens")
+
+    monkeypatch.setattr(type(long.schema_tokens), "begin", fail)
+    body = {"messages": said(), "response_format": named(SMALL)}
+    answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
+    assert "too many tokens" in answer.json()["error"]["message"]
+
+
 def test_no_reference_is_fetched(address, tmp_path):
     asked = []
 
@@ -323,7 +391,7 @@ def test_no_reference_is_fetched(address, tmp_path):
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": "labels"}}}, "json_schema.schema"),
         ({"response_format": {"type": "grammar", "grammar": "root ::= a"}}, "response_format.type"),
         ({"sira": {"words": True}}, "sira.words scores the words of a text, but response_format makes JSON"),
-        ({"sira": {"verify": "flag"}}, "sira.verify looks at texts in words, but response_format makes JSON"),
+        ({"sira": {"verify": "rewrite"}}, 'sira.verify: "rewrite" is for texts in words; take "flag"'),
         ({"sira": {"method": "opera"}}, "response_format rules out tokens one by one, but method opera"),
     ],
 )

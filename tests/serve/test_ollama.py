@@ -106,6 +106,15 @@ def test_turns_and_a_prompt_of_the_preset(friend, client, lvlm):
     assert friend.generate("demo", images=[data_of(PICTURES[0])]).response == lvlm.caption(PICTURES[0]).text
 
 
+def test_several_pictures(friend, client):
+    pictures = [data_of(picture) for picture in PICTURES[:2]]
+    parts = [said(picture=picture)[0]["content"][0] for picture in PICTURES[:2]]
+    expected = ask(client, [{"role": "user", "content": [*parts, {"type": "text", "text": PROMPT}]}])
+    answer = friend.generate("demo", PROMPT, images=pictures)
+    assert answer.response == expected.choices[0].message.content
+    assert answer.prompt_eval_count == expected.usage.prompt_tokens
+
+
 def test_siras_own_settings_and_answer(address, client):
     sira = {"method": "vcd", "alpha": 0.5, "verify": "flag"}
     answer = post(address, stream=False, sira=sira).json()

@@ -319,9 +319,12 @@ def test_a_page_of_another_site_cannot_use_the_server(address):
 def test_urls_are_fetched_where_that_is_allowed_and_only_from_public_addresses(lvlm, monkeypatch):
     with running(lvlm, allow_urls=True) as address:
         url = f"{address}/v1/chat/completions"
-        private = httpx.post(url, json={"messages": said(picture=f"{address}/metrics")}, timeout=60)
+        named = f"{address}/metrics".replace("127.0.0.1", "localhost")
+        private = httpx.post(url, json={"messages": said(picture=named)}, timeout=60)
         assert private.status_code == 400
-        assert "failed_to_download: 127.0.0.1 has no public address" in private.text
+        assert "failed_to_download: localhost has no public address" in private.text
+        assert "127.0.0.1" not in private.text  # where a name leads to is not told
+        assert "::1" not in private.text
         assert "allow" not in private.text  # the server has no option for it
         monkeypatch.setattr("sira_cli.pictures.web.is_public", lambda ip: True)
         there = httpx.post(url, json={"messages": said(picture=f"{address}/metrics")}, timeout=60)

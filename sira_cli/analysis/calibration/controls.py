@@ -50,7 +50,7 @@ class WithControls(Words):
         for thing in (thing for things in found.values() for thing in things):
             self._pool.setdefault(thing.group, thing.name)
         if all(len({thing.group for thing in things}) == len(self._pool) for things in found.values()):
-            raise DataError("the captions name no different things: controls are things that other captions name")
+            raise DataError("the captions name no different things of a list: controls are what other captions name")
         which = json.dumps([seed, per_picture, *self._pool.values()])
         self.name = f"{words.name}, controls {hashlib.sha256(which.encode()).hexdigest()[:8]}"
 

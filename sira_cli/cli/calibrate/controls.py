@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from sira_cli.cli.engines import Engines
 from sira_cli.cli.options import EngineOptions, ModelOptions
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
+from sira_cli.cli.verifying import with_objects
 
 if TYPE_CHECKING:
     from sira_cli.analysis.calibration.controls import ControlsReport
@@ -32,6 +34,8 @@ def from_captions(
     endpoint: EndpointOptions,
     answers: Path | None,
     overwrite: bool,
+    objects: str | None,
+    language: str | None,
 ) -> ControlsReport:
     """Ask about the things that captions name and about controls, and find the line.
 
@@ -46,7 +50,7 @@ def from_captions(
     def engine(job: Job) -> Engine:
         return endpoint.engine(job) if endpoint.given else Engines(model, EngineOptions()).of(job)
 
-    return _report(captions.pictures, preset, engine, answers, overwrite, model.quantization)
+    return _report(captions.pictures, preset, engine, answers, overwrite, model.quantization, objects, language)
 
 
 def from_scenes(count: int, lvlm: Lvlm) -> ControlsReport:
@@ -71,16 +75,19 @@ def _report(
     answers: Path | None = None,
     overwrite: bool = False,
     quantization: str | None = None,
+    objects: str | None = None,
+    language: str | None = None,
 ) -> ControlsReport:
     from sira_cli.analysis.calibration.controls import ControlsReport, WithControls
-    from sira_cli.language import things
+    from sira_cli.language.things import OBJECTS
     from sira_cli.methods import find
     from sira_cli.models.look.verify import Verify
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
 
-    words = WithControls(things.shipped(), [picture.text for picture in pictures])
-    request, preset, method = CheckRequest.under(preset, find("greedy"), Verify(words=words))
+    verify = with_objects(Verify(claims=OBJECTS, language=language), objects, preset)
+    words = WithControls(verify.finder(preset), [picture.text for picture in pictures])
+    request, preset, method = CheckRequest.under(preset, find("greedy"), replace(verify, words=words))
     with Job.opened(
         pictures,
         request,

@@ -17,6 +17,7 @@ from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
 from sira_cli.cli.output import check_file, check_preset_file, save_preset, save_report, table_console
 from sira_cli.cli.progress import Progress
+from sira_cli.cli.verifying import Objects, TextLanguage
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def support(
         Path | None,
         typer.Option(metavar="FILE.jsonl", help="With --controls: keep the answers; the same command goes on."),
     ] = None,
+    objects: Objects = None,
+    language: TextLanguage = None,
     annotations: Annotations = None,
     labels: Labels = None,
     scenes: Annotated[
@@ -101,11 +104,23 @@ def support(
             raise SettingsError("--controls needs no labels: leave out --annotations, --labels and --false-alarms")
         endpoint.check(model)
         preset = endpoint.preset(model)[0] if endpoint.given else choose_preset(model)
-        report = found = _from_controls(paths or [], scenes, limit, preset, model, endpoint, answers, overwrite)
+        if paths:
+            if scenes:
+                raise SettingsError("give captions, or --scenes, not both")
+            where = (answers, overwrite, objects, language)
+            report = found = by_controls.from_captions(paths, limit, preset, model, endpoint, *where)
+        else:
+            if endpoint.given or (answers, objects, language) != (None, None, None):
+                raise SettingsError("--endpoint, --answers, --objects and --language need PATH: captions")
+            _check_scenes(scenes, preset, "captions, such as those that `sira caption -o captions.jsonl` writes")
+            lvlm = load_model(preset, model, "sira", pictures=())
+            report = found = by_controls.from_scenes(limit or SCENES, lvlm)
         failed = found.failed
     else:
-        if endpoint.given or answers is not None:
-            raise SettingsError("--endpoint and --answers are for --controls: records hold their answers already")
+        if endpoint.given or (answers, objects, language) != (None, None, None):
+            raise SettingsError(
+                "--endpoint, --answers, --objects and --language are for --controls: records hold their answers already"
+            )
         preset = choose_preset(model)
         report = _from_labels(paths or [], annotations, labels, scenes, limit, preset, model, false_alarms / 100)
     if write_preset is not None and report.source.model != preset.model:
@@ -125,26 +140,6 @@ def support(
         save_preset(preset.model_copy(update={"verify": verify}), write_preset, how, f"min_support = {report.line:g}")
     if failed:
         raise typer.Exit(3)
-
-
-def _from_controls(
-    paths: list[str],
-    scenes: bool,
-    limit: int | None,
-    preset: Preset,
-    model: ModelOptions,
-    endpoint: EndpointOptions,
-    answers: Path | None,
-    overwrite: bool,
-) -> ControlsReport:
-    if paths:
-        if scenes:
-            raise SettingsError("give captions, or --scenes, not both")
-        return by_controls.from_captions(paths, limit, preset, model, endpoint, answers, overwrite)
-    if endpoint.given or answers is not None:
-        raise SettingsError("--endpoint and --answers need PATH: captions with their pictures")
-    _check_scenes(scenes, preset, "captions, such as those that `sira caption -o captions.jsonl` writes")
-    return by_controls.from_scenes(limit or SCENES, load_model(preset, model, "sira", pictures=()))
 
 
 def _from_labels(

@@ -1,8 +1,10 @@
 """The second look at texts: does the picture support the objects they name; texts decoded again without the others.
 
 verify          settings of the second look (`Verify`), and their checks
-claims          objects with their support (`Claim`, `Check`), and the question about one
-second_look     the questions about each object that a text names, and their answers
+claims          what a text claims, with its support (`Claim`, `Check`)
+kinds           the kinds of claims: how a text makes them, the questions, the answers
+answer_words    the words of answers, as tokens
+second_look     the questions about each claim of a text, and their answers
 verifying       a model's answers with the objects of their texts (`VerifiedAnswers`)
 rewriting       texts decoded again without unsupported objects
 continuing      decoding from the middle of a text

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sira_cli.language import things
 from sira_cli.language.things import OBJECTS, Thing, key_of
 from sira_cli.models.records import Answer
 
 YES = ("Yes", "yes", "YES")
 NO = ("No", "no", "NO", "Not", "not")
+LIST_TOKENS = 256  # of an answer that lists the objects of a text
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,31 @@ class Check:
         return {"text": self.text, "objects": [], "words": self.words, **self.fields()}
 
 
-def question_about(wording: str, thing: Thing) -> str:
-    """Return the question about an object; `wording` is a preset's `prompts.verify`."""
-    return wording.replace("{thing}", things.with_article(thing.name))
+def check_of(
+    text: str,
+    named: Sequence[Thing],
+    known: dict[str, Claim],
+    ask: Callable[[Sequence[Thing]], Sequence[Claim]],
+    *,
+    words: str,
+    others: bool,
+) -> Check:
+    """Return the check of a text; what an earlier text about the picture claimed is not asked about again.
+
+    Args:
+        text: the text.
+        named: its claims.
+        known: the claims asked about before, by their keys; new ones are added.
+        ask: asks about claims.
+        words: the name of the word list.
+        others: whether claims of other kinds than objects are asked about.
+    """
+    new = [thing for thing in named if thing.key not in known]
+    known |= {claim.key: claim for claim in ask(new)}
+    claims = [replace(known[thing.key], spans=thing.spans) for thing in named]
+    objects = tuple(claim for claim in claims if claim.kind == OBJECTS)
+    rest = tuple(claim for claim in claims if claim.kind != OBJECTS)
+    return Check(text, objects, words, rest if others else None)
 
 
 def shown(claim: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from sira_cli.models.answering import AnsweringModel
 from sira_cli.models.look.claims import Check, Claim
 from sira_cli.models.look.continuing import Continuation, Decoded
 from sira_cli.models.look.forbidding import Forbidden, reach
+from sira_cli.models.look.rewritten import Rewritten as Rewritten  # also public here
 from sira_cli.models.look.second_look import PictureLook, SecondLook
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.records import Answer, FinishReason
@@ -27,21 +28,6 @@ from sira_cli.models.starts import Trail
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
-
-
-@dataclass(frozen=True)
-class Rewritten:
-    """A text without unsupported objects.
-
-    Attributes:
-        text: the new text; the given one if nothing was removed.
-        removed: the removed objects, each with its support and its place in the checked text.
-        check: check of the new text; objects below the line could not be removed.
-    """
-
-    text: str
-    removed: tuple[Claim, ...]
-    check: Check
 
 
 @dataclass

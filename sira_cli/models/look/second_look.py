@@ -14,7 +14,6 @@ about them may name what any of them shows, and so the question and its line are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,12 +21,13 @@ from PIL import Image
 from torch import Tensor
 
 from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
+from sira_cli.errors import PictureSettingsError, SettingsError
 from sira_cli.language.listed import Asked
 from sira_cli.language.things import OBJECTS, Thing, Words
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.look.answer_words import AnswerWords
-from sira_cli.models.look.claims import Check, Claim, best_of
+from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of, check_of
 from sira_cli.models.look.forbidding import GivenTokens
 from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are also public here
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
 
 BATCH = 8  # whole prompts decoded together, if the prefix cannot be shared
-LIST_TOKENS = 256  # of an answer that lists the objects of a text
 _PROBE = 64  # side in pixels of the picture in the prompts of questions
 
 
@@ -46,8 +45,7 @@ class SecondLook:
     """Asks a loaded model about the objects that texts name.
 
     Attributes:
-        objects: finds the objects that a text names.
-        words: finds these and the other claims.
+        words: finds the claims of a text.
     """
 
     def __init__(self, lvlm: DecodingModel, verify: Verify | None = None) -> None:
@@ -69,8 +67,8 @@ class SecondLook:
             name: AnswerWords(lvlm.vocabulary, kind.answers(self._wording), single=kind.single)
             for name, kind in self._kinds.items()
         }
-        self.objects = verify.finder(lvlm.preset)
-        self.words = Claims(self.objects, self._named)
+        self._objects = verify.finder(lvlm.preset)
+        self.words = Claims(self._objects, self._named)
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
     def check(self, image: Shown, text: str) -> Check:
@@ -105,16 +103,21 @@ class SecondLook:
         """Whether claims of other kinds than objects are asked about."""
         return {*self._kinds} != {OBJECTS}
 
+    @property
+    def asks(self) -> bool:
+        """Whether the model is asked for the objects of a text."""
+        return isinstance(self._objects, Asked)
+
     def named(self, image: Image.Image, text: str) -> list[Thing]:
         """Return the claims of a text; the model is asked for its objects, if so set."""
-        if isinstance(self.objects, Asked):
-            return self._named(text, self.objects.found(self._answer(image, self.objects.request(text)), text))
+        if isinstance(self._objects, Asked):
+            return self._named(text, self._objects.found(self._answer(image, self._objects.request(text)), text))
         return self.words.things(text)
 
     def things(self, string: str) -> list[Thing]:
         """Return the claims of a string by itself; where the model is asked for objects, the string is one."""
-        if isinstance(self.objects, Asked):
-            return self._named(string, self.objects.found(string, string))
+        if isinstance(self._objects, Asked):
+            return self._named(string, self._objects.found(string, string))
         return self.words.things(string)
 
     def questions(self, named: Sequence[Thing]) -> list[str]:
@@ -184,8 +187,16 @@ class SecondLook:
         return [thing for kind in self._kinds.values() for thing in kind.find(text, objects, self._wording)]
 
     def _answer(self, image: Image.Image, prompt: str) -> str:
-        """Return the model's answer to a prompt, decoded greedily."""
+        """Return the model's answer to a prompt, decoded greedily.
+
+        Raises:
+            PictureSettingsError: the prompt holds the model's placeholder for a picture.
+        """
         lvlm = self._lvlm
+        try:
+            lvlm.check_prompt(prompt)
+        except SettingsError as error:
+            raise PictureSettingsError(str(error)) from None
         with lvlm.vocabulary.lock:
             inputs = lvlm.to_device(lvlm.chat_inputs([image], [prompt], at_once=True))
         output = lvlm.model.generate(**inputs, max_new_tokens=LIST_TOKENS, do_sample=False)
@@ -262,7 +273,7 @@ class PictureLook:
     @property
     def asks(self) -> bool:
         """Whether the model is asked for the objects of a text."""
-        return isinstance(self._look.objects, Asked)
+        return self._look.asks
 
     def things(self, string: str) -> list[Thing]:
         """Return the claims of a string by itself, as `SecondLook.things`."""
@@ -270,14 +281,13 @@ class PictureLook:
 
     def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
         """Ask about each claim of a text, unless an earlier text made it; `named`: its claims, if they are known."""
-        named = self._look.named(self._images[0], text) if named is None else named
-        new = [thing for thing in named if thing.key not in self._known]
-        asked = best_of([self._look.claims(image, new, self._prefix) for image in self._images])
-        self._known |= {claim.key: claim for claim in asked}
-        claims = [replace(self._known[thing.key], spans=thing.spans) for thing in named]
-        objects = tuple(claim for claim in claims if claim.kind == OBJECTS)
-        others = tuple(claim for claim in claims if claim.kind != OBJECTS)
-        return Check(text, objects, self._look.words.name, others if self._look.others else None)
+
+        def ask(new: Sequence[Thing]) -> list[Claim]:
+            return best_of([self._look.claims(image, new, self._prefix) for image in self._images])
+
+        look = self._look
+        named = look.named(self._images[0], text) if named is None else named
+        return check_of(text, named, self._known, ask, words=look.words.name, others=look.others)
 
     def supported(self, lines: Mapping[str, float]) -> frozenset[str]:
         """Return the keys of the claims asked about so far whose support is not below the line of their kind."""

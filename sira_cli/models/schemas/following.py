@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -16,6 +17,7 @@ from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.vocabulary import Vocabulary
 
 _BITS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
 
@@ -32,6 +34,19 @@ class _Pieces:
     def __call__(self, text: bytes) -> list[int]:
         """Return nothing: tokens of texts are not asked for."""
         return []
+
+
+@functools.lru_cache(maxsize=4)
+def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ...]) -> LLTokenizer:
+    """Return a vocabulary in the engine's own form, which takes a second to make of a large one.
+
+    Args:
+        vocabulary: the model's.
+        markers: tokens around thoughts, which are no text.
+        ends: tokens that end a text.
+    """
+    pieces = [b"" if token in markers else piece for token, piece in enumerate(vocabulary.pieces())]
+    return LLTokenizer(TokenizerWrapper(_Pieces(pieces, ends[0])), eos_token=list(ends))
 
 
 class SchemaTokens:
@@ -52,9 +67,8 @@ class SchemaTokens:
                 "switch thinking off, or use another model"
             )
         self.parser = parser
-        markers = {*parser.opening, *parser.closing, *parser.frames}
-        pieces = [b"" if token in markers else piece for token, piece in enumerate(parser.vocabulary.pieces())]
-        self.engine = LLTokenizer(TokenizerWrapper(_Pieces(pieces, ends.ids[0])), eos_token=list(ends.ids))
+        markers = frozenset({*parser.opening, *parser.closing, *parser.frames})
+        self.engine = _engine(parser.vocabulary, markers, tuple(ends.ids))
 
     def begin(self, schema: Schema) -> FollowingText:
         """Return an empty text that follows a schema.
