@@ -24,14 +24,14 @@ from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
 from tests.support.scripted import script, written
 
 PICTURES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[:3]
-THINGS = ["dog", "tree", "cat", "a dog", "día"]
+THINGS = ["dog", "a dog", "día"]
 SMALL = {
     "type": "object",
-    "properties": {"thing": {"enum": THINGS}, "seen": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}},
+    "properties": {"thing": {"enum": THINGS}, "seen": {"type": "array", "items": {"type": "boolean"}, "maxItems": 1}},
     "required": ["thing", "seen"],
     "additionalProperties": False,
 }
-LISTS = [[list(seen) for seen in itertools.product(["true", "false"], repeat=count)] for count in range(3)]
+LISTS = [[list(seen) for seen in itertools.product(["true", "false"], repeat=count)] for count in range(2)]
 FREE = {
     "type": "object",
     "properties": {
@@ -60,7 +60,7 @@ BEGINNINGS = {text[:end] for text in TEXTS for end in range(len(text) + 1)}
 
 @pytest.fixture(scope="module")
 def demo():
-    return load("demo", max_new_tokens=60)
+    return load("demo", max_new_tokens=48)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,11 @@ def check_steps(lvlm, inputs):
     for picked, z_cd in steps:
         text = tokenizer.decode(so_far)
         longer = tokenizer.batch_decode([[*so_far, token] for token in ids])
-        allowed = [token for token, new in zip(ids, longer, strict=True) if new != text and is_beginning(new)]
+        allowed = [
+            token
+            for token, new in zip(ids, longer, strict=True)
+            if new != text and is_beginning(tokenizer, ids, [*so_far, token], new)
+        ]
         if text in TEXTS:
             allowed += lvlm.ends.ids
         assert picked == max(allowed, key=lambda token: z_cd[token].item())
@@ -94,10 +98,12 @@ def check_steps(lvlm, inputs):
     assert (answer.finish_reason, answer.error) == ("stop", "")
 
 
-def is_beginning(text: str) -> bool:
-    """Whether a text begins one of TEXTS; its last character may be incomplete."""
+def is_beginning(tokenizer, ids, tokens, text: str) -> bool:
+    """Whether a text begins one of TEXTS; if its last character is incomplete, some token must make it right."""
     whole = text.rstrip("�")
-    return whole in BEGINNINGS if whole == text else f"{whole}í" in BEGINNINGS
+    if whole == text or f"{whole}í" not in BEGINNINGS:
+        return text in BEGINNINGS
+    return f"{whole}í" in tokenizer.batch_decode([[*tokens, token] for token in ids])
 
 
 @pytest.mark.parametrize("method", ["sira", "greedy"])
