@@ -124,21 +124,32 @@ class Chats:
         if self._system and not self._takes_system:
             turns[0] = replace(turns[0], text=f"{self._system} {turns[0].text}")
         chat = self._messages(turns, images, as_text=self.plain)
-        if (isinstance(prompt, str) and len(images) == 1) or self._renders(chat, turns):
+        if isinstance(prompt, str):
+            self._check_together(images)
+            return chat
+        if self._renders(chat, turns):
             return chat
         chat = self._messages(turns, images, as_text=True)
         if self._renders(chat, turns):
             return chat
-        if len(turns) == 1:
+        raise SettingsError(
+            f"the model's chat template does not take the turns {', '.join(turn.role for turn in turns)} with their "
+            "pictures: send one user message with one picture"
+        )
+
+    def _check_together(self, images: Sequence[Any]) -> None:
+        """Check that the template renders all of some pictures in one message. The text plays no part.
+
+        Raises:
+            SettingsError: it does not; the message names the family.
+        """
+        turn = Turn("user", _PROBE, len(images))
+        if len(images) > 1 and not self._renders(self._messages([turn], images, as_text=self.plain), [turn]):
             family = type(self._processor).__name__.removesuffix("Processor")
             raise SettingsError(
                 f"the chat template of this {family} model takes one picture with a text, not {len(images)}: ask about "
                 "each alone, or use another model"
             )
-        raise SettingsError(
-            f"the model's chat template does not take the turns {', '.join(turn.role for turn in turns)} with their "
-            "pictures: send one user message with one picture"
-        )
 
     def _messages(self, turns: Sequence[Turn], images: Sequence[Any], *, as_text: bool) -> Chat:
         """Return turns as messages; `as_text`: the assistant's messages have text as content."""

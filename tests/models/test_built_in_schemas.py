@@ -251,6 +251,15 @@ def test_colours_are_looked_at_in_tags(demo, monkeypatch):
     assert color["support"] == pytest.approx(said.claims[0].support, abs=1e-4)
 
 
+def test_in_other_languages_a_short_string_is_an_object(demo, monkeypatch):
+    plan(monkeypatch, '{"titel": "Ein Hund und eine Katze sitzen dort.", "dinge": ["Hund", "rote Katze"]}')
+    strings = {"type": "array", "items": {"type": "string"}}
+    schema = {"type": "object", "properties": {"titel": {"type": "string"}, "dinge": strings}}
+    result = demo.caption(PICTURES[0], schema=schema, verify=Verify(language="de"))
+    assert [claim["thing"] for claim in result.objects] == ["Hund", "rote Katze"]
+    assert mentions(result, "Hund") == ["Hund"]
+
+
 def test_a_server_is_not_asked_for_a_schema(sira):
     code, _, err = sira("ask", PICTURES[0], "?", "-m", "x", "--endpoint", "http://127.0.0.1:9/v1", "--schema", "tags")
     assert code == 2

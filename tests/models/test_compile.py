@@ -26,6 +26,7 @@ from sira_cli.models.compiled import CACHE_ROWS, CompiledSteps, compiler_errors
 from sira_cli.models.loading import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.refilling import RefilledSlots
+from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.sources import open_picture
 from tests.support import tiny
 from tests.support.helpers import generate, generate_sira
@@ -225,3 +226,21 @@ def test_command_line(sira, photos, llava_folder, monkeypatch, no_compiler_neede
     common = ["caption", photos["coffee"], "-m", llava_folder, "--max-new-tokens", "6"]
     assert sira(*common, "--compile")[:2] == sira(*common)[:2]
     assert [lvlm.compiled is not None for lvlm in seen] == [True, False]
+
+
+def test_compiled_steps_follow_schemas(no_compiler_needed):
+    """Rows with a schema and without, in a batch and in slots: the mask comes after the compiled step."""
+    schema = Schema.of({"type": "array", "items": {"enum": ["dog", "cat"]}, "minItems": 2, "maxItems": 4})
+    asked = [schema, None]
+    eager, lvlm = (load("demo", compile=steps, max_new_tokens=24) for steps in (False, True))
+    images = [picture.open().image for picture in islice(validation_pictures(), 2)]
+    inputs = lvlm.prepare(images, [lvlm.preset.prompts.caption] * 2)
+    expected = eager.answer(inputs, schemas=asked)
+    assert 2 <= len(expected[0].data) <= 4
+    assert lvlm.answer(inputs, schemas=asked) == expected
+    slots = RefilledSlots(lvlm, rows=2)
+    slots.add([0, 1], inputs, [0, 0], schemas=asked)
+    found = {}
+    while slots.under_way:
+        found |= {ended.item: ended.answer for ended in slots.advance()}
+    assert [found[0], found[1]] == expected

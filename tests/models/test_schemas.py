@@ -103,8 +103,7 @@ def is_beginning(text: str) -> bool:
 @pytest.mark.parametrize("method", ["sira", "greedy"])
 def test_each_token_is_the_best_of_those_that_the_schema_allows(demo, images, method):
     lvlm = demo.under(demo.preset.method(method))
-    for image in images:
-        check_steps(lvlm, prepared(lvlm, [image]))
+    check_steps(lvlm, prepared(lvlm, images[1:2]))
 
 
 @pytest.mark.parametrize("name", ["Qwen2.5-VL", "LLaVA-1.5", "LLaVA-NeXT", "Gemma 3", "Idefics3"])
@@ -125,10 +124,10 @@ def test_a_cut_off_that_leaves_nothing_is_taken_among_the_allowed(demo, images):
     """With beta = 1 only the best of all tokens is plausible, and JSON hardly ever begins with it."""
     greedy = demo.under(demo.preset.method("greedy"))
     cut = demo.under(demo.preset.method("greedy+apc").with_values(beta=1.0))
-    schema = [Schema.of(SMALL)]
-    assert cut.answer(prepared(cut, images[:1]), schemas=schema) == greedy.answer(
-        prepared(greedy, images[:1]), schemas=schema
-    )
+    vcd = demo.under(demo.preset.method("vcd").with_values(beta=1.0, alpha=4.0))  # the contrast has no say then
+    schemas = [Schema.of(SMALL), Schema.of(FREE)]
+    expected, *found = (lvlm.answer(prepared(lvlm, images[:2]), schemas=schemas) for lvlm in (greedy, cut, vcd))
+    assert found == [expected, expected]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 2.0])
@@ -198,10 +197,21 @@ def test_thoughts_are_free_and_the_answer_follows(tmp_path, images, monkeypatch)
 
 def test_a_model_that_is_not_asked_to_think_does_not_begin(tmp_path, images, monkeypatch):
     lvlm = load(str(write_qwen(tmp_path / "qwen", "3")), max_new_tokens=80)
-    script(monkeypatch, lambda prompt: written(lvlm.processor.tokenizer, "<think>No.</think>"))
+    plan = written(lvlm.processor.tokenizer, "<think>No.</think>")
+    script(monkeypatch, lambda prompt: plan)
     (answer,) = lvlm.answer(prepared(lvlm, images[:1]), schemas=[Schema.of(SMALL)])
     assert answer.text in TEXTS
     assert not answer.reasoning
+
+
+def test_tokens_that_are_no_text_are_not_in_strings(tmp_path, images, monkeypatch):
+    lvlm = load(str(write_qwen(tmp_path / "qwen", "3")), max_new_tokens=80)
+    odd = written(lvlm.processor.tokenizer, "<think></think><|im_start|><|vision_end|>")
+    assert len(odd) == 4
+    script(monkeypatch, lambda prompt: [*written(lvlm.processor.tokenizer, '"'), *odd])
+    (answer,) = lvlm.answer(prepared(lvlm, images[:1]), schemas=[Schema.of({"type": "string", "maxLength": 40})])
+    assert len(answer.data) <= 40
+    assert not {*answer.tokens} & {*odd}
 
 
 def test_thoughts_without_a_token_at_their_end_are_refused(tmp_path):

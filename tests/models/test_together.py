@@ -83,6 +83,13 @@ def test_a_template_for_one_picture_is_refused_by_name(family, checkpoint_of, pi
     lvlm.prepare(pictures, [QUESTION] * 2)  # one each
 
 
+@pytest.mark.parametrize("text", ["", "a", "user", "You are a helpful assistant."])
+def test_texts_that_a_template_holds_anyway_are_taken(text, qwen_folder, pictures):
+    lvlm = load(qwen_folder)
+    lvlm.check_prompt(text, 2)
+    assert len(lvlm.prepare([pictures], [text])["image_grid_thw"]) == 2
+
+
 def test_answers_depend_on_every_picture_and_their_order(demo):
     a, b, c = EXAMPLES[:3]
     said = {tuple(group): demo.caption(list(group)).text for group in ((a,), (a, b), (b, a), (a, c), (a, b, c))}

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
-from sira_cli.language.things import Thing, Words
+from sira_cli.language.things import Thing
 from sira_cli.models.look.claims import Check, line_of
 from sira_cli.models.look.second_look import PictureLook
 from sira_cli.models.records import Answer
@@ -39,38 +39,37 @@ def looked(
     """
     first, found = _checked(look, answer, schema, text_settings)
     doubted = {claim.key: claim for claim in found.all if claim.support < line_of(claim.to_json(), settings)}
-    if settings["mode"] == "rewrite" and look.words is not None:
-        data = _without(answer.data, look.words, doubted)
-        if data != answer.data:
-            shorter = schema.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
-            draft, (first, found) = first.text, _checked(look, shorter, schema, text_settings)
-            left = {claim.key for claim in found.all}
-            removed = [claim.removed() for key, claim in doubted.items() if key not in left]
-            first = replace(first, draft=draft, removed=removed)
+    if settings["mode"] == "rewrite" and (data := _without(answer.data, look, doubted)) != answer.data:
+        shorter = schema.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
+        draft, (first, found) = first.text, _checked(look, shorter, schema, text_settings)
+        left = {claim.key for claim in found.all}
+        removed = [claim.removed() for key, claim in doubted.items() if key not in left]
+        first = replace(first, draft=draft, removed=removed)
     return found.added_to(first, settings)
 
 
 def _checked(look: PictureLook, answer: Answer, schema: Schema, text_settings: TextSettings) -> tuple[Answer, Check]:
     """Return an answer in its final form, and the claims of its values."""
     finished = text_settings.finished(answer)
-    if look.words is None:
-        return finished, look.check(finished.text)
     strings = _tags(answer.data or [], len(text_settings.prefix)) if schema.as_tags else _values(finished.text)
     found: dict[str, Thing] = {}
     for place, string in strings:
-        for thing in _things(string, look.words, place):
+        for thing in _things(string, look, place):
             before = found.get(thing.key, replace(thing, spans=()))
             found[thing.key] = replace(before, spans=before.spans + thing.spans)
     return finished, look.check(finished.text, list(found.values()))
 
 
-def _things(string: str, words: Words, place: int = 0) -> list[Thing]:
+def _things(string: str, look: PictureLook, place: int = 0) -> list[Thing]:
     """Return the claims of a string at a place of a text; a short one is a noun, as if it had an article."""
-    article = "a " if len(string.split()) <= TAG else ""
+    short = len(string.split()) <= TAG
+    if look.asks and not short:
+        return []
+    article = "a " if short and not look.asks else ""
     moved = place - len(article)
     return [
         replace(thing, spans=tuple((start + moved, end + moved) for start, end in thing.spans))
-        for thing in words.things(article + string)
+        for thing in look.things(article + string)
     ]
 
 
@@ -88,16 +87,16 @@ def _values(text: str) -> Iterator[tuple[int, str]]:
             yield match.start(1), re.sub(r"\\.", "  ", match[1])
 
 
-def _without(value: Any, words: Words, doubted: Collection[str]) -> Any:
+def _without(value: Any, look: PictureLook, doubted: Collection[str]) -> Any:
     """Return a value without the entries of its lists that make doubted claims."""
     if isinstance(value, dict):
-        return {name: _without(each, words, doubted) for name, each in value.items()}
+        return {name: _without(each, look, doubted) for name, each in value.items()}
     if not isinstance(value, list):
         return value
     return [
-        _without(entry, words, doubted)
+        _without(entry, look, doubted)
         for entry in value
-        if not any(thing.key in doubted for string in _strings(entry) for thing in _things(string, words))
+        if not any(thing.key in doubted for string in _strings(entry) for thing in _things(string, look))
     ]
 
 

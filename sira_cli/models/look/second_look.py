@@ -99,20 +99,26 @@ class SecondLook:
         ]
 
     @property
-    def asks(self) -> bool:
-        """Whether the model is asked for the objects of a text."""
-        return isinstance(self._objects, Asked)
-
-    @property
     def others(self) -> bool:
         """Whether claims of other kinds than objects are asked about."""
         return {*self._kinds} != {OBJECTS}
+
+    @property
+    def asks(self) -> bool:
+        """Whether the model is asked for the objects of a text."""
+        return isinstance(self._objects, Asked)
 
     def named(self, image: Image.Image, text: str) -> list[Thing]:
         """Return the claims of a text; the model is asked for its objects, if so set."""
         if isinstance(self._objects, Asked):
             return self._named(text, self._objects.found(self._answer(image, self._objects.request(text)), text))
         return self.words.things(text)
+
+    def things(self, string: str) -> list[Thing]:
+        """Return the claims of a string by itself; where the model is asked for objects, the string is one."""
+        if isinstance(self._objects, Asked):
+            return self._named(string, self._objects.found(string, string))
+        return self.words.things(string)
 
     def questions(self, named: Sequence[Thing]) -> list[str]:
         """Return the question about each claim."""
@@ -265,9 +271,13 @@ class PictureLook:
         self._known: dict[str, Claim] = {}
 
     @property
-    def words(self) -> Words | None:
-        """The finder of claims in a text; None: the model has to be asked for them."""
-        return None if self._look.asks else self._look.words
+    def asks(self) -> bool:
+        """Whether the model is asked for the objects of a text."""
+        return self._look.asks
+
+    def things(self, string: str) -> list[Thing]:
+        """Return the claims of a string by itself, as `SecondLook.things`."""
+        return self._look.things(string)
 
     def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
         """Ask about each claim of a text, unless an earlier text made it; `named`: its claims, if they are known."""

@@ -71,8 +71,15 @@ class SchemaTokens:
         self.engine = _engine(parser.vocabulary, markers, tuple(ends.ids))
 
     def begin(self, schema: Schema) -> FollowingText:
-        """Return an empty text that follows a schema."""
-        return FollowingText(self, schema)
+        """Return an empty text that follows a schema.
+
+        Raises:
+            SettingsError: with these tokens the schema cannot be followed.
+        """
+        try:
+            return FollowingText(self, schema)
+        except ValueError as error:
+            raise SettingsError(f"`schema=` {schema.name}: {error}") from error
 
 
 class FollowingText:
