@@ -78,7 +78,7 @@ def _parts(schema: Any) -> Iterator[dict[str, Any]]:
     yield schema
     named = [schema.get(name) for name in ("properties", "$defs", "definitions")]
     listed = [schema.get(name) for name in ("anyOf", "oneOf", "prefixItems")]
-    inside = [each.values() for each in named if isinstance(each, dict)]
+    inside = [list(each.values()) for each in named if isinstance(each, dict)]
     inside += [each for each in listed if isinstance(each, list)]
     for each in itertools.chain([schema.get("items")], *inside):
         yield from _parts(each)

@@ -241,7 +241,6 @@ def test_a_text_that_takes_too_long(endless):
             400,
             "got none. SIRA is about what a picture supports",
         ),
-        ({"messages": [{"role": "user", "content": 2 * said()[0]["content"]}]}, 400, "got 2 in one message"),
         ({"messages": said(picture="https://example.org/a.png")}, 400, "only if it was started with --allow-urls"),
         ({"messages": said(picture="file:///etc/passwd")}, 400, "opens no files"),
         ({"messages": said(picture="data:image/png;base64,!!!!")}, 400, "not base64"),
