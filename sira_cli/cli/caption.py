@@ -17,7 +17,6 @@ EXAMPLES = """
 sira caption photo.jpg
 sira caption photos/ -r -o photos/captions.jsonl -b 8
 sira caption photos/ -o captions.jsonl --verify flag
-sira caption photos/ --tags --sidecar --prefix "ohwx dog, "
 """
 
 

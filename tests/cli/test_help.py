@@ -59,6 +59,7 @@ def test_options_of_caption_stand_in_groups(sira):
         "Model",
         "Decoding",
         "Text",
+        "JSON",
         "Second look",
         "Pictures",
         "Speed",
