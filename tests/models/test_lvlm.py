@@ -404,9 +404,10 @@ def test_public_names():
     assert sira_cli.__all__ == [
         *("AttachError", "Between", "DataError", "Fork", "GenerationSettingsWarning", "HugePictureError"),
         *("ImageTokenError", "ImageTokens", "Lvlm", "ModelNotFoundError", "NotCalibratedError", "PictureError"),
-        *("PictureMemoryError", "PictureSettingsError", "Preset", "Result"),
+        *("PictureMemoryError", "PictureSettingsError", "Preset", "PrivatePictureError", "Result"),
         *("SettingsError", "SiraConfig", "SiraError", "Step"),
         *(
+            "UnfinishedJsonError",
             "UnfinishedReasoningError",
             "UnsupportedModelError",
             "UntestedModelWarning",
