@@ -171,11 +171,6 @@ def check(
     preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
     note_line(verify, preset)
     verify = with_objects(verify, look.objects, preset)
-    if endpoint.given and {"claims", "language"} & {*verify.settings(preset)} | {look.objects} & {"ask"}:
-        raise SettingsError(
-            "--endpoint asks about objects, in English: leave out --claims, --language and --objects ask, here and in "
-            "the preset"
-        )
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
 

@@ -148,8 +148,6 @@ def test_a_caption_that_cannot_be_put_into_a_prompt_fails_alone(sira, scenes):
         (["--language", "xx"], "--language 'xx': expected de, en, es"),
         (["--language", "de", "--fix", "rewrite", "--fixed", "x", "-o", "y.jsonl"], "give --objects a list"),
         (["--language", "de", "--objects", "none.txt"], "none.txt: cannot be read"),
-        (["--endpoint", "http://x", "--model", "x", "--claims", "colors"], "--endpoint asks about objects, in English"),
-        (["--endpoint", "http://x", "--model", "x", "--objects", "ask"], "--endpoint asks about objects, in English"),
     ],
 )
 def test_refused_before_the_model_is_loaded(sira, scenes, monkeypatch, options, message):
