@@ -115,6 +115,7 @@ def wheel(tmp_path_factory) -> Path:
     return built
 
 
+@pytest.mark.slow
 def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
     assert wheel.stat().st_size < 12e6
     with zipfile.ZipFile(wheel) as archive:

@@ -127,6 +127,7 @@ def test_records_that_cannot_be_used(tmp_path):
         SupportReport.of(SOURCE, 1, [Labelled(0, False, 0.5)])
 
 
+@pytest.mark.slow
 def test_of_files_and_of_scenes_it_is_the_same(sira, tmp_path):
     """From pictures in COCO's format, by the commands; against the same scenes labelled by what was drawn."""
     scenes = [held_out(seed) for seed in SEEDS]

@@ -12,7 +12,6 @@ from PIL import Image
 from sira_cli.analysis.check.captions import check_pictures, find_captions
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures.find import Shard
-from tests.support.shards import drawn, write_tar
 
 
 @pytest.fixture
@@ -145,14 +144,6 @@ def test_bad_files_are_named_with_what_is_wrong(photos, name, content, options, 
     (photos / name).write_text(content)
     with pytest.raises(DataError, match=message):
         find_captions(photos / name, **options)
-
-
-def test_data_sets_are_refused_by_name(photos, tmp_path):
-    (tmp_path / "shards").mkdir()
-    write_tar(tmp_path / "shards/cc-0.tar", drawn(1))
-    for place in (tmp_path / "shards", tmp_path / "shards/cc-0.tar"):
-        with pytest.raises(SettingsError, match=r"cc-0\.tar: is a data set, whose captions are not read"):
-            find_captions(place)
 
 
 @pytest.mark.parametrize("allowed", [False, True])

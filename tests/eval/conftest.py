@@ -47,9 +47,9 @@ def loaded(lvlm, monkeypatch) -> Counter:
         asked[self.method] += len(inputs["input_ids"])
         return answer(self, inputs, *args, **options)
 
-    def counted_in_slots(self, items, *args):
+    def counted_in_slots(self, items, *args, **options):
         asked[self._lvlm.method] += len(items)
-        return add(self, items, *args)
+        return add(self, items, *args, **options)
 
     monkeypatch.setattr(Lvlm, "answer", counted)
     monkeypatch.setattr(RefilledSlots, "add", counted_in_slots)

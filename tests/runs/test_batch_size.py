@@ -20,8 +20,9 @@ from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.run import Sweep
 from sira_cli.models import memory
 from sira_cli.models.presets import resolve
+from sira_cli.pictures import picture
 from sira_cli.pictures.sources import located
-from sira_cli.runs import picture_task, ray_run, runner, task
+from sira_cli.runs import picture_task, ray_run, runner
 from sira_cli.runs.batch_size import check_batch_size, largest_batch, usual_batch_size
 from sira_cli.runs.check_request import CheckRequest
 from sira_cli.runs.events import Halved
@@ -91,7 +92,7 @@ def test_the_choice_is_that_of_the_memory_that_one_picture_takes(demo, room, mon
 def test_the_largest_of_the_first_pictures_decides(demo, pictures, monkeypatch):
     seen = []
     monkeypatch.setattr(picture_task, "largest_batch", lambda lvlm, inputs, task, groups: seen.append(inputs) or 4)
-    monkeypatch.setattr(task, "decode_picture", lambda name, data, decode=task.decode_picture: decode(name, data))
+    monkeypatch.setattr(picture, "decode_picture", lambda *file, decode=picture.decode_picture: decode(*file))
     sizes = []
     prepare = demo.prepare
     monkeypatch.setattr(

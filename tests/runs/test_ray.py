@@ -131,6 +131,7 @@ def test_what_is_wrong_with_the_model_ends_the_run(tmp_path):
         results("org/nowhere", [(str(EXAMPLES[0]), "0.png")], workers=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -188,6 +188,7 @@ def test_streams_by_the_official_clients(address, friend):
     assert asyncio.run(generated()) == whole
 
 
+@pytest.mark.slow
 def test_a_stream_that_fails_says_so(endless):
     limits = Limits(tokens=10**6, seconds=5.0)
     with running(endless, limits=limits) as address, ollama.Client(host=address) as client:

@@ -112,6 +112,7 @@ def test_streams_by_the_official_client(client):
     assert final.instructions == "Be brief."
 
 
+@pytest.mark.slow
 def test_a_stream_that_fails_ends_by_saying_so(endless):
     with running(endless, limits=Limits(tokens=10**6, seconds=5.0)) as address:
         events = events_of(address, input=[asked()], max_output_tokens=10**6)

@@ -38,6 +38,7 @@ def test_a_swapped_colour_is_wrong(scene):
         assert all(thing.color == colors[name] for thing in scene.objects[name])
 
 
+@pytest.mark.slow
 def test_every_colour_counts_with_the_support_of_a_look_at_its_text():
     methods = load_methods()
     found = measure_claims(methods, SCENES)

@@ -69,6 +69,7 @@ def test_every_grid_begins_with_the_authors_settings_and_holds_valid_ones():
     assert {"greedy", "greedy+apc", "sira"} == {*METHODS} - {*choose.GRIDS}  # sira: `sira sweep`
 
 
+@pytest.mark.slow
 def test_choosing_measures_validation_scenes_and_keeps_what_is_there(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(choose, "GRIDS", {"text-only": {"alpha": (0.5, 3.0)}, "m3id": {"decay": (0.0,)}})
     monkeypatch.setattr(choose, "load_method", partial(load_method, max_new_tokens=12))
@@ -237,6 +238,7 @@ def test_a_comparison_is_read_as_it_was_written():
 # --- the command line
 
 
+@pytest.mark.slow
 def test_it_measures_methods_beside_greedy(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(comparison_module, "load_method", partial(load_method, max_new_tokens=8))
     monkeypatch.setattr(comparison_module, "Questions", partial(comparison_module.Questions, sample=50))

@@ -17,6 +17,7 @@ from tools.controls import PERCENTILES, SEEDS, WORDINGS, file_of, measure_contro
 SCENES = [held_out(seed) for seed in VALIDATION_SEEDS[80:84]]
 
 
+@pytest.mark.slow
 def test_lines_and_their_effects_are_those_of_single_questions():
     lvlm = load_method("sira")
     [row] = measure_controls(lvlm, SCENES, [90], WORDINGS[:1])

@@ -40,6 +40,7 @@ def measured(methods):
     return found
 
 
+@pytest.mark.slow
 def test_every_object_word_counts_with_the_support_of_its_thing(methods, measured):
     for name, lvlm in methods.items():
         rows = []

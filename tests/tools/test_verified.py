@@ -79,6 +79,7 @@ def test_the_report_is_read_back_and_shown(greedy, scenes, measured):
     assert "median of 1 on a machine" in verified.table()
 
 
+@pytest.mark.slow
 def test_the_bench_counts_what_it_times(greedy, scenes):
     requests = []
     pictures = [render(scene)[0] for scene in scenes]

@@ -101,9 +101,10 @@ class LastOutputs(Task[Tensor, Tensor]):
         super().__init__(lvlm, decoded=DECODED)
         self._projections, self._prompts = projections, {prompt.id: prompt for prompt in prompts}
 
-    def image(self, item: Item[Tensor]) -> list[Image.Image]:
+    def image(self, item: Item[Tensor]) -> Shown:
         """Return the samples, degraded."""
-        return [self._prompts[item.id].degrade(image) for image in pictures_of(super().image(item))]
+        first, *more = (self._prompts[item.id].degrade(image) for image in pictures_of(super().image(item)))
+        return [first, *more] if more else first
 
     def inputs(self, items: Sequence[Item[Tensor]], images: Sequence[Shown]) -> Any:
         """Return the model's inputs without those of a method."""
