@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.refilling import RefilledSlots
 from sira_cli.models.schemas import schema as schemas
+from sira_cli.models.schemas import trial
 from sira_cli.models.schemas.following import SchemaTokens
 from sira_cli.models.schemas.schema import LONGEST, Schema
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
@@ -259,6 +261,54 @@ def test_what_cannot_be_followed_is_refused_by_name(given, message):
     assert message in str(refused.value)
     assert len(str(refused.value)) < 500
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [{"type": "string", "pattern": f".*{chr(97 + number)}.{{{20 + number}}}$"} for number in range(20)],
+        [{"type": "integer", "multipleOf": factor} for factor in (99991, 2, 3, 5)],
+    ],
+)
+def test_a_schema_that_takes_minutes_or_gigabytes_is_refused_in_a_process_of_its_own(tmp_path, monkeypatch, parts):
+    """In this process the first takes 100 s and 2.3 GB, the second 35 s."""
+    monkeypatch.setattr(schemas, "matcher_of", lambda *given: pytest.fail("it is followed in this process"))
+    (tmp_path / "dear.json").write_text(json.dumps({"allOf": parts}))
+    trials = schemas._reason_against.cache_info().misses
+    for _ in range(2):
+        with pytest.raises(SettingsError, match=r"^`schema=` .*dear\.json: cannot .* in reasonable time and memory"):
+            Schema.of(tmp_path / "dear.json")
+    assert schemas._reason_against.cache_info().misses == trials + 1
+
+
+def test_a_trial_ends_itself_and_says_what_it_took(monkeypatch):
+    dear = Schema.of({"const": "dear"})
+    for name, limit in (("DEAREST_TRIAL", 0), ("LONGEST_TRIAL", 0)):
+        with monkeypatch.context() as patched:
+            patched.setattr(schemas, name, limit)
+            schemas._reason_against.cache_clear()
+            with pytest.raises(SettingsError, match="reasonable time"):
+                Schema.of({"const": "dear"})
+        schemas._reason_against.cache_clear()
+    assert Schema.of({"const": "dear"}) == dear
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit a process's memory so")
+def test_a_trial_has_little_memory():
+    """The same limits as for a schema, but for a process that takes too much."""
+    code = "import runpy; runpy.run_path(%r)['limit'](); bytes(%d)"
+    small, large = (
+        subprocess.run([sys.executable, "-c", code % (trial.__file__, size)], capture_output=True, text=True)
+        for size in (1000, 2 * trial.MEMORY)
+    )
+    assert small.returncode == 0
+    assert "MemoryError" in large.stderr
+
+
+def test_a_trial_imports_little():
+    code = f"import runpy, sys; runpy.run_path({trial.__file__!r}); import llguidance; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert {"sira_cli", "torch", "numpy", "transformers"}.isdisjoint(found.stdout.split())
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "[" * 5000 + "]" * 5000, "{", '{"a": NaN,}', "null"])

@@ -1,5 +1,6 @@
 """Texts that follow a JSON schema, token by token (extra `json`).
 
 schema          a schema and the value of a text (`Schema`)
+trial           whether a schema can be followed, in a process of its own
 following       the tokens by which a text stays a beginning of such a value
 """

@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +18,15 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer
+from sira_cli.models.schemas import trial
+from sira_cli.models.schemas.trial import matcher_of
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 LONGEST = 200_000  # characters of a schema
-TRIED = 100  # characters of a text that is tried before the first
+LONGEST_TRIAL = 20  # seconds on the clock
+DEAREST_TRIAL = 1  # second of processor time
 DEEPEST = 100  # values inside each other
 # JSON may have any white space between values, and a model may go on with it for ever: one space is enough.
 _OPTIONS = {"whitespace_pattern": " ?", "lenient": False, "coerce_one_of": False}
@@ -74,7 +80,7 @@ class Schema:
             if as_tags and not _holds_strings(value):
                 raise ValueError("is not a list of strings, as tags are")
             schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, as_tags)
-            schema._try()
+            _try(schema._grammar)
         except OSError as error:
             known = ", ".join(built_in())
             raise SettingsError(f"{shown}: {error.strerror}: expected a file of a JSON schema, or {known}") from error
@@ -118,30 +124,14 @@ class Schema:
         Raises:
             ValueError: the schema cannot be followed; the message gives the reason.
         """
-        from llguidance import LLMatcher, LLParserLimits
-
-        grammar = LLMatcher.grammar_from_lark(f"{_EXACT}start: %json {self.content}")
-        matcher = LLMatcher(tokens, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+        matcher = matcher_of(tokens, self._grammar)
         if matcher.is_error():
             raise ValueError(f"cannot be followed: {_line(matcher.get_error())}")
         return matcher
 
-    def _try(self) -> None:
-        """Follow a short text, as some schemas fail only then.
-
-        Raises:
-            ValueError: it cannot be followed.
-        """
-        matcher = self.matcher(_bytes())
-        for _ in range(TRIED):
-            bits = matcher.compute_bitmask()
-            if matcher.is_accepting():
-                return
-            allowed = [byte for byte in range(256) if bits[byte // 8] >> byte % 8 & 1]
-            if not allowed:
-                reason = _line(matcher.get_error())
-                raise ValueError(f"cannot be followed: {'no value fits a part of it' if 'NoExt' in reason else reason}")
-            matcher.consume_token(max((byte for byte in allowed if byte < 127), default=allowed[0]))
+    @property
+    def _grammar(self) -> str:
+        return f"{_EXACT}start: %json {self.content}"
 
     def read(self, text: str) -> Any:
         """Return the value of a text.
@@ -238,6 +228,35 @@ def _depth(value: Any) -> int:
     if not isinstance(value, list | dict):
         return 0
     return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
+
+
+def _try(grammar: str) -> None:
+    """Try a grammar before anything else is done with it.
+
+    Raises:
+        ValueError: it cannot be followed, or not in reasonable time and memory.
+        SettingsError: the extra `json` is missing.
+    """
+    _bytes()
+    if reason := _reason_against(grammar):
+        raise ValueError(f"cannot be followed{reason}")
+
+
+@functools.lru_cache(maxsize=64)
+def _reason_against(grammar: str) -> str:
+    """Return the end of the message for a grammar that cannot be followed; empty: it can."""
+    too_dear = " in reasonable time and memory: make its patterns, numbers and nesting simpler"
+    command = [sys.executable, "-P", trial.__file__]
+    try:
+        ended = subprocess.run(command, input=grammar.encode(), capture_output=True, timeout=LONGEST_TRIAL)
+    except subprocess.TimeoutExpired:
+        return too_dear
+    found = {} if ended.returncode else json.loads(ended.stdout)
+    if found.get("seconds", math.inf) > DEAREST_TRIAL:
+        return too_dear
+    if "NoExt" in found["reason"]:
+        return ": no value fits a part of it"
+    return f": {_line(found['reason'])}" if found["reason"] else ""
 
 
 def _line(message: str) -> str:

@@ -1,0 +1,60 @@
+"""Tries a schema in a process of its own, as some take minutes and gigabytes: `python -P trial.py < grammar`.
+
+It imports nothing of the package, whose imports take seconds. Writes JSON: the engine's error (`reason`; empty: the
+grammar can be followed) and the processor time it took (`seconds`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+TRIED = 100  # bytes of a text
+MEMORY = 1 << 30  # bytes
+SECONDS = 2  # of processor time, after which the system ends the process
+
+
+def matcher_of(tokens: LLTokenizer, grammar: str) -> LLMatcher:
+    """Return the state of an empty text; it may be an error."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(verbose_errors=False)
+    return LLMatcher(tokens, LLMatcher.grammar_from_lark(grammar), log_level=0, limits=limits)
+
+
+def limit() -> None:
+    """Limit the memory and the processor time of this process, where the system can."""
+    try:
+        import resource
+    except ImportError:
+        return
+    for kind, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_CORE, 0)):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (most, most))
+
+
+def reason_against(grammar: str) -> str:
+    """Follow a short text, as some grammars fail only then; return the engine's error, or nothing."""
+    from llguidance import LLTokenizer
+
+    matcher = matcher_of(LLTokenizer("byte"), grammar)
+    for _ in range(TRIED):
+        bits = matcher.compute_bitmask()
+        if matcher.is_accepting():
+            break
+        allowed = [byte for byte in range(256) if bits[byte // 8] >> byte % 8 & 1]
+        if not allowed:
+            return matcher.get_error() or "no value fits it"
+        matcher.consume_token(max((byte for byte in allowed if byte < 127), default=allowed[0]))
+    return ""
+
+
+if __name__ == "__main__":
+    limit()
+    json.dump({"reason": reason_against(sys.stdin.read()), "seconds": time.process_time()}, sys.stdout)
