@@ -57,6 +57,10 @@ class TextSettings(BaseModel):
             ]
         return replace(answer, text=f"{self.prefix}{text}{self.suffix}", words=words)
 
+    def around_nothing(self) -> str:
+        """Return the text around tags of which none is left, without the commas that led to them."""
+        return ", ".join(filter(None, (self.prefix.strip(", "), self.suffix.strip(", "))))
+
     def _cut(self, text: str, finish_reason: str) -> str:
         ends = sentence_ends(text)
         if self.complete_sentences and finish_reason in ("length", "loop") and ends:

@@ -95,17 +95,19 @@ class Together(Picture):
 
     def images(self, name: str) -> list[str]:
         """Return the names of its pictures in a record, from its own."""
-        return parted(name)
+        return parted(name) if len(self.pictures) > 1 else [name]
 
     def text_file(self, extension: str) -> Path:
-        """Refuse: a text about several pictures has no place next to one of them."""
+        """Return that of its only picture; a text about several has no place next to one of them."""
+        if len(self.pictures) == 1:
+            return self.pictures[0].text_file(extension)
         raise SettingsError(
             f"{self.shown}: a text about several pictures is written as a record, not as a text file: give `output=`"
         )
 
     def mirrored(self, extension: str) -> Path:
-        """Refuse, likewise."""
-        return self.text_file(extension)
+        """Return that of its only picture, likewise."""
+        return self.pictures[0].mirrored(extension) if len(self.pictures) == 1 else self.text_file(extension)
 
     def file_size(self) -> int:
         """Return the bytes of all of its files."""

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from sira_cli.analysis.check.captions import check_pictures, find_captions
+from sira_cli.analysis.check.files import with_text
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures.find import Shard
 
@@ -200,6 +201,18 @@ def test_a_record_of_sira_says_what_it_said_before(photos):
         key: value for key, value in {**record, "text": "It.", "draft": "A dog."}.items() if key != "objects"
     }
     assert same == {**record, "file_name": "b.png"}
+
+
+def test_another_text_has_not_the_value_of_the_json_before():
+    record = {"schema": "sira.caption/1", "text": '["dog"]', "data": ["dog"], "json_schema": "tags@0", "key": "a"}
+    assert with_text(record, "text", "A dog.") == {
+        "schema": "sira.caption/1",
+        "text": "A dog.",
+        "draft": '["dog"]',
+        "key": "a",
+    }
+    row = {"caption": "A dog.", "data": 1, "json_schema": "mine"}
+    assert with_text(row, "caption", "It.") == {**row, "caption": "It."}
 
 
 def test_text_files_come_back_in_another_folder(photos, tmp_path):

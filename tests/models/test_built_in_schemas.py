@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from sira_cli import SettingsError, load, run_pictures
+from sira_cli.models.look.entries import NOTHING_LEFT
 from sira_cli.models.look.second_look import SecondLook, Verify
 from sira_cli.models.schemas.schema import Schema, built_in
 from tests.support.scripted import script, written
@@ -226,6 +227,34 @@ def test_rewriting_drops_tags_and_leaves_the_trigger_word(demo, monkeypatch):
     assert (result.text, result.data) == ("clock, laptop, cat", ["laptop", "cat"])
     assert (result.draft, [each["thing"] for each in result.removed]) == (flagged.text, ["clock"])
     assert set(claims(result)) == {"laptop", "cat"}
+
+
+@pytest.mark.parametrize(
+    ("around", "left"),
+    [({"prefix": "ohwx, "}, "ohwx"), ({"prefix": "ohwx, ", "suffix": ", photo"}, "ohwx, photo"), ({}, "")],
+)
+def test_tags_of_which_none_is_left_have_a_warning(demo, monkeypatch, around, left):
+    plan(monkeypatch, '["laptop", "clock"]')
+    lvlm = demo.under(demo.decoder, demo.preset.with_settings(**around))
+    schema, look = Schema.of("tags", as_tags=True), Verify(1.0, mode="rewrite")
+    result = lvlm.caption(PICTURES[0], schema=schema, verify=look)
+    assert (result.status, result.text, result.data, result.objects) == ("ok", left, [], [])
+    assert result.warnings == [NOTHING_LEFT]
+    assert result.draft == f"{around.get('prefix', '')}laptop, clock{around.get('suffix', '')}"
+    assert {each["thing"] for each in result.removed} == {"laptop", "clock"}
+
+
+@pytest.mark.parametrize(
+    ("more", "warnings"), [({}, [NOTHING_LEFT]), ({"count": 0}, None), ({"scene": "A laptop."}, None)]
+)
+def test_json_of_which_nothing_is_left_has_a_warning(demo, monkeypatch, more, warnings):
+    value = {"tags": ["clock"], "seen": {"objects": [{"name": "clock"}]}, **more}
+    plan(monkeypatch, json.dumps(value))
+    look = Verify(1.0, mode="rewrite")
+    result = demo.caption(PICTURES[0], schema={"type": "object"}, verify=look)
+    assert result.data == {"tags": [], "seen": {"objects": []}, **more}
+    assert json.loads(result.text) == result.data
+    assert result.warnings == warnings
 
 
 def test_a_run_looks_twice_as_the_library_does(demo, monkeypatch, tmp_path):

@@ -96,6 +96,13 @@ def test_one_picture_in_a_group_has_its_own_hash_and_name(folder):
     assert group.images("0.png") == ["0.png"]
     assert alone.images("0.png") is None
     assert group.open().shown.tobytes() == alone.open().shown.tobytes()
+    assert group.text_file(".txt") == alone.text_file(".txt")
+    assert group.mirrored(".txt") == alone.mirrored(".txt")
+
+
+def test_a_stroke_in_the_name_of_one_picture_does_not_part_it(folder):
+    (folder / "a | b.png").write_bytes(PICTURES[0])
+    assert as_picture(["a | b.png"]).images("x/a | b.png") == ["x/a | b.png"]
 
 
 def test_the_name_of_a_group_leads_to_its_pictures(folder):

@@ -389,6 +389,11 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
             2,
             "--output writes to this file",
         ),
+        (
+            ["tags.csv", "--fix", "drop-sentences", "--fixed", "y.csv"],
+            2,
+            "--fixed y.csv: the texts in tags.csv are JSON or tags, not sentences: caption the pictures again",
+        ),
         (["x.jsonl", "--text-column", "no"], 2, "no column 'no' (--text-column), but image, text"),
         (
             ["x.jsonl", "--images", "nowhere"],
@@ -407,6 +412,9 @@ def test_refused_before_the_model_is_loaded(sira, scenes, monkeypatch, arguments
     monkeypatch.setattr("sira_cli.cli.engines.load_model", None)
     (scenes.parent / "x.jsonl").write_text('{"image": "scenes/0.png", "text": "A dog."}\n')
     (scenes.parent / "notes.md").write_text("A dog.")
+    (scenes.parent / "tags.csv").write_text(
+        "schema,file_name,status,text,json_schema\nsira.caption/1,scenes/0.png,ok,dog,tags@0 as text\n"
+    )
     found, _, err = sira("check", *arguments, "-p", "demo")
     assert (found, message in err) == (code, True), err
 

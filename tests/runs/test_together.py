@@ -168,6 +168,16 @@ def test_what_does_not_go_with_groups(sira, folder, options, error):
     assert error in err
 
 
+@pytest.mark.parametrize("tree", [(), ("--output-dir", "texts")])
+def test_a_list_of_single_pictures_has_text_files(sira, folder, demo, tree):
+    groups = write("photos/g.jsonl", {"image": "0.png"}, {"images": ["1.png"]})
+    code, _, err = sira("caption", "--files-from", groups, "--sidecar", *tree, "-p", "demo")
+    assert code == 0, err
+    for number in range(2):
+        text = Path("texts" if tree else "photos", f"{number}.txt").read_text()
+        assert text == demo.caption(f"photos/{number}.png").text + "\n"
+
+
 def test_columns_of_a_table_and_their_output(sira, folder, demo):
     files = [Path(f"photos/{number}.png").read_bytes() for number in range(4)]
     parquet.write_table(pyarrow.table({"before": files[:3], "after": files[1:]}), "pairs.parquet")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sira_cli.analysis.check.files import ENDINGS, CaptionFile, CaptionRow, metadata_in
+from sira_cli.analysis.check.files import ENDINGS, CaptionFile, CaptionRow, follows_schema, metadata_in
 from sira_cli.analysis.check.texts import no_captions, text_of_picture
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
@@ -79,6 +79,11 @@ class Captions:
         if len(self.files) > 1 or sum(picture is not None for _, picture in self._rows) < len(self.pictures):
             raise SettingsError("`fixed=` takes captions from one place: a file of captions, or pictures with texts")
         source = self.files[0].path
+        if any(follows_schema(row.values) for row, _ in self._rows):
+            raise SettingsError(
+                f"`fixed=` {target}: the texts in {source} are JSON or tags, not sentences: caption the pictures again "
+                "with a second look that rewrites, which drops entries"
+            )
         if _same(target, source):
             raise SettingsError(f"`fixed=` {target}: is the file of captions itself: give another")
         if target.suffix.lower() != source.suffix.lower() or target.is_dir():

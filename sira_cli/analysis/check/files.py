@@ -21,6 +21,7 @@ ENDINGS = (".jsonl", ".json", *TABLES)
 # Usual names of the columns of captions; the first that a file has counts.
 IMAGE_COLUMNS = ("file_name", "image", "image_path", "img_path", "filename", "file", "path", "img", "url", SEVERAL)
 TEXT_COLUMNS = ("text", "caption", "description", "answer")
+_OF_THE_TEXT = ("words", "objects", "claims", "data", "json_schema")  # in a record; another text has others
 
 
 @dataclass(frozen=True)
@@ -184,9 +185,9 @@ def is_record(values: Mapping[str, Any]) -> bool:
     return str(values.get("schema", "")).startswith("sira.")
 
 
-def has_failed(values: Mapping[str, Any]) -> bool:
-    """Return whether a row is a record of a picture that failed."""
-    return is_record(values) and values.get("status", "ok") != "ok"
+def follows_schema(values: Mapping[str, Any]) -> bool:
+    """Return whether a row is a record with JSON or tags as its text."""
+    return is_record(values) and bool(values.get("json_schema"))
 
 
 def is_failure(values: Mapping[str, Any]) -> bool:
@@ -197,11 +198,11 @@ def is_failure(values: Mapping[str, Any]) -> bool:
 def with_text(values: Mapping[str, Any], column: str, text: str) -> dict[str, Any]:
     """Return a row with another text.
 
-    A record of sira gets the first one as `draft`, and loses the scores of its words.
+    A record of sira gets the first one as `draft`, and loses the scores of its words, and the value of its JSON.
     """
     if not is_record(values):
         return {**values, column: text}
-    kept = {name: value for name, value in values.items() if name not in ("words", "objects", "claims")}
+    kept = {name: value for name, value in values.items() if name not in _OF_THE_TEXT}
     return {**kept, column: text, "draft": values.get("draft", values[column])}
 
 

@@ -22,6 +22,7 @@ from sira_cli.models.schemas.schema import Schema
 from sira_cli.models.texts import TextSettings
 
 TAG = 3  # words of a string that is no sentence
+NOTHING_LEFT = "every entry names something that is not supported: nothing is left of it"
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"( ?:)?')  # the second group: it is a key
 
 
@@ -45,6 +46,9 @@ def looked(
         left = {claim.key for claim in found.all}
         removed = [claim.removed() for key, claim in doubted.items() if key not in left]
         first = replace(first, draft=draft, removed=removed)
+        if not _holds_anything(data):
+            text = text_settings.around_nothing() if schema.as_tags else first.text
+            first = replace(first, text=text, warnings=(*first.warnings, NOTHING_LEFT))
     return found.added_to(first, settings)
 
 
@@ -98,6 +102,13 @@ def _without(value: Any, look: PictureLook, doubted: Collection[str]) -> Any:
         for entry in value
         if not any(thing.key in doubted for string in _strings(entry) for thing in _things(string, look))
     ]
+
+
+def _holds_anything(value: Any) -> bool:
+    """Return whether a value has more than empty lists, objects and strings."""
+    if isinstance(value, dict | list):
+        return any(map(_holds_anything, value.values() if isinstance(value, dict) else value))
+    return value not in (None, "")
 
 
 def _strings(value: Any) -> Iterator[str]:
