@@ -69,6 +69,19 @@ class PictureMemoryError(PictureError):
     """Memory is too small to decode a picture, even alone."""
 
 
+class LongPromptError(PictureError):
+    """The prompt about some pictures is longer than the model's context. The message does not name the pictures.
+
+    Attributes:
+        tokens: of the prompt, those of its pictures included.
+    """
+
+    def __init__(self, message: str, *, tokens: int) -> None:
+        """Keep the number of tokens."""
+        super().__init__(message)
+        self.tokens = tokens
+
+
 class UnfinishedReasoningError(PictureError):
     """The text about a picture ended inside the model's reasoning, without an answer."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import LongPromptError, SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models.image_size import pad_to_square
@@ -126,6 +126,9 @@ class PreparingModel:
             images, prompts: B of each; pictures in the order of a conversation's turns.
             image_hashes: identify each prompt's pictures, for methods that draw noise; None: computed from samples.
             at_once: as for `chat_inputs`.
+
+        Raises:
+            LongPromptError: a prompt with several pictures is longer than the model's context.
         """
         if image_hashes is None and self.decoder.uses_seed:
             samples = [b"".join(image.tobytes() for image in pictures_of(shown)) for shown in images]
@@ -133,9 +136,25 @@ class PreparingModel:
         seeds = self.picture_seeds(image_hashes or [""] * len(images))
         with self.vocabulary.lock:
             inputs: Any = self.chat_inputs(images, prompts, at_once=at_once)
+            self._check_context(images, inputs)
             for name, value in self.decoder.branch_inputs(self, images, prompts, inputs, seeds).items():
                 inputs[BRANCH + name] = value
         return inputs
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that the model was made for; None: its config does not say."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    def _check_context(self, images: Sequence[Shown], inputs: Any) -> None:
+        for shown, tokens in zip(images, inputs["attention_mask"].sum(dim=1).tolist(), strict=True):
+            pictures = len(pictures_of(shown))
+            if pictures > 1 and tokens > (self.context or tokens):
+                raise LongPromptError(
+                    f"a prompt with {pictures} pictures has {tokens:,} tokens, and the model's context holds "
+                    f"{self.context:,}: give fewer pictures, or make them smaller",
+                    tokens=tokens,
+                )
 
     def to_device(self, inputs: Any) -> Any:
         """Move prepared inputs to the model's device, and pixels to its precision."""

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sira_cli.errors import PictureError, PictureSettingsError
+from sira_cli.errors import LongPromptError, PictureError, PictureSettingsError, SiraError
 from sira_cli.pictures.picture import Picture
 
 _log = logging.getLogger(__name__)
@@ -72,10 +72,15 @@ class Item(Generic[R]):
         return self.skipped or self.result is not None or bool(self.error)
 
 
+def is_final(error: Exception) -> bool:
+    """Return whether an error is about the model or the settings, so that every picture would fail."""
+    return isinstance(error, SiraError) and not isinstance(error, PictureError)
+
+
 def message(picture: Picture, error: Exception) -> str:
     """Return why a picture failed, in one line that names it."""
     name, text = picture.shown, str(error)
-    if isinstance(error, PictureSettingsError | NoAnswerError):
+    if isinstance(error, LongPromptError | PictureSettingsError | NoAnswerError):
         return f"{name}: {text}"
     if isinstance(error, PictureError):
         return text

@@ -20,12 +20,11 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from sira_cli.errors import PictureError, SiraError
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ahead import ahead, as_they_come
 from sira_cli.runs.batch_size import AUTO, FIRST, BatchSize, check_batch_size, usual_batch_size
 from sira_cli.runs.events import Halved
-from sira_cli.runs.item import Item
+from sira_cli.runs.item import Item, is_final
 from sira_cli.runs.memory import out_of_memory
 from sira_cli.runs.slots import GROUPS, Batch, PictureSlots
 from sira_cli.runs.task import LARGE, Task
@@ -160,7 +159,7 @@ class Runner(Generic[R]):
             try:
                 inputs = self._task.inputs_alone(item)
             except Exception as error:
-                if _is_final(error):
+                if is_final(error):
                     raise
                 continue  # its turn to fail comes later
             self.batch_size = self._task.largest_batch(inputs, 0 if self._slots is None else GROUPS)
@@ -194,7 +193,7 @@ class Runner(Generic[R]):
                 for item, answer, milliseconds in slots.advance():
                     self._task.settle(item, answer, milliseconds)
         except Exception as error:
-            if _is_final(error):
+            if is_final(error):
                 raise
             failure = error
         else:
@@ -214,7 +213,7 @@ class Runner(Generic[R]):
                 raise batch.failure
             answers = self._task.answers(batch, self._on_text)
         except Exception as error:
-            if _is_final(error):
+            if is_final(error):
                 raise
             failure = error
         else:
@@ -257,11 +256,6 @@ def _portions(window: Sequence[Item[R]], size: int) -> Iterator[Batch[R]]:
         room -= item.pixels
     if batch.items:
         yield batch
-
-
-def _is_final(error: Exception) -> bool:
-    """Return whether an error is about the model or the settings, so that every picture would fail."""
-    return isinstance(error, SiraError) and not isinstance(error, PictureError)
 
 
 def _taken(todo: Iterable[Item[R]], given_out: deque[Item[R]]) -> Iterator[Item[R]]:

@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sira_cli.errors import SiraError
+from sira_cli.errors import PictureError
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.processors import refused
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.room import ROOM
 from sira_cli.runs.batch_size import largest_batch
-from sira_cli.runs.item import Item, message
+from sira_cli.runs.item import Item, is_final, message
 from sira_cli.runs.kept import Kept
 from sira_cli.runs.memory import out_of_memory
 from sira_cli.runs.slots import Batch, PictureSlots
@@ -141,9 +141,9 @@ class Task(ABC, Generic[A, R]):
         ]
         try:
             batch.inputs = self._inputs(pictures)
-        except SiraError:
-            raise
         except Exception as error:
+            if is_final(error):
+                raise
             if out_of_memory(error):
                 batch.failure = error
             else:  # the processor refused one of them, but which?
@@ -192,9 +192,9 @@ class Task(ABC, Generic[A, R]):
     def _is_accepted(self, item: Item[R], image: Shown) -> bool:
         try:
             self.inputs([item], [image])
-        except SiraError:
-            raise
         except Exception as error:
-            self.fail(item, refused(item.picture.shown, error))
+            if is_final(error):
+                raise
+            self.fail(item, error if isinstance(error, PictureError) else refused(item.picture.shown, error))
             return False
         return True

@@ -90,8 +90,7 @@ class Server:
         self._metrics = Metrics()
         self._decoder: Decoder
         self._entrance: Entrance
-        context = getattr(lvlm.model.config.get_text_config(), "max_position_embeddings", None)
-        self._longest_prompt = min(self._limits.prompt, context or self._limits.prompt)
+        self._longest_prompt = min(self._limits.prompt, lvlm.context or self._limits.prompt)
         self._served = served = ServedModel(lvlm, self._longest_prompt)
         self.app = FastAPI(
             title="sira", version=__version__, lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from sira_cli.core.fork import Step
-from sira_cli.errors import SiraError
+from sira_cli.errors import LongPromptError, SiraError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.models.look.entries import looked
@@ -77,6 +77,8 @@ class Prepared:
             _ = self.lvlm.schema_tokens  # a model without them is refused before texts under way are touched
         try:
             inputs = self.lvlm.prepare([job.pictures.open() for job in jobs], [job.prompt for job in jobs], hashes)
+        except LongPromptError as error:
+            raise too_long(f"has {error.tokens:,} tokens", jobs[0].longest_prompt) from None
         except SiraError:
             raise
         except Exception as error:

@@ -403,8 +403,8 @@ def test_bad_settings(llava_folder, settings, message):
 def test_public_names():
     assert sira_cli.__all__ == [
         *("AttachError", "Between", "DataError", "Fork", "GenerationSettingsWarning", "HugePictureError"),
-        *("ImageTokenError", "ImageTokens", "Lvlm", "ModelNotFoundError", "NotCalibratedError", "PictureError"),
-        *("PictureMemoryError", "PictureSettingsError", "Preset", "PrivatePictureError", "Result"),
+        *("ImageTokenError", "ImageTokens", "LongPromptError", "Lvlm", "ModelNotFoundError", "NotCalibratedError"),
+        *("PictureError", "PictureMemoryError", "PictureSettingsError", "Preset", "PrivatePictureError", "Result"),
         *("SettingsError", "SiraConfig", "SiraError", "Step"),
         *(
             "UnfinishedJsonError",

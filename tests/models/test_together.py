@@ -10,7 +10,7 @@ from PIL import Image
 
 from sira_cli import load
 from sira_cli.core import reference
-from sira_cli.errors import PictureError, SettingsError
+from sira_cli.errors import LongPromptError, PictureError, SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
@@ -160,3 +160,17 @@ def test_every_method_takes_several_pictures(demo, method):
     texts = [result.text for result in under.caption_many(groups, batch_size=3)]
     assert texts == [under.caption(group).text for group in groups]
     assert texts[0] != texts[1]
+
+
+def test_a_group_that_is_longer_than_the_context_is_refused(demo):
+    """The bundled model has 1,024 positions."""
+    image = Image.open(EXAMPLES[0]).convert("RGB")
+    one, two = (demo.prepare([[image] * count], [QUESTION])["input_ids"].shape[1] for count in (1, 2))
+    most = 1 + (1024 - one) // (two - one)
+    demo.prepare([[image] * most], [QUESTION])
+    length = one + (two - one) * most
+    message = f"a prompt with {most + 1} pictures has {length:,} tokens, .* holds 1,024: give fewer pictures, or make"
+    with pytest.raises(LongPromptError, match=message) as refused:
+        demo.prepare([image, [image] * (most + 1)], [QUESTION] * 2)
+    assert refused.value.tokens == length
+    demo.prepare([image], ["a " * 2000])  # one picture, as ever

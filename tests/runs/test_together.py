@@ -88,6 +88,20 @@ def test_one_bad_picture_fails_its_group_and_nothing_else(sira, folder, demo, mo
     assert Path("photos/out.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize("batch", ["1", "2", "auto"])
+def test_a_group_that_is_longer_than_the_context_fails_alone(sira, folder, batch):
+    groups = write("g.jsonl", {"images": ["photos/0.png"] * 20}, {"images": ["photos/0.png", "photos/1.png"]})
+    code, _, _ = sira("caption", "--files-from", groups, "-p", "demo", "-o", "out.jsonl", "-b", batch)
+    assert code == 3
+    long, short = read("out.jsonl")
+    assert (long["status"], short["status"]) == ("error", "ok")
+    assert re.fullmatch(
+        r"photos/0.png \| .* and 16 more: a prompt with 20 pictures has 1,\d{3} tokens, and the model's context holds "
+        "1,024: give fewer pictures, or make them smaller",
+        long["error"],
+    )
+
+
 def test_a_replaced_picture_of_a_group_is_answered_again(sira, folder):
     command = ("ask", "photos/0.png", "photos/1.png", "--together", QUESTION, "-p", "demo", "-o", "out.jsonl")
     sira(*command)

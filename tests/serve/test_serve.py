@@ -382,6 +382,18 @@ def test_prompts_that_are_too_long(lvlm):
             assert "and more, without its pictures; this server takes 1,024" in answer.text
 
 
+def test_groups_that_are_too_long(lvlm):
+    """As single pictures are: with the length, and this server's limit."""
+    (turn,) = said()
+    shown = [part for part in turn["content"] if part["type"] == "image_url"]
+    turns = [{**turn, "content": [*turn["content"], *shown * 19]}]
+    with running(lvlm, limits=Limits(pictures=20)) as address:
+        answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": turns, "max_tokens": 2}, timeout=60)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert "tokens; this server takes 1,024, with its pictures" in answer.json()["error"]["message"]
+
+
 def test_a_body_that_never_ends(lvlm):
     with running(lvlm, limits=Limits(seconds=0.5)) as address:
         host, port = address.removeprefix("http://").split(":")
