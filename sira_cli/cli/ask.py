@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +34,7 @@ sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
     output=AnswerOutputOptions,
 )
 def ask(
+    context: typer.Context,
     *,
     paths: Paths = None,
     question: Annotated[
@@ -65,7 +65,7 @@ def ask(
         raise SettingsError(
             "--choices prints one of the given answers: leave out --prefix, --suffix and the other text options"
         )
-    endpoint.check(model, replace(decoding, max_new_tokens=None, system=None), schema, engine)
+    endpoint.check(context, model, decoding, schema, engine)
     asked = (model, decoding, text, selection, engine, output)
     if questions is not None:
         folders = [*(paths or []), *([] if question is None else [question])]

@@ -140,6 +140,7 @@ class RecordOptions:
     output=RecordOptions,
 )
 def check(
+    context: typer.Context,
     *,
     paths: Annotated[
         list[str] | None,
@@ -167,7 +168,7 @@ def check(
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output, look.fixed)
     verify = look.read()
-    endpoint.check(model, worker)
+    endpoint.check(context, model, worker)
     preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
     note_line(verify, preset)
     verify = with_objects(verify, look.objects, preset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 import typer
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
     from sira_cli.runs.run import Engine, Job
 
+FOLLOWED = ("model", "preset", "max_new_tokens", "system")  # options in groups for a model here that a server follows
 KEYS = ("SIRA_API_KEY", "OPENAI_API_KEY")
 
 
@@ -49,12 +50,13 @@ class EndpointOptions:
         """Whether a server is asked."""
         return self.endpoint is not None
 
-    def check(self, model: ModelOptions, *others: Any) -> None:
+    def check(self, context: typer.Context, model: ModelOptions, *others: Any) -> None:
         """Check that the other options fit.
 
         Args:
+            context: of the command, which knows the options that were typed.
             model: the model options.
-            *others: further groups of options, none of which a server can follow.
+            *others: further groups of options for a model that is loaded here.
 
         Raises:
             SettingsError: one needs a model that is loaded here, or a server that is not given.
@@ -65,7 +67,7 @@ class EndpointOptions:
             return
         if model.model is None:
             raise SettingsError("--endpoint also needs --model: the model's name on the server")
-        local = [option for each in (replace(model, model=None, preset=None), *others) for option in _changed(each)]
+        local = [option for each in (model, *others) for option in _typed(context, each)]
         if local:
             raise SettingsError(f"{local[0]} is for a model that is loaded here: leave it out with --endpoint")
 
@@ -113,8 +115,9 @@ class EndpointOptions:
         return EndpointRun(endpoint, job.preset, job.request, concurrency=at_once, done=job.targets.done)
 
 
-def _changed(options: Any) -> list[str]:
-    """Return the options of a group that are given."""
-    usual = type(options)()
-    changed = [each.name for each in fields(options) if getattr(options, each.name) != getattr(usual, each.name)]
-    return ["--set" if name == "settings" else "--" + name.replace("_", "-") for name in changed]
+def _typed(context: typer.Context, options: Any) -> list[str]:
+    """Return the options of a group that were typed, also with the usual value, and that no server follows."""
+    names = [each.name for each in fields(options) if each.name not in FOLLOWED]
+    sources = {name: context.get_parameter_source(name) for name in names}
+    typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    return ["--set" if name == "settings" else "--" + name.replace("_", "-") for name in typed]

@@ -37,14 +37,14 @@ from sira_cli.serve.jobs import Job, Reply, TextPiece, prompt_of, schema_of, set
 from sira_cli.serve.limits import Limits, check_length
 from sira_cli.serve.line import RETRY_AFTER, WaitingLine
 from sira_cli.serve.metrics import Metrics
-from sira_cli.serve.ollama import OllamaChat, OllamaGenerate
+from sira_cli.serve.ollama import OllamaChat, OllamaGenerate, OllamaRequest
 from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
 from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import OLLAMA, ChatRequest, RequestError, shortened
 from sira_cli.serve.report import ReportRequest, report_of
 from sira_cli.serve.responses import ResponseRequest
-from sira_cli.serve.served import MOST_ECHOED, ServedModel, ShowRequest
+from sira_cli.serve.served import MOST_ECHOED, ServedModel, ShowRequest, short_name
 from sira_cli.web.http import bearer_key, is_key
 
 ClientRequest = ChatRequest | ResponseRequest | OllamaChat | OllamaGenerate
@@ -168,12 +168,20 @@ class Server:
     async def _answer(self, protocol: type[ClientRequest], request: Request) -> Response:
         """Answer a request of any protocol: each is that of a chat in other words."""
         coming = self._come(request)
-        asked, chat = await self._entrance.read(coming, functools.partial(_read, protocol))
+        read = await self._entrance.read(coming, functools.partial(_read, protocol))
+        if read[1] is None:
+            return self._loaded(read[0])
+        asked, chat = read
         _, answer = await self._begin(coming, chat)
         first = await answer.next()  # errors are found before a stream begins
         if chat.stream:
             return StreamingResponse(asked.lines(answer.chunks(first)), media_type=asked.streamed)
         return JSONResponse(asked.answer(await answer.whole(first)))
+
+    def _loaded(self, asked: OllamaRequest) -> Response:
+        self._served.check(short_name(asked.model))
+        self._metrics.requests.labels("200").inc()
+        return JSONResponse(asked.loaded())
 
     def _come(self, request: Request) -> Coming:
         """Give a request a place.
@@ -280,7 +288,9 @@ class Server:
         return await self._refused(request, as_request_error(error))
 
 
-def _read(protocol: type[ClientRequest], body: bytes) -> tuple[ClientRequest, ChatRequest]:
-    """Return the request in a body, and the chat that it asks for."""
+def _read(protocol: type[ClientRequest], body: bytes) -> tuple[ClientRequest, ChatRequest] | tuple[OllamaRequest, None]:
+    """Return the request in a body, and the chat that it asks for, if it asks for one."""
     asked = protocol.read(body)
+    if isinstance(asked, OllamaRequest) and asked.is_empty():
+        return asked, None
     return asked, asked.chat()

@@ -6,6 +6,7 @@ Many captioners know no other protocol. No tools, no prompts without the model's
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
@@ -66,6 +67,7 @@ class OllamaRequest(Options):
     logprobs: bool = False
     top_logprobs: int | None = None
     sira: dict[str, Any] | None = None
+    keep_alive: Any = None  # the model stays; `loaded` tells 0 from the rest
     _began: int = PrivateAttr(default_factory=time.monotonic_ns)
 
     def chat(self) -> ChatRequest:
@@ -88,6 +90,15 @@ class OllamaRequest(Options):
             "sira": self.sira,
         }
         return ChatRequest.read(chat).chat()
+
+    def is_empty(self) -> bool:
+        """Whether nothing is asked: so clients load a model, or unload it."""
+        raise NotImplementedError
+
+    def loaded(self) -> dict[str, Any]:
+        """Return the answer to an empty request: the model is loaded all the time."""
+        unload = re.fullmatch(r"0[0.]*[a-zµ]*", str(self.keep_alive))  # a number of seconds, or "0s"
+        return self._said("") | {"done": True, "done_reason": "unload" if unload else "load"}
 
     def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
         """Return the answer of a chat as the answer to this request."""
@@ -161,7 +172,11 @@ class OllamaRequest(Options):
 class OllamaChat(OllamaRequest):
     """A request to `/api/chat`."""
 
-    messages: Sequence[OllamaMessage]
+    messages: Sequence[OllamaMessage] = ()
+
+    def is_empty(self) -> bool:
+        """Whether there is no message."""
+        return not self.messages
 
     def take_messages(self) -> Sequence[OllamaMessage]:
         """Return the messages, and forget them."""
@@ -183,6 +198,10 @@ class OllamaGenerate(OllamaRequest):
     template: str = ""
     raw: bool = False
     context: Sequence[int] = ()
+
+    def is_empty(self) -> bool:
+        """Whether there is neither a prompt nor a picture."""
+        return not self.prompt and not self.images
 
     def take_messages(self) -> Sequence[OllamaMessage]:
         """Return the system's message, if any, and the prompt with its pictures, and forget these.

@@ -369,6 +369,7 @@ def test_an_interrupt_does_not_wait_for_the_server(captions, tmp_path):
         (["--endpoint", "http://x/v1"], "--endpoint also needs --model"),
         (["--endpoint", "http://x/v1", "-m", "m", "-b", "2"], "--batch-size is for a model that is loaded here"),
         (["--endpoint", "http://x/v1", "-m", "m", "--dtype", "float32"], "--dtype is for a model that is loaded here"),
+        (["--endpoint", "http://x/v1", "-m", "m", "--device", "auto"], "--device is for a model that is loaded here"),
         (["--concurrency", "3"], "--concurrency and --timeout are for a server"),
     ],
 )

@@ -170,6 +170,8 @@ def test_a_token_counts_for_the_choice_that_it_begins(top, choices, expected):
     [
         (["--temperature", "1"], "--temperature is for a model that is loaded here"),
         (["--method", "vcd"], "--method is for a model that is loaded here"),
+        (["--method", "sira"], "--method is for a model that is loaded here"),
+        (["--engine", "local"], "--engine is for a model that is loaded here"),
         (["--set", "a=1"], "--set is for a model that is loaded here"),
         (["-b", "2"], "--batch-size is for a model that is loaded here"),
     ],

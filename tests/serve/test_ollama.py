@@ -227,6 +227,35 @@ def test_other_models_are_not_found(address, friend):
     assert len(post(address, model="x" * 50_000).text) < 400
 
 
+# --- loading and unloading
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({}, "load"),
+        ({"keep_alive": "10m"}, "load"),
+        ({"keep_alive": -1}, "load"),
+        ({"keep_alive": "0.5s"}, "load"),
+        ({"keep_alive": 0}, "unload"),
+        ({"keep_alive": 0.0}, "unload"),
+        ({"keep_alive": "0s"}, "unload"),
+    ],
+)
+@pytest.mark.parametrize("path", ["chat", "generate"])
+def test_a_request_that_asks_nothing_loads_the_model(address, path, more, reason):
+    """As in docs/api.md of Ollama 0.12.11: one object, also where the answers are streams."""
+    empty = {"response": ""} if path == "generate" else {"message": {"role": "assistant", "content": ""}}
+    bodies = [{}] if path == "generate" else [{}, {"messages": []}]
+    for body in bodies:
+        answer = httpx.post(f"{address}/api/{path}", json={"model": "demo:latest", **body, **more})
+        assert answer.status_code == 200
+        told = answer.json()
+        assert datetime.fromisoformat(told.pop("created_at"))
+        assert told == {"model": "demo:latest", **empty, "done": True, "done_reason": reason}
+    assert httpx.post(f"{address}/api/{path}", json={"model": "llava", **more}).status_code == 404
+
+
 # --- what is refused
 
 
@@ -245,7 +274,6 @@ def test_what_the_server_has_not(address, friend):
 @pytest.mark.parametrize(
     ("path", "change", "words"),
     [
-        ("chat", {"messages": []}, "messages"),
         ("chat", {"messages": [{"role": "user", "content": PROMPT}]}, "got none. SIRA is about what a picture"),
         ("chat", {"messages": [{"role": "tool", "content": "5"}]}, "messages.0.role"),
         ("chat", {"tools": [{"type": "function"}]}, "tools: not supported"),

@@ -37,6 +37,7 @@ sira calibrate support captions.jsonl --controls -p llava-1.5-7b --write-preset 
 
 @with_options(model=ModelOptions, endpoint=EndpointOptions)
 def support(
+    context: typer.Context,
     *,
     paths: Annotated[
         list[str] | None,
@@ -102,7 +103,7 @@ def support(
     if controls:
         if annotations is not None or labels is not None or false_alarms != FALSE_ALARMS:
             raise SettingsError("--controls needs no labels: leave out --annotations, --labels and --false-alarms")
-        endpoint.check(model)
+        endpoint.check(context, model)
         preset = endpoint.preset(model)[0] if endpoint.given else choose_preset(model)
         if paths:
             if scenes:
