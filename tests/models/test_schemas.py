@@ -20,7 +20,7 @@ from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.refilling import RefilledSlots
 from sira_cli.models.schemas import schema as schemas
 from sira_cli.models.schemas import trial
-from sira_cli.models.schemas.following import SchemaTokens
+from sira_cli.models.schemas.following import SchemaTokens, masked
 from sira_cli.models.schemas.schema import LONGEST, Schema
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
 from tests.support.scripted import script, written
@@ -183,6 +183,22 @@ def test_a_text_that_is_cut_off_is_an_error_of_its_picture(demo, images, tmp_pat
         lvlm.caption(PICTURES[0], schema=short)
 
 
+def test_a_schema_that_becomes_too_large_while_it_is_followed_says_so(demo):
+    """The engine tracks all parts of the pattern at once, and gives up within a string of random tokens."""
+    parts = "|".join(f".*{chr(97 + number % 26)}.{{{10 + 3 * number}}}" for number in range(200))
+    schema = Schema.of({"type": "string", "pattern": f"^({parts})$"})
+    text, draws, tokens = demo.following(schema), torch.Generator().manual_seed(0), []
+    while not tokens or tokens[-1] not in demo.ends.ids:
+        left = masked([text], torch.rand(1, len(demo.vocabulary.pieces()), generator=draws))
+        tokens.append(int(left.argmax()))
+        text.add(tokens[-1])
+    answer = demo.answer_of(tokens, 1, 1, schema)
+    assert (answer.finish_reason, answer.text, answer.data) == ("stop", "", None)
+    assert answer.error.startswith(
+        f"the JSON broke off after {answer.output_tokens} tokens, as there the schema became"
+    )
+
+
 def test_a_text_in_a_circle_is_an_error(demo, images, monkeypatch):
     lvlm = demo.under(demo.decoder, demo.preset.with_settings(max_new_tokens=200, on_loop="trim"))
     plan = written(lvlm.processor.tokenizer, '"' + " dog" * 100)
@@ -316,6 +332,18 @@ def test_a_file_that_holds_no_schema_is_refused(tmp_path, text):
     (tmp_path / "odd.json").write_text(text)
     with pytest.raises(SettingsError, match=r"`schema=` .*odd\.json: "):
         Schema.of(tmp_path / "odd.json")
+
+
+@pytest.mark.parametrize("text", ["", "{", "dog"])
+def test_a_file_that_is_no_json_is_named_so(tmp_path, text):
+    (tmp_path / "odd.json").write_text(text)
+    with pytest.raises(SettingsError, match=r"`schema=` .*odd\.json: is no JSON: "):
+        Schema.of(tmp_path / "odd.json")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8-sig")
+    assert Schema.of(tmp_path / "small.json").content == Schema.of(SMALL).content
 
 
 def test_without_the_extra_the_message_names_it(monkeypatch):

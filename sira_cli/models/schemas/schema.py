@@ -147,10 +147,14 @@ class Schema:
         except RecursionError:
             raise ValueError(f"it has more than {DEEPEST} values inside each other") from None
         # Again, as it was read: numbers are rounded, and of equal keys only the last one counts.
-        matcher = self.matcher(_bytes())
-        if matcher.try_consume_tokens(list(written)) < len(written) or not matcher.is_accepting():
+        if not self._accepts(written):
             raise ValueError("its value does not fit the schema")
         return data
+
+    def _accepts(self, written: bytes) -> bool:
+        """Whether these are a whole text of the schema."""
+        matcher = self.matcher(_bytes())
+        return matcher.try_consume_tokens(list(written)) == len(written) and matcher.is_accepting()
 
     def answer(self, answer: Answer) -> Answer:
         """Return the answer of a text that followed it, with its value or the reason why it has none."""
@@ -160,7 +164,7 @@ class Schema:
         try:
             return self.written(answer, self.read(answer.text))
         except ValueError as error:
-            return replace(answer, text="", error=_unfinished(answer, error))
+            return replace(answer, text="", error=_unfinished(answer, error, self._accepts(answer.text.encode())))
 
     def written(self, answer: Answer, data: Any) -> Answer:
         """Return an answer with a value, as tags if it is to be."""
@@ -187,10 +191,13 @@ def _read(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(given, Mapping):
         text = json.dumps(given)
     else:
-        text = (built_in().get(str(given)) or Path(given)).read_text(encoding="utf-8")
+        text = (built_in().get(str(given)) or Path(given)).read_text(encoding="utf-8-sig")
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text):,} characters; at most {LONGEST:,} can be followed")
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON: {error}") from error
     if not isinstance(value, dict):
         raise ValueError('is not a JSON object, such as {"type": "object"}')
     return value
@@ -214,12 +221,17 @@ def _holds_strings(schema: dict[str, Any]) -> bool:
     return _tags(schema) is schema and isinstance(items, dict) and items.get("type") == "string"
 
 
-def _unfinished(answer: Answer, error: ValueError) -> str:
+def _unfinished(answer: Answer, error: ValueError, is_whole: bool) -> str:
     """Return the message for a text without a value."""
     if answer.finish_reason == "length":
         return f"the JSON was cut off after {answer.output_tokens} tokens: raise `max_new_tokens=`"
     if answer.finish_reason == "loop":
         return f"the JSON repeated itself, and was ended after {answer.output_tokens} tokens"
+    if not is_whole:  # the engine lets a text end early only if it cannot follow it further
+        return (
+            f"the JSON broke off after {answer.output_tokens} tokens, as there the schema became too large to follow: "
+            "make its patterns, numbers and nesting simpler"
+        )
     return f"the JSON cannot be used: {error}"
 
 
