@@ -21,6 +21,7 @@ from sira_cli.pictures.stores import is_uri
 
 Record = Mapping[str, Any]
 Numbers = NDArray[np.int64]  # of records in a file, from 0 on
+_TABLES = (".csv", ".parquet")  # of records, as runs write them
 _SCHEMAS = ("sira.caption/", "sira.ask/")
 
 
@@ -39,6 +40,8 @@ class RecordFile:
             DataError: it is not a file of records.
         """
         self.path = path
+        if path.suffix.lower() in _TABLES:
+            raise DataError(f"{path}: is a table: give the records that it was made from, {path.stem}.jsonl next to it")
         try:
             self._file = _seekable(path)
         except OSError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.check.files import ENDINGS, TEXT_COLUMNS, metadata_in
+from sira_cli.analysis.check.record_tables import is_table_of_records
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.find import find_pictures, is_container
 from sira_cli.pictures.names import as_text, one_line
@@ -14,7 +15,7 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.view.items import CaptionItem
 from sira_cli.view.line_reading import LineReading
 from sira_cli.view.reading import Reading, WholeReading, signature_of
-from sira_cli.view.rows import is_lines, is_table_of_records, read_rows
+from sira_cli.view.rows import is_lines, read_rows
 
 EDITS = ".edits.jsonl"
 _NO_RECORDS = (EDITS, ".errors.jsonl")  # files in a folder that are not captions

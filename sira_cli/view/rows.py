@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,11 +17,10 @@ from sira_cli.analysis.check.files import (
     picture_name,
     usual_column,
 )
+from sira_cli.analysis.check.record_tables import table_rows
 from sira_cli.errors import DataError
-from sira_cli.models.records import OPTIONAL
-from sira_cli.pictures import rows
 from sira_cli.pictures.names import is_utf8
-from sira_cli.pictures.tables import is_table, picture_columns
+from sira_cli.pictures.tables import is_table
 
 MARK = b"\xef\xbb\xbf"  # that a text is UTF-8, at the beginning of some files
 
@@ -89,7 +87,7 @@ def read_rows(path: Path, image_column: str | None, text_column: str | None) -> 
         DataError: the file cannot be read, or lacks a column.
     """
     if is_table(path.name):
-        return [_line(row, image_column, text_column) for row in _table_rows(path)]
+        return [_line(row, image_column, text_column) for _, row in table_rows(path)]
     table = CaptionFile.read(path, image_column, text_column)
     columns = (table.text_column, table.image_column)
     return [CaptionLine(row.image, row.text or "", row.values, None, *columns) for row in table.rows]
@@ -109,36 +107,6 @@ def raw_lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 def _unreadable(path: Path, error: OSError) -> DataError:
     return DataError(f"{path}: cannot be read: {error.strerror}")
-
-
-def is_table_of_records(path: Path) -> bool:
-    """Return whether a file is a table of sira's records (`-o captions.parquet`), not a data set with pictures inside.
-
-    Raises:
-        SettingsError: pyarrow is missing.
-    """
-    if not is_table(path.name) or not path.is_file():
-        return False
-    try:
-        schema = rows.schema(str(path))
-        return "schema" in schema.names and picture_columns(path.name, schema, None) == ("file_name",)
-    except (DataError, OSError, ValueError):
-        return False
-
-
-def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a table in their original form; the table holds nested values as JSON."""
-    names = tuple(rows.schema(str(path)).names)
-    for _, batch in rows.batches(str(path), names):
-        for row in batch.to_pylist():
-            yield {name: _unpacked(name, value) for name, value in row.items() if value is not None}
-
-
-def _unpacked(name: str, value: Any) -> Any:
-    if name in OPTIONAL and name != "draft" and isinstance(value, str) and value.startswith(("[", "{")):
-        with suppress(ValueError):
-            return json.loads(value)
-    return value
 
 
 def parse_line(raw: bytes, image_column: str | None, text_column: str | None) -> CaptionLine | None:

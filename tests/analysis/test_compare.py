@@ -215,3 +215,8 @@ def test_what_cannot_be_compared(sira, tmp_path, content, message):
     code, out, err = sira("compare", a, b)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "cannot be read" in sira("compare", a, tmp_path / "missing.jsonl")[2]
+    for table in (tmp_path / "b.csv", tmp_path / "b.parquet"):
+        table.write_bytes(b"PAR1\xff,")
+        code, _, err = sira("compare", a, table)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"{table.name}: is a table: give the records that it was made from, b.jsonl next to it" in err

@@ -435,6 +435,30 @@ def sharded(drawn, tmp_path):
     return write_tar(tmp_path / "shard.tar", members), tmp_path / "table.parquet"
 
 
+def test_a_table_of_records_is_checked_like_its_records(sira, scenes, tmp_path):
+    """A group, a failed picture: the table has what the lines have, and mended captions come back as lines."""
+    (scenes / "g.jsonl").write_text('{"images": ["0.png", "1.png"]}\n{"image": "2.png"}\n{"image": "6.png"}\n')
+    made = scenes / "made.parquet"
+    assert sira("caption", "--files-from", scenes / "g.jsonl", "-p", "demo", "-o", made)[0] == 3
+    lines = scenes / "made.jsonl"
+    assert len(lines.read_text().splitlines()) == 3
+    checked = []
+    for place in (made, lines):
+        out, fixed = tmp_path / f"of {place.name}.jsonl", tmp_path / f"fixed {place.name}.jsonl"
+        how = ("--min-support", "0.9", "--fix", "drop-sentences", "--fixed", fixed)
+        code, _, err = sira("check", place, "-p", "demo", "-o", out, *how)
+        assert code == 0, err
+        assert "left out: 1 record of pictures that failed" in err
+        checked.append((without_time(out), [json.loads(line) for line in fixed.read_text().splitlines()]))
+    (one, mended), (other, expected) = checked
+    assert one == other
+    assert mended == expected
+    assert mended[0]["images"] == ["0.png", "1.png"]
+    code, _, err = sira("check", made, "-p", "demo", "--fix", "drop-sentences", "--fixed", tmp_path / "x.parquet")
+    assert code == 2
+    assert "expected a file that ends in .jsonl" in err
+
+
 def test_captions_in_a_shard_and_in_a_table_are_checked_like_those_in_files(sira, drawn, scenes, tmp_path):
     sira("check", *(scenes / f"{number}.png" for number in range(3)), "-p", "demo", "-o", tmp_path / "files.jsonl")
     expected = [json.loads(line) for line in (tmp_path / "files.jsonl").read_text().splitlines()]

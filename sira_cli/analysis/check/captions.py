@@ -3,7 +3,7 @@
 photos/             a text file next to each picture; without any, metadata.jsonl or metadata.csv
 shard-000.tar       also .parquet and .arrow: a member or a column with the text
 captions.jsonl      also .json, .csv and .tsv: a column that names the picture, and one with the text
-records of sira     of `sira caption` and `sira ask`; failed records are left out
+records of sira     of `sira caption` and `sira ask`, also as .parquet; failed records are left out
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sira_cli.analysis.check.files import ENDINGS, CaptionFile, CaptionRow, follows_schema, metadata_in
+from sira_cli.analysis.check.record_tables import is_table_of_records
 from sira_cli.analysis.check.texts import no_captions, text_of_picture
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
@@ -86,8 +87,10 @@ class Captions:
             )
         if _same(target, source):
             raise SettingsError(f"`fixed=` {target}: is the file of captions itself: give another")
-        if target.suffix.lower() != source.suffix.lower() or target.is_dir():
-            raise SettingsError(f"`fixed=` {target}: expected a file that ends in {source.suffix}, as {source} does")
+        suffix = self.files[0].suffix
+        if target.suffix.lower() != suffix.lower() or target.is_dir():
+            as_before = f", as {source} does" * (suffix == source.suffix)
+            raise SettingsError(f"`fixed=` {target}: expected a file that ends in {suffix}{as_before}")
         if not target.parent.is_dir():
             raise SettingsError(f"`fixed=` {target}: the folder {target.parent} does not exist: make it first")
 
@@ -204,7 +207,9 @@ def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
         suffix = Path(place).suffix.lower()
         if place == STDIN:
             raise SettingsError("'-' (stdin) has no caption: give a folder, or a file of captions")
-        if stores.is_uri(place) or not Path(place).is_file() or suffix in endings() or is_container(place):
+        if not stores.is_uri(place) and is_table_of_records(Path(place)):
+            tables.append(Path(place))
+        elif stores.is_uri(place) or not Path(place).is_file() or suffix in endings() or is_container(place):
             if suffix in ENDINGS:
                 raise DataError(f"{one_line(place)}: no such file of captions")
             rest.append(place)

@@ -1,4 +1,4 @@
-"""A file of captions: JSON lines, a JSON array, CSV or TSV; its columns, and the same rows with other texts."""
+"""A file of captions: JSON lines or array, CSV, TSV, or a table of records; the same rows with other texts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sira_cli.analysis.check.record_tables import table_rows
 from sira_cli.errors import DataError
 from sira_cli.files import replacing
 from sira_cli.pictures.names import joined
+from sira_cli.pictures.tables import is_table
 from sira_cli.runs.groups import SEVERAL, names_in
 from sira_cli.runs.rows import is_array, read_rows, read_table, some, text_of
 
@@ -69,7 +71,7 @@ class CaptionFile:
         """Read a file through. Its rows are not kept: it may be larger than the memory.
 
         Args:
-            path: ends in one of `ENDINGS`.
+            path: ends in one of `ENDINGS`, or is a table of records.
             image_column, text_column: None: the first usual name that the file has.
 
         Raises:
@@ -82,7 +84,7 @@ class CaptionFile:
         text = _column(path, names, "text_column", text_column, TEXT_COLUMNS)
         if own and image != by:
             newest = _scan(path, image).newest
-        return cls(path, columns, image, text, not columns and is_array(path), own, newest)
+        return cls(path, columns, image, text, not columns and not is_table(path.name) and is_array(path), own, newest)
 
     @property
     def rows(self) -> Iterator[CaptionRow]:
@@ -106,6 +108,11 @@ class CaptionFile:
         text = None if values.get(self.text_column) is None else text_of(where, values, self.text_column)
         failed = self.own and values.get("status", "ok") != "ok"
         return CaptionRow(where, values, image, None if failed else text, failed)
+
+    @property
+    def suffix(self) -> str:
+        """The ending of a file that `write` makes: this file's, but JSON lines of a table of records."""
+        return ".jsonl" if is_table(self.path.name) else self.path.suffix
 
     def write(self, path: Path, rows: Sequence[tuple[CaptionRow, str | None]]) -> None:
         """Write rows, each with another text or as it was (None), in the form of this file.
@@ -161,6 +168,8 @@ def _scan(path: Path, by: str | None) -> _Scan:
 
 
 def _values(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
+    if is_table(path.name):
+        return (), table_rows(path)
     return read_table(path) if path.suffix.lower() in TABLES else ((), read_rows(path))
 
 

@@ -1,0 +1,53 @@
+"""Tables of records: what `-o captions.parquet` wrote, read as the records that they were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import DataError
+from sira_cli.models.records import OPTIONAL
+from sira_cli.pictures import rows
+from sira_cli.pictures.tables import is_table, picture_columns
+
+
+def is_table_of_records(path: Path) -> bool:
+    """Return whether a file is a table of sira's records (`-o captions.parquet`), not a data set with pictures inside.
+
+    Raises:
+        SettingsError: pyarrow is missing.
+    """
+    if not is_table(path.name) or not path.is_file():
+        return False
+    try:
+        schema = rows.schema(str(path))
+        return "schema" in schema.names and picture_columns(path.name, schema, None) == ("file_name",)
+    except (DataError, OSError, ValueError):
+        return False
+
+
+def table_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield where each record of a table stands, and the record in its original form; nested values are JSON there.
+
+    Raises:
+        DataError: the table cannot be read.
+        SettingsError: pyarrow is missing.
+    """
+    try:
+        names = tuple(rows.schema(str(path)).names)
+        for first, batch in rows.batches(str(path), names):
+            for number, row in enumerate(batch.to_pylist(), start=first + 1):
+                record = {name: _unpacked(name, value) for name, value in row.items() if value is not None}
+                yield f"{path}: row {number}", record
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+
+
+def _unpacked(name: str, value: Any) -> Any:
+    if name in OPTIONAL and name != "draft" and isinstance(value, str) and value.startswith(("[", "{")):
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
