@@ -51,6 +51,11 @@ class RowPicture(ContainedPicture):
     row: int
     allow_private: bool = False
 
+    @property
+    def is_group(self) -> bool:
+        """As `several` says."""
+        return self.several
+
     def read(self) -> bytes:
         """Return the picture's bytes, those of several packed; a path is read."""
         cells = self._cells(self.sources)

@@ -59,6 +59,11 @@ class MemberPicture(ContainedPicture):
     beside: tuple[Member, ...] = ()
 
     @property
+    def is_group(self) -> bool:
+        """Whether it has several places."""
+        return len(self.places) > 1
+
+    @property
     def member_key(self) -> str:
         """The key in the sense of WebDataset."""
         found = key_and_extension(self.member)
