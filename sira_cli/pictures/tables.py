@@ -179,7 +179,8 @@ def picture_columns(shown: str, schema: Any, name: str | None) -> tuple[str, ...
         DataError: no such column, or more than one; the message lists the columns.
     """
     if name is not None:
-        names = (name,) if name in schema.names else tuple(each.strip() for each in name.split(","))
+        parts = () if name in schema.names else tuple(part for each in name.split(",") if (part := each.strip()))
+        names = parts or (name,)
         for each in names:
             _check_column(shown, schema, each)
         return names
