@@ -49,8 +49,12 @@ def chosen_questions(
     return pictures
 
 
-def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[Picture]:
+def chosen_pictures(paths: Sequence[str], selection: SelectionOptions, *, repeats: bool = False) -> list[Picture]:
     """Return the pictures that the command line names. Missing ones are found before a model is loaded.
+
+    Args:
+        paths, selection: the command line.
+        repeats: keep a picture as often as it is named.
 
     Raises:
         SettingsError: nothing is named, or an option has a wrong value.
@@ -68,6 +72,7 @@ def chosen_pictures(paths: Sequence[str], selection: SelectionOptions) -> list[P
         image_column=selection.image_column,
         id_column=selection.id_column,
         allow_private=selection.allow_private,
+        repeats=repeats,
     )
     check_any_exists(pictures)
     return pictures
@@ -82,11 +87,18 @@ def chosen_groups(paths: Sequence[str], selection: GroupOptions) -> list[Picture
     """
     if selection.files_from is not None and selection.files_from.endswith(".jsonl"):
         return _listed_groups(Path(selection.files_from), paths, selection)
-    pictures = chosen_pictures(paths, selection)
     if not selection.together:
-        return pictures
+        return chosen_pictures(paths, selection)
+    for name, value in (("--shard", selection.shard), ("--limit", selection.limit)):
+        if value is not None:
+            raise SettingsError(
+                f"{name} chooses among pictures, but --together shows all of them at once: leave it out"
+            )
     from sira_cli.pictures.together import Together
 
+    pictures = chosen_pictures(paths, selection, repeats=True)
+    if group := next((picture for picture in pictures if picture.is_group), None):
+        raise SettingsError(f"{group.shown} is several pictures that are shown together already: leave out --together")
     return [Together.of(pictures)]
 
 

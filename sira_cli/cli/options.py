@@ -158,8 +158,8 @@ class SelectionOptions(PathOptions):
     image_column: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="Column with the pictures, or their extension in a .tar file; A,B: shown together (default: by type).",
+            metavar="NAME,...",
+            help="Column with pictures, or their extension in a .tar file; several: shown together (default: by type).",
         ),
     ] = None
     id_column: Annotated[

@@ -58,6 +58,7 @@ def find_pictures(
     image_column: str | None = None,
     id_column: str | None = None,
     allow_private: bool = False,
+    repeats: bool = False,
 ) -> list[Picture]:
     """Return every picture once, in the order of `paths`; those in a folder are sorted by name.
 
@@ -73,6 +74,7 @@ def find_pictures(
             one to take. None: found by type and name.
         id_column: names the rows of a table, instead of their numbers.
         allow_private: whether URLs may lead to addresses that are not public.
+        repeats: keep a picture as often as it is named.
 
     Raises:
         DataError: a table has no column of pictures or ids.
@@ -91,7 +93,7 @@ def find_pictures(
             continue
         containers += isinstance(place, Container)
         for picture in place.pictures() if isinstance(place, Container) else (place,):
-            found.setdefault(picture.identity, picture)
+            found.setdefault(f"{len(found)}" if repeats else picture.identity, picture)
             if len(found) == limit:
                 return list(found.values())
     if containers and not found:

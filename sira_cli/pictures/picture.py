@@ -78,6 +78,11 @@ class Picture(ABC):
         return (self,)
 
     @property
+    def is_group(self) -> bool:
+        """Whether it is several pictures that are shown together."""
+        return len(self.parts) > 1
+
+    @property
     def identity(self) -> str:
         """Equal for two names of the same picture."""
         return self.location

@@ -51,6 +51,11 @@ class RowPicture(ContainedPicture):
     row: int
     allow_private: bool = False
 
+    @property
+    def is_group(self) -> bool:
+        """As `several` says."""
+        return self.several
+
     def read(self) -> bytes:
         """Return the picture's bytes, those of several packed; a path is read."""
         cells = self._cells(self.sources)
@@ -174,7 +179,8 @@ def picture_columns(shown: str, schema: Any, name: str | None) -> tuple[str, ...
         DataError: no such column, or more than one; the message lists the columns.
     """
     if name is not None:
-        names = (name,) if name in schema.names else tuple(each.strip() for each in name.split(","))
+        parts = () if name in schema.names else tuple(part for each in name.split(",") if (part := each.strip()))
+        names = parts or (name,)
         for each in names:
             _check_column(shown, schema, each)
         return names

@@ -59,6 +59,11 @@ class MemberPicture(ContainedPicture):
     beside: tuple[Member, ...] = ()
 
     @property
+    def is_group(self) -> bool:
+        """Whether it has several places."""
+        return len(self.places) > 1
+
+    @property
     def member_key(self) -> str:
         """The key in the sense of WebDataset."""
         found = key_and_extension(self.member)
@@ -177,7 +182,7 @@ class TarShard(Container):
     @functools.cached_property
     def _extensions(self) -> tuple[str, ...]:
         given = () if self.image is None else self.image.lower().split(",")
-        return tuple(each.strip().removeprefix(".") for each in given)
+        return tuple(part.removeprefix(".") for each in given if (part := each.strip()))
 
     def _broken(self, member: str, fault: str) -> BrokenPicture:
         below = f"/{member}" if member else ""

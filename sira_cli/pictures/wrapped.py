@@ -29,6 +29,11 @@ class WrappedPicture(Picture):
         return self.picture.parts
 
     @property
+    def is_group(self) -> bool:
+        """Whether the picture is."""
+        return self.picture.is_group
+
+    @property
     def address(self) -> str:
         """That of the picture."""
         return self.picture.address

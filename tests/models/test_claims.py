@@ -199,7 +199,10 @@ def test_what_cannot_be_asked_is_refused(demo):
     lvlm = with_verify(demo, languages={"xx": {**OTHER, "colors": ""}})
     with pytest.raises(SettingsError, match="`language=` xx has no question about colors"):
         SecondLook(lvlm, Verify(language="xx", claims="colors"))
-    with pytest.raises(SettingsError, match="rewriting has to know the objects while it decodes"):
+    with pytest.raises(
+        SettingsError,
+        match=r"rewriting has to know the objects while it decodes, but .* asked for them .the default for language xx",
+    ):
         Rewriter(lvlm, Verify(language="xx", mode="rewrite"))
     with pytest.raises(SettingsError, match="`claims=` 'x'"):
         Verify(claims="x")

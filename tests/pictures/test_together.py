@@ -169,6 +169,9 @@ def test_columns_of_a_table_are_shown_together(folder):
         third.read()
     (alone, *_) = find_pictures(["pairs.parquet"])
     assert alone.read() == PICTURES[0]
+    assert find_pictures(["pairs.parquet"], image_column="before,") == find_pictures(["pairs.parquet"])
+    with pytest.raises(DataError, match="`image_column=` ,: no such column"):
+        find_pictures(["pairs.parquet"], image_column=",")
     with pytest.raises(DataError, match="`image_column=` later: no such column"):
         find_pictures(["pairs.parquet"], image_column="before,later")
 

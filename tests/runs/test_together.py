@@ -60,7 +60,7 @@ def read(name: str) -> list[dict]:
 def test_one_answer_about_all_pictures(sira, folder, demo):
     code, out, _ = sira("ask", "photos/1.png", "photos/0.png", "--together", QUESTION, "-p", "demo")
     assert (code, out.strip()) == (0, demo.ask(["photos/1.png", "photos/0.png"], QUESTION).text)
-    code, out, _ = sira("caption", "photos", "--together", "--limit", 3, "-p", "demo", "--json")
+    code, out, _ = sira("caption", "photos/[012].png", "--together", "-p", "demo", "--json")
     record = json.loads(out)
     assert record["images"] == [f"photos/{number}.png" for number in range(3)]
     assert record["file_name"] == "photos/0.png | photos/1.png | photos/2.png"
@@ -166,11 +166,33 @@ def test_rows_that_name_no_group(sira, folder, row, error):
     assert re.search(error, err)
 
 
+def test_a_picture_that_is_named_twice_is_shown_twice(sira, folder, demo):
+    code, out, _ = sira("ask", *("photos/0.png", "./photos/0.png") * 2, "--together", QUESTION, "-p", "demo", "--json")
+    record = json.loads(out)
+    assert (code, record["images"]) == (0, ["photos/0.png", "./photos/0.png"] * 2)
+    assert record["image_tokens"] == 4 * demo.caption("photos/0.png").image_tokens
+    assert sira("caption", "photos/0.png", "photos/0.png", "-p", "demo", "--json")[1].count("\n") == 1
+
+
+def test_groups_are_not_put_together(sira, folder):
+    names = [f"photos/{number}.png" for number in range(2)]
+    parquet.write_table(pyarrow.table({"a": names, "b": names, "c": [names, names]}), "t.parquet")
+    write_tar(folder / "s.tar", [(f"x.{name}.png", EXAMPLES[0].read_bytes()) for name in "ab"])
+    for options in (("t.parquet", "a,b"), ("t.parquet", "c"), ("s.tar", "a.png,b.png")):
+        code, _, err = sira("caption", options[0], "--image-column", options[1], "--together", "-p", "demo")
+        assert code == 2
+        assert "is several pictures that are shown together already: leave out --together" in err
+    code, out, _ = sira("caption", "t.parquet", "--image-column", "a", "--together", "-p", "demo", "--json")
+    assert json.loads(out)["images"] == ["t.parquet/0", "t.parquet/1"]
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
         (("photos/0.png", "--files-from", "g.jsonl"), "--files-from g.jsonl says itself which pictures"),
         (("--together", "--files-from", "g.jsonl"), "--files-from g.jsonl says itself which pictures"),
+        (("photos", "--together", "--limit", "1"), "--limit chooses among pictures, but --together shows all of them"),
+        (("photos", "--together", "--shard", "1/2"), "--shard chooses among pictures, but --together shows all"),
         (("photos", "--together", "--sidecar"), "is written as a record, not as a text file"),
         (("photos/0.png", "photos/none.png", "--together"), "photos/none.png: no such file"),
     ],

@@ -42,10 +42,15 @@ class WithControls(Words):
             per_picture: number of controls of each caption, if the others name so many.
 
         Raises:
-            DataError: no caption has a control.
+            DataError: there is one caption only, or none has a control.
         """
         self._words, self._seed, self._number = words, seed, per_picture
-        found = {text: words.things(text) for text in texts}
+        every = list(texts)
+        if len(every) < 2:
+            raise DataError(
+                "controls are what captions of other pictures name: needs captions of at least two pictures"
+            )
+        found = {text: words.things(text) for text in every}
         self._pool: dict[str, str] = {}  # by group, the thing that stands for it
         for thing in (thing for things in found.values() for thing in things):
             self._pool.setdefault(thing.group, thing.name)

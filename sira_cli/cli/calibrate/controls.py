@@ -15,6 +15,7 @@ from sira_cli.cli.options import EngineOptions, ModelOptions
 from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.cli.verifying import with_objects
+from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.calibration.controls import ControlsReport
@@ -79,6 +80,7 @@ def _report(
     language: str | None = None,
 ) -> ControlsReport:
     from sira_cli.analysis.calibration.controls import ControlsReport, WithControls
+    from sira_cli.language.listed import Asked
     from sira_cli.language.things import OBJECTS
     from sira_cli.methods import find
     from sira_cli.models.look.verify import Verify
@@ -86,7 +88,10 @@ def _report(
     from sira_cli.runs.run import Job, PictureRun
 
     verify = with_objects(Verify(claims=OBJECTS, language=language), objects, preset)
-    words = WithControls(verify.finder(preset), [picture.text for picture in pictures])
+    finder = verify.finder(preset)
+    if isinstance(finder, Asked):
+        raise SettingsError("--controls needs a list of objects: give --objects FILE")
+    words = WithControls(finder, [picture.text for picture in pictures])
     request, preset, method = CheckRequest.under(preset, find("greedy"), replace(verify, words=words))
     with Job.opened(
         pictures,

@@ -98,7 +98,11 @@ class Verify:
         wording = self.wording(preset)
         words = self.words or (things.shipped() if wording.code == ENGLISH else Asked(wording))
         if self.rewrites and isinstance(words, Asked):
-            raise SettingsError("rewriting has to know the objects while it decodes: give `objects=` a list")
+            usual = "" if wording.code == ENGLISH else f" (the default for language {wording.code})"
+            raise SettingsError(
+                f"rewriting has to know the objects while it decodes, but the model is asked for them{usual}: give "
+                "`objects=` a list"
+            )
         return words
 
     def check(self, method: Method, num_beams: int, *, words: bool, choices: bool, compiled: bool) -> None:
