@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sira_cli.errors import SettingsError
 from sira_cli.models.look.claims import NO, YES
 from sira_cli.models.records import FinishReason
 
@@ -96,6 +98,20 @@ def read_yes(reply: Reply) -> float | None:
     return None if found is None else found[0][0]
 
 
+def check_choices(choices: Sequence[str]) -> None:
+    """Check that the first token of an answer can tell choices apart, as `read_choices` needs it.
+
+    Raises:
+        SettingsError: two begin with the same word.
+    """
+    for first, choice in itertools.combinations(choices, 2):
+        if _beginning(first) == _beginning(choice):
+            raise SettingsError(
+                f"`choices=` {first!r} and {choice!r} begin with the same word: a server's answer is read by its first "
+                "word; reword one"
+            )
+
+
 def read_choices(reply: Reply, choices: Sequence[str]) -> list[float] | None:
     """Return the probability of each choice in any case, as `read_answers` does."""
     folded = Reply(reply.text.lower(), None, "stop", tuple((each.lower(), share) for each, share in reply.top), 0, 0)
@@ -106,6 +122,11 @@ def read_choices(reply: Reply, choices: Sequence[str]) -> list[float] | None:
 def _first_word(content: str) -> str:
     word = re.search(r"\w+", content)
     return "" if word is None else word[0]
+
+
+def _beginning(choice: str) -> str:
+    """Return the first word in lower case, with the marks before it."""
+    return re.sub(r"(\W*\w*).*", r"\1", choice.lower(), count=1, flags=re.DOTALL)
 
 
 def _shares(parts: Sequence[Iterable[float]]) -> list[float]:

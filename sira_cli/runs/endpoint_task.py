@@ -17,7 +17,7 @@ from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.check_request import CheckRequest, checked
 from sira_cli.runs.endpoint import Endpoint
-from sira_cli.runs.endpoint_answer import read_choices, read_yes
+from sira_cli.runs.endpoint_answer import check_choices, read_choices, read_yes
 from sira_cli.runs.endpoint_rewriting import EndpointRewriter
 from sira_cli.runs.request import Request
 
@@ -138,6 +138,10 @@ class EndpointAnswers(EndpointTask[Request]):
     """A question about each picture: a text, with the probability of yes if it says yes or no, or a choice."""
 
     _source = "logprobs"
+
+    def __init__(self, endpoint: Endpoint, request: Request, preset: Preset) -> None:
+        super().__init__(endpoint, request, preset)
+        check_choices(request.choices)
 
     def begin(self) -> None:
         """Ask the question about an empty picture."""

@@ -268,7 +268,8 @@ class Server:
             headers["WWW-Authenticate"] = "Bearer"
         if error.status == 408:
             headers["Connection"] = "close"  # more of the body may come for ever
-        return JSONResponse(error.to_json(request.url.path), error.status, headers)
+        path = request.url.path
+        return JSONResponse(error.to_json(path, PROTOCOLS.get(path, ChatRequest).renamed_keys), error.status, headers)
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
@@ -21,6 +21,18 @@ from sira_cli.serve.served import short_name
 
 # Options with the names and meanings that they have in a chat. Others are about the server's memory, or ignored.
 CHAT_OPTIONS = ("temperature", "top_p", "seed", "stop", "top_k", "min_p", "presence_penalty", "frequency_penalty")
+
+
+# Names of a chat's keys here, and of those of its messages.
+OPTION_KEYS = {name: f"options.{name}" for name in CHAT_OPTIONS} | {"repetition_penalty": "options.repeat_penalty"}
+RENAMED_KEYS = {
+    **OPTION_KEYS,
+    "max_tokens": "options.num_predict",
+    "max_completion_tokens": "options.num_predict",
+    "response_format": "format",
+    "image_url": "images",
+}
+NO_PICTURE = "messages: expected a part of type image_url in a message of the user"  # as `ChatRequest.pictures` says it
 
 
 class OllamaOptions(Options):
@@ -172,6 +184,8 @@ class OllamaRequest(Options):
 class OllamaChat(OllamaRequest):
     """A request to `/api/chat`."""
 
+    renamed_keys: ClassVar[Mapping[str, str]] = {NO_PICTURE: "messages: expected images of the user", **RENAMED_KEYS}
+
     messages: Sequence[OllamaMessage] = ()
 
     def is_empty(self) -> bool:
@@ -190,6 +204,12 @@ class OllamaChat(OllamaRequest):
 
 class OllamaGenerate(OllamaRequest):
     """A request to `/api/generate`: one turn."""
+
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        NO_PICTURE: "images: expected a picture",
+        "messages": "prompt",
+        **RENAMED_KEYS,
+    }
 
     prompt: str = ""
     images: Sequence[str] = ()

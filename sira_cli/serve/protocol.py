@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -40,12 +41,25 @@ class RequestError(SiraError):
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
 
-    def to_json(self, path: str = "") -> dict[str, Any]:
-        """Return it as the clients of a path expect it: OpenAI's, or Ollama's."""
+    def to_json(self, path: str = "", keys: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+        """Return it as the clients of a path expect it: OpenAI's, or Ollama's.
+
+        Args:
+            path: of the request.
+            keys: the protocol's words for the beginning of a message about a chat, the longer ones first.
+        """
+        message = renamed(for_clients(str(self)), keys)
         if path.startswith(OLLAMA):
-            return {"error": for_clients(str(self))}
+            return {"error": message}
         kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
-        return {"error": {"message": for_clients(str(self)), "type": kind, "param": self.param, "code": self.code}}
+        return {
+            "error": {
+                "message": message,
+                "type": kind,
+                "param": self.param and renamed(self.param, keys),
+                "code": self.code,
+            }
+        }
 
 
 class Options(BaseModel):
@@ -71,7 +85,8 @@ class Options(BaseModel):
             # What may be a text or a list says both; the one that looked further in is about what was sent.
             first = max(error.errors(include_url=False, include_input=False), key=lambda each: len(each["loc"]))
             place = ".".join(str(part) for part in first["loc"])
-            message = f"{place}: {first['msg']}" if place else f"the body is no JSON object: {first['msg']}"
+            reason = first["msg"].removeprefix("Value error, ")
+            message = f"{place}: {reason}" if place else f"the body is no JSON object: {reason}"
             raise RequestError(message, param=place or None) from None
 
 
@@ -133,6 +148,7 @@ class ChatRequest(Options):
 
     model_config = ConfigDict(extra="allow")
     streamed: ClassVar[str] = "text/event-stream"
+    renamed_keys: ClassVar[Mapping[str, str]] = {}
 
     messages: list[Message] = Field(min_length=1)
     model: str | None = None
@@ -257,6 +273,12 @@ def for_clients(message: str) -> str:
     """
     message = re.sub(r"`(\w+)=`", lambda found: _key_or_option(found[1]), message)
     return shortened(message, LONGEST)
+
+
+def renamed(text: str, keys: Mapping[str, str]) -> str:
+    """Return a text whose beginning, if it is one of the keys as a whole word, has another name."""
+    key = next((key for key in keys if re.match(rf"{re.escape(key)}(?!\w)", text)), "")
+    return keys.get(key, "") + text[len(key) :]
 
 
 def shortened(text: str, most: int) -> str:

@@ -5,7 +5,7 @@ Some clients use only this one (PhotoPrism). No tools, no memory of earlier resp
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -14,6 +14,7 @@ from sira_cli.serve.messages import ImageUrl, RoleMessage
 from sira_cli.serve.protocol import ChatRequest, Options, RequestError
 from sira_cli.serve.response_events import OutputItem, ResponseEvents
 
+NO_PICTURE = "messages: expected a part of type image_url"  # begins a message of `ChatRequest.pictures`
 LOGPROBS = "message.output_text.logprobs"  # in `include`
 
 
@@ -60,6 +61,14 @@ class ResponseRequest(Options):
 
     model_config = ConfigDict(extra="allow")
     streamed: ClassVar[str] = ChatRequest.streamed
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        NO_PICTURE: "input: expected a part of type input_image",
+        "messages": "input",
+        "max_tokens": "max_output_tokens",
+        "max_completion_tokens": "max_output_tokens",
+        "response_format: json_schema": "text.format.schema",
+        "response_format": "text.format",
+    }
 
     input: str | list[InputMessage | OtherItem]
     instructions: str | None = None

@@ -10,7 +10,7 @@ import pytest
 from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.runs.endpoint_answer import Reply, read_choices
+from sira_cli.runs.endpoint_answer import Reply, check_choices, read_choices
 from sira_cli.serve.app import Server
 from sira_cli.serve.connections import Connection
 from tests.support.asgi import served
@@ -163,6 +163,30 @@ def test_a_token_counts_for_the_choice_that_it_begins(top, choices, expected):
     reply = Reply("", None, "stop", tuple((token, math.log(each)) for token, each in top.items()), 0, 0)
     found = read_choices(reply, choices)
     assert found == (None if expected is None else pytest.approx(list(expected)))
+
+
+@pytest.mark.parametrize(
+    ("choices", "same"),
+    [
+        ("dark red,dark blue", "'dark red' and 'dark blue'"),
+        ("No,Yes,yes there is", "'Yes' and 'yes there is'"),
+        ("light,dark-red,Dark blue", "'dark-red' and 'Dark blue'"),
+        ("Yes,Yes", "'Yes' and 'Yes'"),
+    ],
+)
+def test_choices_that_a_first_word_does_not_tell_apart_are_refused_before_asking(sira, photos, tmp_path, choices, same):
+    with scripted(lambda number, body: tokens({"dark": 0.9, "Yes": 0.1})) as (server, address):
+        command = ["ask", photos, "What?", "--endpoint", address, "-m", "m", "-o", tmp_path / "a.jsonl"]
+        code, _, err = sira(*command, "--choices", choices)
+    assert (code, server.bodies) == (2, [])
+    assert f"--choices {same} begin with the same word" in err
+
+
+@pytest.mark.parametrize(
+    "choices", [("A", "AB"), ("-1", "1"), ("+", "-"), ("red", "reddish"), ("blue", "dark blue"), ()]
+)
+def test_choices_that_differ_in_their_first_word_are_asked(choices):
+    check_choices(choices)
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ def test_what_the_server_has_not(address, friend):
         ("chat", {"messages": [{"role": "user", "content": PROMPT}]}, "got none. SIRA is about what a picture"),
         ("chat", {"messages": [{"role": "tool", "content": "5"}]}, "messages.0.role"),
         ("chat", {"tools": [{"type": "function"}]}, "tools: not supported"),
-        ("chat", {"format": {"type": "objekt"}}, "response_format: cannot be followed"),
+        ("chat", {"format": {"type": "objekt"}}, "format: cannot be followed"),
         ("generate", {"images": None}, "got none"),
         ("generate", {"format": "xml"}, "format"),
         ("generate", {"raw": True}, "raw: not supported"),
@@ -298,6 +298,27 @@ def test_what_cannot_be_answered_as_asked_is_refused(address, path, change, word
         answer = post(address, path, stream=stream, **change)
         assert answer.status_code == 400
         assert words in error_of(answer)
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "begins"),
+    [
+        (
+            "chat",
+            {"messages": [{"role": "user", "content": PROMPT}]},
+            "messages: expected images of the user; got none",
+        ),
+        ("generate", {"images": None}, "images: expected a picture; got none"),
+        ("generate", {"images": ["+-"]}, "images: is not base64"),
+        ("generate", {"options": {"num_predict": 10**9}}, "options.num_predict: this server decodes up to"),
+        ("generate", {"options": {"top_p": 2}}, "options.top_p: "),
+        ("generate", {"options": {"repeat_penalty": -1}}, "options.repeat_penalty: "),
+        ("chat", {"format": {"type": "objekt"}}, "format: cannot be followed"),
+        ("generate", {"prompt": "a " * 50_000}, "prompt: the prompt has"),
+    ],
+)
+def test_errors_name_the_keys_that_were_sent(address, path, change, begins):
+    assert error_of(post(address, path, **change)).startswith(begins)
 
 
 def test_null_is_a_key_that_is_left_out(address):

@@ -151,7 +151,7 @@ def test_what_clients_send_back_of_earlier_responses(client):
         ({"top_logprobs": 2}, "top_logprobs: needs logprobs"),
         ({"input": "no picture"}, "got none"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "1"}]}]}, "input_image"),
-        ({"max_output_tokens": 10**6}, "max_tokens: this server decodes up to"),
+        ({"max_output_tokens": 10**6}, "max_output_tokens: this server decodes up to"),
         ({"sira": {"method": "sirra"}}, "sirra"),
     ],
 )
@@ -170,3 +170,19 @@ def test_a_key_is_asked_for_here_too(lvlm):
                 except openai.AuthenticationError as error:
                     found = error.status_code
                 assert found == status
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "begins"),
+    [
+        ({"input": PROMPT}, "input", "input: expected a part of type input_image in a message of the user; got none"),
+        ({"max_output_tokens": 10**9}, "max_output_tokens", "max_output_tokens: this server decodes up to"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens: "),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format", "text.format.schema: expected an object"),
+    ],
+)
+def test_errors_name_the_keys_that_were_sent(address, change, param, begins):
+    answer = httpx.post(f"{address}/v1/responses", json={"input": [asked()], **change}, timeout=60)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert error["message"].startswith(begins)
