@@ -75,6 +75,7 @@ def test_a_colour_is_read_as_its_share_of_all_colours(demo, image):
         assert claim.neither == pytest.approx(1 - total, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_wrong_colours_have_less_support(demo):
     true, wrong = [], []
     for seed in VALIDATION_SEEDS[500_000:500_004]:

@@ -245,6 +245,7 @@ def test_tables_of_records_have_the_names(sira, folder):
     assert json.loads(row["images"]) == ["photos/0.png", "photos/1.png"]
 
 
+@pytest.mark.slow
 def test_texts_of_groups_take_the_places_of_others(folder, demo):
     """Refilled slots: groups of one, two and three pictures at once, each text as if decoded alone."""
     rows = [[f"{(number + more) % 4}.png" for more in range(1 + number % 3)] for number in range(10)]
