@@ -124,10 +124,10 @@ class Schema:
         Raises:
             ValueError: the schema cannot be followed; the message gives the reason.
         """
-        matcher = matcher_of(tokens, self._grammar)
+        matcher = _compiled(tokens, self._grammar)
         if matcher.is_error():
             raise ValueError(f"cannot be followed: {_line(matcher.get_error())}")
-        return matcher
+        return matcher.deep_copy()
 
     @property
     def _grammar(self) -> str:
@@ -164,7 +164,20 @@ class Schema:
         try:
             return self.written(answer, self.read(answer.text))
         except ValueError as error:
-            return replace(answer, text="", error=_unfinished(answer, error, self._accepts(answer.text.encode())))
+            return replace(answer, text="", error=self._unfinished(answer, error))
+
+    def _unfinished(self, answer: Answer, error: ValueError) -> str:
+        """Return the message for a text without a value."""
+        if answer.finish_reason == "length":
+            return f"the JSON was cut off after {answer.output_tokens} tokens: raise `max_new_tokens=`"
+        if answer.finish_reason == "loop":
+            return f"the JSON repeated itself, and was ended after {answer.output_tokens} tokens"
+        if not self._accepts(answer.text.encode()):  # the engine ends a text early only if it cannot follow it further
+            return (
+                f"the JSON broke off after {answer.output_tokens} tokens, as there the schema became too large to "
+                "follow: make its patterns, numbers and nesting simpler"
+            )
+        return f"the JSON cannot be used: {error}"
 
     def written(self, answer: Answer, data: Any) -> Answer:
         """Return an answer with a value, as tags if it is to be."""
@@ -221,25 +234,17 @@ def _holds_strings(schema: dict[str, Any]) -> bool:
     return _tags(schema) is schema and isinstance(items, dict) and items.get("type") == "string"
 
 
-def _unfinished(answer: Answer, error: ValueError, is_whole: bool) -> str:
-    """Return the message for a text without a value."""
-    if answer.finish_reason == "length":
-        return f"the JSON was cut off after {answer.output_tokens} tokens: raise `max_new_tokens=`"
-    if answer.finish_reason == "loop":
-        return f"the JSON repeated itself, and was ended after {answer.output_tokens} tokens"
-    if not is_whole:  # the engine lets a text end early only if it cannot follow it further
-        return (
-            f"the JSON broke off after {answer.output_tokens} tokens, as there the schema became too large to follow: "
-            "make its patterns, numbers and nesting simpler"
-        )
-    return f"the JSON cannot be used: {error}"
-
-
 def _depth(value: Any) -> int:
     """Return how many lists and objects are inside each other."""
     if not isinstance(value, list | dict):
         return 0
     return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
+
+
+@functools.lru_cache(maxsize=4)  # a schema has two: by the model's tokens, and by bytes; each may be large
+def _compiled(tokens: LLTokenizer, grammar: str) -> LLMatcher:
+    """Return the state of an empty text, to be copied; it may be an error."""
+    return matcher_of(tokens, grammar)
 
 
 def _try(grammar: str) -> None:
