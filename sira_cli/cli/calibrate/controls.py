@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.cli.calibrate.lines import print_lines
 from sira_cli.cli.console import note, note_halved, resumable, say
 from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.engines import Engines
@@ -136,17 +137,9 @@ def _records(job: Job, events: Any) -> list[dict[str, Any]]:
 
 def print_report(report: ControlsReport) -> None:
     """Print the effect of several thresholds, and the one that was found."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("threshold", "below it: named objects", "controls"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for line, (named, controls) in report.below.items():
-        table.add_row(f"{line:g}", f"{named:.1%}", f"{controls:.1%}", "found" if line == report.line else "")
+    shares = {line: (f"{named:.1%}", f"{controls:.1%}") for line, (named, controls) in report.below.items()}
+    print_lines(("below it: named objects", "controls"), shares, report.line)
     out = table_console()
-    out.print(table)
     out.print(f"{report.pictures:,} captions, {report.named:,} objects named, {report.controls:,} controls")
     named, controls = report.yes
     out.print(f"the model says yes to {named:.1%} of the named objects and to {controls:.1%} of the controls")

@@ -9,6 +9,7 @@ import typer
 
 from sira_cli.cli.calibrate import controls as by_controls
 from sira_cli.cli.calibrate.labels import FALSE_ALARMS, Annotations, FalseAlarms, Labels, labelling
+from sira_cli.cli.calibrate.lines import print_lines
 from sira_cli.cli.choosing import choose_preset
 from sira_cli.cli.console import note, set_verbosity
 from sira_cli.cli.endpoint import EndpointOptions
@@ -191,17 +192,9 @@ def _print(report: SupportReport | ControlsReport) -> None:
     if isinstance(report, ControlsReport):
         by_controls.print_report(report)
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("threshold", "below it: real objects", "hallucinated"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for line, (there, absent) in report.below.items():
-        table.add_row(f"{line:g}", f"{there:.1%}", f"{absent:.0%}", "found" if line == report.line else "")
+    shares = {line: (f"{there:.1%}", f"{absent:.0%}") for line, (there, absent) in report.below.items()}
+    print_lines(("below it: real objects", "hallucinated"), shares, report.line)
     out = table_console()
-    out.print(table)
     out.print(
         f"{report.pictures:,} pictures, {report.there:,} real objects named, {report.absent:,} hallucinated"
         + (f", {report.unknown:,} without a label" if report.unknown else "")
