@@ -108,7 +108,7 @@ def chat_inputs(
         ]
         return processor(images=seen, text=texts, padding=True, return_tensors="pt")
     chats = Chats(processor, template, system, think=think and not at_once, at_once=at_once)
-    beside = {"images": [pictures_of(shown) for shown in images]} if chats.plain else {}
+    images_apart = {"images": [pictures_of(shown) for shown in images]} if chats.plain else {}
     return processor.apply_chat_template(
         [chats.chat(prompt, pictures_of(shown)) for prompt, shown in zip(prompts, images, strict=True)],
         chat_template=chats.template,
@@ -116,7 +116,7 @@ def chat_inputs(
         tokenize=True,
         return_dict=True,
         return_tensors="pt",
-        processor_kwargs={"padding": True, **beside},
+        processor_kwargs={"padding": True, **images_apart},
         **chats.switches,
     )
 

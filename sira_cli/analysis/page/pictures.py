@@ -60,8 +60,8 @@ def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None)
     if known is not None and image.sha256 in known:
         return _embedded(name, known[image.sha256], "")
     problem, replaced = "", None
-    beside = [] if trace.path is None else [(file_name, trace.path.parent)]
-    for place, folder in dict.fromkeys((*beside, (file_name, Path()), (image.path, Path()))):
+    near_trace = [] if trace.path is None else [(file_name, trace.path.parent)]
+    for place, folder in dict.fromkeys((*near_trace, (file_name, Path()), (image.path, Path()))):
         if not place or not (found := recorded(place, folder)).is_here():  # nothing is fetched for a page
             continue
         try:
