@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sira_cli.cli import eval_all
-from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.decoding_options import MethodsOptions
 from sira_cli.cli.eval_catalog import add_commands
-from sira_cli.cli.eval_options import EvalOptions, find_answers
+from sira_cli.cli.eval_options import EvalOptions, check
 from sira_cli.cli.eval_run import evaluate
 from sira_cli.cli.help import Command, Variadic
 from sira_cli.cli.option_groups import with_options
@@ -91,13 +90,12 @@ def pope(
     hold {"question", "answer"} in the order of the questions, or {"question_id", "text"}, one file per file of
     questions; or they are sira's own.
     """
-    set_verbosity(options.quiet, options.verbose)
-    sources = find_answers(options, model, decoding, questions)
+    given = check(options, model, decoding, questions)
     from sira_cli.eval.pope import Pope
 
     asked = _suffix(suffix, no_suffix)
     benchmark = Pope(questions, rule=rule, suffix=asked, limit=options.limit, repope=repope or ())
-    evaluate(benchmark, sources, model, decoding, options)
+    evaluate(benchmark, given)
 
 
 @app.command("chair", cls=Variadic, epilog=CHAIR_EXAMPLES, short_help=CARDS["chair"].help)
@@ -133,17 +131,16 @@ def chair(
     --method takes several methods, such as sira,vcd; greedy and greedy+apc are added as controls. Answer files
     hold {"image_id", "caption"}, one file per method; or they are sira's own.
     """
-    set_verbosity(options.quiet, options.verbose)
     _check_prompt(prompt, options)
-    sources = find_answers(options, model, decoding)
+    given = check(options, model, decoding)
     from sira_cli.eval.chair.benchmark import PROMPT, Chair
     from sira_cli.eval.chair.coco import UnknownImageError
     from sira_cli.eval.chair.rows import read_ids
 
     images = None if ids is None else dict(islice(read_ids(ids).items(), options.limit))
     tokens = () if lengths is None else _lengths(lengths)
-    if sources:
-        tokens, images = _answered(sources, tokens, images, options.limit)
+    if given.sources:
+        tokens, images = _answered(given.sources, tokens, images, options.limit)
     else:
         if tokens and decoding.max_new_tokens:
             raise SettingsError("give --lengths or --max-new-tokens, not both")
@@ -161,7 +158,7 @@ def chair(
         )
     except UnknownImageError as error:
         raise DataError(f"{images[error.image]}: {error}") from None
-    evaluate(benchmark, sources, model, decoding, options)
+    evaluate(benchmark, given)
 
 
 def _answered(
@@ -228,12 +225,11 @@ def amber(
     --method takes several methods, such as sira,vcd; greedy and greedy+apc are added as controls. Answer files
     hold {"id", "response"}, one file per method; or they are sira's own.
     """
-    set_verbosity(options.quiet, options.verbose)
     _check_prompt(prompt, options)
-    sources = find_answers(options, model, decoding)
+    given = check(options, model, decoding)
     if prompt is not None and task not in ("generative", "all"):
         raise SettingsError("--prompt asks for captions: leave it out, or --task")
-    if reduce and all(source.own for source in sources):
+    if reduce and all(source.own for source in given.sources):
         raise SettingsError("--reduce is for answers from other tools: sira's own are read that way: leave it out")
     from sira_cli.eval.amber.benchmark import PARTS, Amber
     from sira_cli.eval.amber.data import read_numbers
@@ -260,7 +256,7 @@ def amber(
         benchmark = dataclasses.replace(
             benchmark, parts=tuple(first_pictures(part, options.limit) for part in benchmark.parts)
         )
-    evaluate(benchmark, sources, model, decoding, options)
+    evaluate(benchmark, given)
 
 
 def _check_prompt(prompt: str | None, options: EvalOptions) -> None:
