@@ -78,10 +78,9 @@ def eval_all(
         folder = options.output or Path(stack.enter_context(TemporaryDirectory(prefix="sira-eval-")))
         overview = _run(data, folder, options, model, decoding)
     if options.html is not None:
-        from sira_cli.files import replacing
+        from sira_cli.files import write_whole
 
-        with replacing(options.html) as file:
-            file.write(overview.to_html().encode())
+        write_whole(options.html, overview.to_html().encode())
     print(overview.to_json()) if options.json else _print(overview)
     if any(report.failures for report in overview.reports.values()):
         say("pictures failed; their questions are left out of all figures")
