@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,9 +19,6 @@ from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import ModelOptions
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.catalog import CARDS, LENGTHS
-
-if TYPE_CHECKING:
-    from sira_cli.eval.answers.read import AnswerFiles
 
 POPE_EXAMPLES = """
 sira eval pope --questions coco_pope_*.json --images val2014/ --method sira,vcd -o pope/
@@ -135,12 +131,12 @@ def chair(
     given = check(options, model, decoding)
     from sira_cli.eval.chair.benchmark import PROMPT, Chair
     from sira_cli.eval.chair.coco import UnknownImageError
-    from sira_cli.eval.chair.rows import read_ids
+    from sira_cli.eval.chair.rows import answered, read_ids
 
     images = None if ids is None else dict(islice(read_ids(ids).items(), options.limit))
     tokens = () if lengths is None else _lengths(lengths)
     if given.sources:
-        tokens, images = _answered(given.sources, tokens, images, options.limit)
+        tokens, images = answered(given.sources, tokens, images, options.limit)
     else:
         if tokens and decoding.max_new_tokens:
             raise SettingsError("give --lengths or --max-new-tokens, not both")
@@ -159,36 +155,6 @@ def chair(
     except UnknownImageError as error:
         raise DataError(f"{images[error.image]}: {error}") from None
     evaluate(benchmark, given)
-
-
-def _answered(
-    sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: dict[int, str] | None, limit: int | None
-) -> tuple[tuple[int, ...], dict[int, str]]:
-    """Return the lengths of the captions in files, if recorded, and their images, unless these are given."""
-    from sira_cli.eval.chair.rows import image_of_row, read_captions
-    from sira_cli.runs.rows import read_rows
-
-    found: dict[int, str] = {}
-    said: list[set[int]] = []
-    for source in sources:
-        said.append(set())
-        if not source.own:
-            if images is None:
-                found |= {image: given[0].where for image, given in read_captions(source.paths).items()}
-            continue
-        for where, row in (row for path in source.paths for row in read_rows(path)):
-            if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
-                raise DataError(f"{where}: is not a caption of sira caption or sira eval chair")
-            if images is None:
-                found[image_of_row(where, row, "id", "file_name")] = where
-            said[-1] |= {int(row["part"])} if "part" in row else set()
-    if len(lengths) > 1 and not all(said):
-        raise SettingsError("--lengths: only captions of sira eval chair have several lengths: give one, or none")
-    if not lengths and all(said) and (max(map(len, said)) > 1 or len(set.union(*said)) == 1):
-        lengths = tuple(sorted(set.union(*said)))
-    if not lengths and any(len(one) > 1 for one in said):
-        raise SettingsError("--answers: some files hold captions of several lengths: score each file by itself")
-    return lengths, dict(islice(found.items(), limit)) if images is None else images
 
 
 @app.command("amber", cls=Variadic, epilog=AMBER_EXAMPLES, short_help=CARDS["amber"].help)
