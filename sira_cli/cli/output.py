@@ -44,10 +44,9 @@ def save_report(report: Any, path: Path) -> None:
     Raises:
         SiraError: it cannot be written.
     """
-    from sira_cli.files import replacing
+    from sira_cli.files import write_whole
 
-    with replacing(path) as file:
-        file.write(report.to_json().encode() + b"\n")
+    write_whole(path, report.to_json().encode() + b"\n")
 
 
 def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
@@ -95,7 +94,7 @@ def save_preset(preset: Preset, path: Path, description: str, holds: str) -> Non
     Raises:
         SiraError: it cannot be written.
     """
-    from sira_cli.files import from_home, replacing
+    from sira_cli.files import from_home, write_whole
     from sira_cli.models import presets
 
     folder = from_home(preset.model)
@@ -104,6 +103,5 @@ def save_preset(preset: Preset, path: Path, description: str, holds: str) -> Non
         "description": description,
         "model": str(folder.resolve()) if folder.is_dir() else preset.model,
     }
-    with replacing(path) as file:
-        file.write(presets.to_yaml(preset.model_copy(update=changes)).encode())
+    write_whole(path, presets.to_yaml(preset.model_copy(update=changes)).encode())
     note(f"{path}: {holds}; use it with --preset {path}")
