@@ -93,7 +93,7 @@ class EndpointChecks(EndpointTask[CheckRequest]):
 
     def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
         """Ask about each claim of a caption; each picture by itself."""
-        text, known, others = _text(picture), dict[str, Claim](), {*self._kinds} != {OBJECTS}
+        caption, known, others = cast(CaptionedPicture, picture), dict[str, Claim](), {*self._kinds} != {OBJECTS}
 
         def look(text: str) -> Check:
             named = self._named(urls, text)
@@ -102,9 +102,9 @@ class EndpointChecks(EndpointTask[CheckRequest]):
         def ask(new: Sequence[Thing]) -> list[Claim]:
             return best_of([[self._claim(url, thing) for thing in new] for url in urls])
 
-        check = look(text)
-        answer = check.added_to(Answer(text, "stop"), self.looked)
-        if not self.request.how.rewrites or not check.below(self._lines):
+        check = look(caption.text)
+        answer = check.added_to(Answer(caption.text, "stop"), self.looked)
+        if not self.request.how.rewrites or not caption.is_prose or not check.below(self._lines):
             return answer
         new = self._mender.rewrite(urls, check, look)
         return replace(answer, text=new.text, removed=[claim.removed() for claim in new.removed])
@@ -131,7 +131,7 @@ class EndpointChecks(EndpointTask[CheckRequest]):
 
     def finished(self, result: Result, picture: Picture | None) -> Result:
         """Return the record of a check."""
-        return checked(result, "" if picture is None else _text(picture), self.looked)
+        return checked(result, cast(CaptionedPicture | None, picture), self.looked)
 
 
 class EndpointAnswers(EndpointTask[Request]):
@@ -189,7 +189,3 @@ def task_of(endpoint: Endpoint, request: Request, preset: Preset) -> EndpointTas
     """Return the questions to a server that a request stands for."""
     kind: type[EndpointTask[Any]] = EndpointChecks if isinstance(request, CheckRequest) else EndpointAnswers
     return kind(endpoint, request, preset)
-
-
-def _text(picture: Picture) -> str:
-    return cast(CaptionedPicture, picture).text
