@@ -107,6 +107,19 @@ def test_choices_without_probabilities(sira, photos):
     assert "begins its answer to 'Is there a dog in the image?' with 'No, there is not.', expected one of A, B" in err
 
 
+@pytest.mark.parametrize("choices", [["--choices", "red dog,red cat"], []])
+def test_a_run_that_never_began_leaves_no_file(sira, photos, tmp_path, choices):
+    with scripted(lambda number, body: (404, {"error": "no such model"})) as (_, address):
+        command = ["ask", photos, "Which?", *choices, "--endpoint", address, "-m", "m", "-o"]
+        for name in ("a.jsonl", "b.csv"):
+            code, _, err = sira(*command, tmp_path / name)
+            assert (code, choices == [] or "begin with the same word" in err) == (2 if choices else 1, True)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["photos"]
+        (tmp_path / "a.jsonl").touch()
+        sira(*command, tmp_path / "a.jsonl")
+        assert (tmp_path / "a.jsonl").exists()  # it was there before
+
+
 def test_questions_of_a_file_go_on_where_they_stopped(sira, photos, tmp_path):
     def script(number, body):
         return (400, {"error": "no"}) if broken and "horse" in named(body) else tokens({"Yes": 0.6, "No": 0.2})
