@@ -53,14 +53,14 @@ class Schema:
 
     @classmethod
     def of(
-        cls, given: str | Path | Mapping[str, Any] | Schema, *, max_tags: int | None = None, as_tags: bool = False
+        cls, given: str | Path | Mapping[str, Any] | Schema, *, max_tags: int | None = None, tags: bool = False
     ) -> Schema:
         """Return a schema that texts can follow.
 
         Args:
             given: the name of a built-in one, a file, or the schema itself.
             max_tags: longest list of tags; None: as the schema has it.
-            as_tags: write the texts as tags with commas between them, for `tags`.
+            tags: write the texts as tags with commas between them, for the built-in `tags` and other lists of strings.
 
         Raises:
             SettingsError: there is no such schema, it is no JSON schema, it has something that cannot be followed, it
@@ -69,7 +69,7 @@ class Schema:
         if isinstance(given, Schema):
             return given
         name = "" if isinstance(given, Mapping) else Path(given).stem
-        shown = "`schema=`" if isinstance(given, Mapping) else f"`schema=` {given}"
+        shown = _option(tags) + (f" {given}" if name and not (tags and given == "tags") else "")
         try:
             value = _read(given)
             prompt = value.pop("x-prompt", "")
@@ -77,9 +77,9 @@ class Schema:
                 raise ValueError("`x-prompt` is not a text")
             if max_tags is not None:
                 _tags(value)["maxItems"] = max_tags
-            if as_tags and not _holds_strings(value):
+            if tags and not _holds_strings(value):
                 raise ValueError("is not a list of strings, as tags are")
-            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, as_tags)
+            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags)
             _try(schema._grammar)
         except OSError as error:
             known = ", ".join(built_in())
@@ -104,19 +104,21 @@ class Schema:
         Raises:
             SettingsError: it does not.
         """
+        option, made = _option(self.as_tags), "tags" if self.as_tags else "JSON"
         if choices:
-            raise SettingsError("`schema=` is for decoded texts, but `choices=` decodes none: leave out one of them")
+            raise SettingsError(f"{option} is for decoded texts, but `choices=` decodes none: leave out one of them")
         if words:
-            raise SettingsError("`words=` scores the words of a text, but `schema=` makes JSON: leave out one of them")
+            raise SettingsError(f"`words=` scores words of a text, but {option} makes {made}: leave out one of them")
         if method.own_search or Ability.BATCHES not in method.abilities:
-            raise SettingsError(f"`schema=` rules out tokens one by one, but method {method.name} has its own search")
+            raise SettingsError(f"{option} rules out tokens one by one, but method {method.name} has its own search")
         if preset.generation.num_beams > 1:
-            raise SettingsError("`schema=` follows one text per picture: leave out `num_beams=`")
+            raise SettingsError(f"{option} follows one text per picture: leave out `num_beams=`")
         changes = preset.text.given()
         if self.as_tags:
             changes = {name: value for name, value in changes.items() if name not in ("prefix", "suffix")}
         if changes:
-            raise SettingsError(f"`schema=` makes JSON, which stays as it is: leave out `{next(iter(changes))}=`")
+            stay = "which stay as they are" if self.as_tags else "which stays as it is"
+            raise SettingsError(f"{option} makes {made}, {stay}: leave out `{next(iter(changes))}=`")
 
     def matcher(self, tokens: LLTokenizer) -> LLMatcher:
         """Return the state of an empty text.
@@ -186,6 +188,11 @@ class Schema:
         plain = (" ".join(tag.lower().replace("_", " ").split()) for tag in data)
         tags = list(dict.fromkeys(filter(None, plain)))
         return replace(answer, data=tags, text=", ".join(tags))
+
+
+def _option(tags: bool) -> str:
+    """Return the setting by which a schema is given, for messages."""
+    return "`tags=`" if tags else "`schema=`"
 
 
 @functools.cache
@@ -292,5 +299,5 @@ def _bytes() -> LLTokenizer:
     try:
         from llguidance import LLTokenizer
     except ImportError as error:
-        raise SettingsError("`schema=` needs llguidance: pip install 'sira-cli[json]'") from error
+        raise SettingsError("JSON schemas and tags need llguidance: pip install 'sira-cli[json]'") from error
     return LLTokenizer("byte")
