@@ -153,7 +153,7 @@ class EndpointAnswers(EndpointTask[Request]):
             return self._choice(urls, asked)
         reply = self._endpoint.reply(urls, asked, self._preset.generation.max_new_tokens)
         if reply.reasoning is not None and not reply.text.strip():
-            raise self._endpoint.unlike(reply, asked, "an answer, not reasoning alone")
+            raise self._endpoint.only_reasons(reply, asked)
         answer = Answer(
             reply.text.strip(),
             reply.finish_reason,
@@ -168,7 +168,8 @@ class EndpointAnswers(EndpointTask[Request]):
         choices, reply = self.request.choices, self._endpoint.reply(urls, asked)
         found = read_choices(reply, choices)
         if found is None:
-            raise self._endpoint.unlike(reply, asked, f"one of {', '.join(choices)}")
+            advice = "name the choices in the question, or reword them"
+            raise self._endpoint.unlike(reply, asked, f"one of {', '.join(choices)}", advice)
         return Answer(
             choices[found.index(max(found))],
             "stop",
