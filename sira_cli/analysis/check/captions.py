@@ -22,7 +22,7 @@ from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.containers import ContainedPicture
-from sira_cli.pictures.find import Shard, find_pictures, is_container
+from sira_cli.pictures.find import Shard, check_any_exists, find_pictures, is_container
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
@@ -145,6 +145,7 @@ def find_captions(
     Raises:
         SettingsError: a path is of another kind, or no pictures were found.
         DataError: a file cannot be read, lacks a column, or no caption was found.
+        PictureError: none of the paths exists.
     """
     places = [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     found = Captions(_extension=caption_extension if caption_extension.startswith(".") else f".{caption_extension}")
@@ -157,6 +158,7 @@ def find_captions(
         if pictures and all(text is None for text in texts.values()):
             metadata = metadata_in(Path(rest[0])) if len(rest) == 1 else None
             if metadata is None:
+                check_any_exists(pictures)
                 raise DataError(no_captions(rest[0], pictures, found._extension, text_column))
             tables, pictures = [metadata, *tables], []
         for picture in pictures:
