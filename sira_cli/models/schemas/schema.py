@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LONGEST = 200_000  # characters of a schema
 LONGEST_TRIAL = 20  # seconds on the clock
 DEAREST_TRIAL = 1  # second of processor time
+_NO_TRIAL = "schemas are tried in a process of its own, which could not be started"
 DEEPEST = 100  # values inside each other
 # JSON may have any white space between values, and a model may go on with it for ever: one space is enough.
 _OPTIONS = {"whitespace_pattern": " ?", "lenient": False, "coerce_one_of": False}
@@ -65,6 +66,7 @@ class Schema:
         Raises:
             SettingsError: there is no such schema, it is no JSON schema, it has something that cannot be followed, it
                 has no tags, or the extra `json` is missing.
+            SiraError: the process that tries it cannot be started.
         """
         if isinstance(given, Schema):
             return given
@@ -260,6 +262,7 @@ def _try(grammar: str) -> None:
     Raises:
         ValueError: it cannot be followed, or not in reasonable time and memory.
         SettingsError: the extra `json` is missing.
+        SiraError: the process cannot be started.
     """
     _bytes()
     if reason := _reason_against(grammar):
@@ -268,13 +271,22 @@ def _try(grammar: str) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _reason_against(grammar: str) -> str:
-    """Return the end of the message for a grammar that cannot be followed; empty: it can."""
+    """Return the end of the message for a grammar that cannot be followed; empty: it can.
+
+    Raises:
+        SiraError: the process cannot be started.
+    """
     too_dear = " in reasonable time and memory: make its patterns, numbers and nesting simpler"
-    command = [sys.executable, "-P", trial.__file__]
+    command = [sys.executable or "python", "-P", trial.__file__]
     try:
         ended = subprocess.run(command, input=grammar.encode(), capture_output=True, timeout=LONGEST_TRIAL)
     except subprocess.TimeoutExpired:
         return too_dear
+    except OSError as error:
+        raise SiraError(f"{_NO_TRIAL}: {error.strerror}") from error
+    said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    if said.startswith(("ImportError", "ModuleNotFoundError")):
+        raise SiraError(f"{_NO_TRIAL}: {said}")
     found = {} if ended.returncode else json.loads(ended.stdout)
     if found.get("seconds", math.inf) > DEAREST_TRIAL:
         return too_dear
