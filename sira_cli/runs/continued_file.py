@@ -113,9 +113,11 @@ def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> 
         if name in there and there[name] != value
     ]
     if differences:
+        limit = any(difference.partition(" ")[0].endswith("max_new_tokens") for difference in differences)
         raise SettingsError(
             f"{path}: holds records of another configuration: {'; '.join(differences)}: "
-            "give another `output=`, or `overwrite=` to start again"
+            + "all texts of a file have the same limit, also those that it has cut: " * limit
+            + "give another `output=`, or `overwrite=` to start again"
         )
 
 
