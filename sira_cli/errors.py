@@ -1,5 +1,9 @@
 """All errors that `sira` raises on purpose. Each message names the cause, the expected value and the next step."""
 
+from __future__ import annotations
+
+from typing import Any
+
 
 class SiraError(Exception):
     """Base of all errors with a message for the user.
@@ -9,6 +13,14 @@ class SiraError(Exception):
     """
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the message and the attributes, for another process: `__init__` may take other arguments."""
+        return _rebuilt, (type(self), self.args), self.__dict__
+
+
+def _rebuilt(kind: type[SiraError], args: tuple[Any, ...]) -> SiraError:
+    return kind.__new__(kind, *args)
 
 
 class SettingsError(SiraError, ValueError):

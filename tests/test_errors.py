@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import pickle
 import re
 from pathlib import Path
 
@@ -16,8 +18,11 @@ from sira_cli.eval.pope import Pope
 from sira_cli.methods import find
 from sira_cli.models.presets import read as read_preset
 from sira_cli.models.presets import resolve
+from sira_cli.pictures.sources import as_picture
 from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.request import Request
+from sira_cli.view.history import State
+from sira_cli.view.items import CaptionItem
 
 
 def test_all_errors_are_public_and_of_one_family():
@@ -69,6 +74,30 @@ def test_exit_codes(sira, tmp_path):
         assert "Traceback" not in err
 
 
+PACKAGE = Path(sira_cli.__file__).parent
+ARGUMENTS = {"message": "said", "public": "shown", "tokens": 7, "image": 5, "after": 1.5, "waiting": 3}
+ARGUMENTS |= {"status": 404, "param": "n", "code": "wrong", "state": State(2, "A cat.")}
+ARGUMENTS |= {"item": CaptionItem("a.jpg", "a.jpg", as_picture("a.jpg"), "A cat.")}
+
+
+def classes_of_errors() -> list[type[SiraError]]:
+    """All subclasses of SiraError, wherever they are defined."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for name in re.findall(r"^class ([A-Za-z]\w*Error)\(", path.read_text(encoding="utf-8"), re.MULTILINE):
+            module = ".".join(["sira_cli", *path.relative_to(PACKAGE).with_suffix("").parts])
+            found.append(getattr(importlib.import_module(module), name))
+    return [SiraError, *(cls for cls in found if issubclass(cls, SiraError) and cls is not SiraError)]
+
+
+@pytest.mark.parametrize("kind", classes_of_errors())
+def test_errors_reach_other_processes_whole(kind):
+    own = inspect.isfunction(kind.__init__)
+    error = kind(**{name: ARGUMENTS[name] for name in inspect.signature(kind).parameters}) if own else kind("said")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.args, vars(again)) == (kind, str(error), error.args, vars(error))
+
+
 def strings(path: Path) -> list[str]:
     """The strings of a module that are no docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -84,9 +113,8 @@ OF_THE_COMMAND_LINE |= {"eval/mmhal.py", "eval/haloquest.py", "eval/repope.py", 
 
 
 def test_the_library_names_parameters_and_the_command_line_options(sira):
-    package = Path(sira_cli.__file__).parent
-    for path in package.rglob("*.py"):
-        name = path.relative_to(package).as_posix()
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
         if not name.startswith("cli/") and name not in OF_THE_COMMAND_LINE:
             assert [text for text in strings(path) if re.search(r"--[a-z]", text)] == [], name
     with pytest.raises(SettingsError, match="leave out `num_beams=`"):

@@ -40,7 +40,7 @@ class RecordFile:
             DataError: it is not a file of records.
         """
         self.path = path
-        if path.suffix.lower() in _TABLES:
+        if path.suffix.lower() in _TABLES and path.exists():
             raise DataError(f"{path}: is a table: give the records that it was made from, {path.stem}.jsonl next to it")
         try:
             self._file = _seekable(path)

@@ -48,4 +48,4 @@ class SchemaOptions:
             return None
         from sira_cli.models.schemas.schema import Schema
 
-        return Schema.of(given, max_tags=self.max_tags, as_tags=self.tags)
+        return Schema.of(given, max_tags=self.max_tags, tags=self.tags)

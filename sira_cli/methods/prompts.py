@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -20,12 +20,27 @@ class Turn:
     Attributes:
         role: the speaker.
         text: the words.
-        pictures: number of pictures before the text.
+        pictures: number of its pictures.
+        parts: its texts, with None for each picture, where pictures stand between words; empty: the pictures come
+            before the text.
     """
 
     role: Literal["user", "assistant"]
     text: str
     pictures: int = 0
+    parts: tuple[str | None, ...] = ()
+
+    @property
+    def content(self) -> tuple[str | None, ...]:
+        """Its texts and pictures (None) in order."""
+        return self.parts or (*[None] * self.pictures, self.text)
+
+    def after(self, words: str) -> Turn:
+        """Return it with words before its text, after the pictures that come first."""
+        first = next((part for part in self.parts if part is not None), "")
+        at = self.parts.index(first) if first else 0
+        parts = (*self.parts[:at], f"{words} {first}", *self.parts[at + 1 :]) if first else ()
+        return replace(self, text=f"{words} {self.text}", parts=parts)
 
 
 @dataclass(frozen=True)
@@ -37,7 +52,7 @@ class Conversation:
     def __str__(self) -> str:
         """Return a text that is unique to this conversation."""
         counts = [turn.pictures if turn.pictures > 1 else bool(turn.pictures) for turn in self.turns]
-        turns = [(turn.role, turn.text, count) for turn, count in zip(self.turns, counts, strict=True)]
+        turns = [(turn.role, turn.parts or turn.text, count) for turn, count in zip(self.turns, counts, strict=True)]
         return json.dumps(turns, ensure_ascii=False)
 
 

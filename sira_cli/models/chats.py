@@ -122,16 +122,17 @@ class Chats:
         """
         turns = list(turns_of(prompt, len(images)))
         if self._system and not self._takes_system:
-            turns[0] = replace(turns[0], text=f"{self._system} {turns[0].text}")
+            turns[0] = turns[0].after(self._system)
         chat = self._messages(turns, images, as_text=self.plain)
         if isinstance(prompt, str):
             self._check_together(images)
             return chat
-        if self._renders(chat, turns):
-            return chat
-        chat = self._messages(turns, images, as_text=True)
-        if self._renders(chat, turns):
-            return chat
+        pictures_first = [replace(turn, parts=()) for turn in turns]
+        for given in (turns, pictures_first):  # a template may take one text per message
+            for as_text in (self.plain, True):
+                chat = self._messages(given, images, as_text=as_text)
+                if self._renders(chat, given):
+                    return chat
         raise SettingsError(
             f"the model's chat template does not take the turns {', '.join(turn.role for turn in turns)} with their "
             "pictures: send one user message with one picture"
@@ -160,16 +161,20 @@ class Chats:
             *(
                 {"role": turn.role, "content": turn.text}
                 if as_text and turn.role == "assistant"
-                else self._message(turn.role, turn.text, list(islice(unseen, turn.pictures)))
+                else self._message(turn.role, turn.text, list(islice(unseen, turn.pictures)), turn.parts)
                 for turn in turns
             ),
         ]
 
-    def _message(self, role: str, text: str, images: Sequence[Any] = ()) -> dict[str, Any]:
+    def _message(
+        self, role: str, text: str, images: Sequence[Any] = (), parts: Sequence[str | None] = ()
+    ) -> dict[str, Any]:
         if self.plain:
             return {"role": role, "content": text}
-        seen = [{"type": "image", "image": image} for image in images]
-        return {"role": role, "content": [*seen, {"type": "text", "text": text}]}
+        seen = iter([{"type": "image", "image": image} for image in images])
+        order = parts or (*[None] * len(images), text)
+        content = [next(seen) if part is None else {"type": "text", "text": part} for part in order]
+        return {"role": role, "content": content}
 
     def _renders(self, chat: Chat, turns: Sequence[Turn]) -> bool:
         """Return whether the turns' texts are rendered in order, with the pictures at their places."""
@@ -182,10 +187,12 @@ class Chats:
             token = ""  # the template writes another token, which the processor replaces (Gemma 3)
         place = 0
         for turn in turns:
-            begins = rendered.find(turn.text.strip(), place)
-            if begins < 0 or (turn.pictures and token not in rendered[place:begins]):
-                return False
-            place = begins + len(turn.text.strip())
+            for text in (part.strip() for part in turn.content if part is not None):
+                begins = rendered.find(text, place)
+                # Between words a template may place pictures as it likes: LLaVA's has them first all the same.
+                if begins < 0 or (turn.pictures and not turn.parts and token not in rendered[place:begins]):
+                    return False
+                place = begins + len(text)
         return not token or rendered.count(token) == alone.count(token) * sum(turn.pictures for turn in turns)
 
     def _rendered(self, chat: Chat) -> str:

@@ -19,7 +19,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processo
 from transformers.processing_utils import ProcessorMixin
 
 from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
-from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
+from sira_cli.methods.prompts import Prompt, pictures_of, turns_of
 from sira_cli.models.chats import Chats, template_of
 from sira_cli.models.completing import complete_processor, read_settings, todays_names
 from sira_cli.models.image_size import limit_size
@@ -98,9 +98,9 @@ def chat_inputs(
                 "the checkpoint has no chat template (chat_template.jinja), so its prompt format is unknown: add one"
             )
         for prompt in prompts:
-            if isinstance(prompt, Conversation):
-                check_chat(processor, prompt, system)
-        said = [f"{system} {prompt}" if system else prompt for prompt in prompts]
+            check_chat(processor, prompt, system)
+        words = [turns_of(prompt)[0].text for prompt in prompts]
+        said = [f"{system} {text}" if system else text for text in words]
         before, each, after = PROMPTS_WITHOUT_TEMPLATE[model_type]
         seen = [pictures_of(shown) for shown in images]
         texts = [
@@ -139,8 +139,8 @@ def check_chat(processor: Any, prompt: Prompt, system: str, pictures: int = 1) -
         SettingsError: the format cannot.
     """
     template = template_of(processor)
-    if template is None and isinstance(prompt, str):
-        return  # `PROMPTS_WITHOUT_TEMPLATE` takes any number
+    if template is None and len(turns_of(prompt)) == 1:
+        return  # `PROMPTS_WITHOUT_TEMPLATE` takes any number of pictures, before the text
     if template is None:
         raise SettingsError(
             "the checkpoint has no chat template, so it has no format for several turns: send one user message "

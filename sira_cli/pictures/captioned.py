@@ -18,15 +18,17 @@ class CaptionedPicture(WrappedPicture):
     Attributes:
         text: the caption.
         number: 1 for the first text about a picture, 2 for the second, ...; from 2 on it is part of the name.
+        is_prose: whether it has sentences; False for JSON and tags, which are kept whole.
     """
 
     text: str
     number: int = 1
+    is_prose: bool = True
 
     @classmethod
-    def of(cls, picture: Picture, text: str, number: int = 1) -> Self:
+    def of(cls, picture: Picture, text: str, number: int = 1, *, is_prose: bool = True) -> Self:
         """Put a text to a picture."""
-        return cls(picture.location, picture.relative, picture, text, number)
+        return cls(picture.location, picture.relative, picture, text, number, is_prose)
 
     @property
     def _mark(self) -> str:

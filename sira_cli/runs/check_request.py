@@ -14,12 +14,14 @@ from sira_cli.models.look.sentences import without_sentences
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Result
+from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.request import Request
 
 TASK = "check"
 EMPTY = "the caption is empty"
 NOT_RECOGNISED = "names nothing that the list of words has"
+NOT_PROSE = "JSON or tags are not cut by sentences: captioning again with a second look that rewrites drops entries"
 NOTHING_LEFT = "every sentence names something that is not supported: nothing is left of it"
 
 
@@ -67,25 +69,28 @@ class CheckRequest(Request):
         return self.verify or Verify()
 
 
-def checked(result: Result, text: str, how: dict[str, Any]) -> Result:
+def checked(result: Result, caption: CaptionedPicture | None, how: dict[str, Any]) -> Result:
     """Return the record of a check, with the caption and the caption without unsupported objects.
 
     Args:
         result: with the objects, and, where the request rewrites, the new text.
-        text: the caption.
+        caption: the picture with its caption; None: the record of no picture.
         how: `Verify.settings`.
     """
     ok, rewrites = result.status == "ok", how["mode"] == "rewrite"
+    text, is_prose = ("", True) if caption is None else (caption.text, caption.is_prose)
     claims = [*(result.objects or []), *(result.claims or [])]
+    low = [span for claim in unsupported(claims, how) for span in claim["spans"]]
     fixed: str
     dropped: list[str] | None
     if rewrites:
         fixed, dropped = result.text if ok else text, None
     else:
-        low = [span for claim in unsupported(claims, how) for span in claim["spans"]]
-        fixed, dropped = without_sentences(text, low)
+        fixed, dropped = without_sentences(text, low) if is_prose else (text, [])
     support = min((claim["support"] for claim in claims if claim["spans"]), default=1.0)
     remarks = [*(result.warnings or []), *(_remarks(text, claims, fixed) if ok else [])]
+    if low and not is_prose:
+        remarks.append(NOT_PROSE)
     return replace(
         result,
         text=text,

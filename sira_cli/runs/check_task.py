@@ -51,7 +51,7 @@ class CheckTask(PictureTask):
 
     def blank(self) -> Result:
         """Return a result without a picture: the fields that are equal in all results of this task."""
-        return checked(super().blank(), "", self._how)
+        return checked(super().blank(), None, self._how)
 
     def complete(self, item: Item[Result]) -> None:
         """Leave the prompt: the model is asked about objects, and never given the caption as a prompt."""
@@ -69,15 +69,15 @@ class CheckTask(PictureTask):
         return True
 
     def _answers(self, batch: Batch[Result], on_text: Callable[[Picture, str], None] | None) -> list[Answer]:
-        return [self._answer(image, _text(item)) for image, item in zip(batch.images, batch.items, strict=True)]
+        return [self._answer(image, _caption(item)) for image, item in zip(batch.images, batch.items, strict=True)]
 
-    def _answer(self, image: Shown, text: str) -> Answer:
+    def _answer(self, image: Shown, caption: CaptionedPicture) -> Answer:
         """Return the check of a caption, with the new caption if it is rewritten."""
-        lines, lvlm = self._lines, self.lvlm
+        lines, lvlm, text = self._lines, self.lvlm, caption.text
         check = self._look.check(image, text)
         answer = check.added_to(Answer(text, "stop"), self._how)
         starts = [claim.spans[0][0] for claim in check.below(lines) if claim.spans]
-        if self._mender is None or not starts:
+        if self._mender is None or not starts or not caption.is_prose:
             return answer
         if len(lvlm.vocabulary.encode(text[: min(starts)])) > lvlm.preset.generation.max_new_tokens:
             return replace(answer, warnings=(TOO_LONG,))
@@ -94,8 +94,8 @@ class CheckTask(PictureTask):
         """Give an item its record, with the rest of the caption."""
         super().settle(item, answer, milliseconds)
         assert item.result is not None
-        item.result = checked(item.result, _text(item), self._how)
+        item.result = checked(item.result, _caption(item), self._how)
 
 
-def _text(item: Item[Result]) -> str:
-    return cast(CaptionedPicture, item.picture).text
+def _caption(item: Item[Result]) -> CaptionedPicture:
+    return cast(CaptionedPicture, item.picture)

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,19 @@ class ContinuedFile:
             SettingsError: another process writes to it.
             SiraError: the file cannot be opened.
         """
-        self.path = path
+        self.path, self._is_unused = path, not path.exists()
         self._file = open_locked(path)
         self._end = 0  # of the whole lines
         if not overwrite:
             try:
                 self._scan()
             except BaseException:
-                self._file.close()
+                self.close()
                 raise
 
     def begin(self) -> None:
         """Get ready to append: drop a torn last line, or with `overwrite` everything."""
+        self._is_unused = False
         self._file.truncate(self._end)
 
     def add(self, data: bytes) -> None:
@@ -64,7 +66,12 @@ class ContinuedFile:
         self._end += len(data)
 
     def close(self) -> None:
-        """Close the file and release its lock."""
+        """Close the file and release its lock. A new file is removed if nothing has begun."""
+        if self._is_unused:
+            with suppress(OSError):
+                if not self.path.stat().st_size:
+                    self.path.unlink()
+        self._is_unused = False
         self._file.close()
 
     def _scan(self) -> None:
@@ -106,9 +113,11 @@ def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> 
         if name in there and there[name] != value
     ]
     if differences:
+        limit = any(difference.partition(" ")[0].endswith("max_new_tokens") for difference in differences)
         raise SettingsError(
             f"{path}: holds records of another configuration: {'; '.join(differences)}: "
-            "give another `output=`, or `overwrite=` to start again"
+            + "all texts of a file have the same limit, also those that it has cut: " * limit
+            + "give another `output=`, or `overwrite=` to start again"
         )
 
 

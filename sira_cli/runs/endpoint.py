@@ -37,6 +37,7 @@ _OWN_WORDS: dict[str, dict[str, Any]] = {
 # Asks to go on with the last message, if it is the assistant's; others do so without being asked, or cannot.
 _GO_ON = {"continue_final_message": True, "add_generation_prompt": False}
 _CONTINUING: dict[str, dict[str, Any]] = {"vllm": _GO_ON, "sglang": _GO_ON}
+_NOT_REASONING = "choose a model that does not reason first"
 _PROBED, _UNUSUAL = 24, "In short:"  # tokens of a text, and words that do not begin one
 
 
@@ -147,15 +148,30 @@ class Endpoint:
         reply = self.reply([picture], question)
         found = read_answers(reply, [*answers.values()], single=single)
         if found is None:
-            raise self.unlike(reply, question, " or ".join(some[0].lower() for some in answers.values()))
+            expected = " or ".join(some[0].lower() for some in answers.values())
+            raise self.unlike(reply, question, expected, "choose a model that answers with one of these words")
         return found
 
-    def unlike(self, reply: Reply, question: str, expected: str) -> NoAnswerError:
-        """Return the error that a reply begins with something else than expected."""
-        said = line_of(reply.text)[:SHORT] or (reply.top[0][0] if reply.top else "")
+    def unlike(self, reply: Reply, question: str, expected: str, advice: str) -> NoAnswerError:
+        """Return the error that a reply begins with something else than expected.
+
+        Args:
+            reply: of the server.
+            question: in its final wording.
+            expected: how replies should begin.
+            advice: on what to do, if the model does not reason.
+        """
+        said = line_of(reply.beginning)[:SHORT]
         return NoAnswerError(
-            f"{self._model} begins its answer to {question!r} with {said!r}, expected {expected}: choose a model "
-            "that does not reason first"
+            f"{self._model} begins its answer to {question!r} with {said!r}, expected {expected}: "
+            f"{_NOT_REASONING if reply.reasons else advice}"
+        )
+
+    def only_reasons(self, reply: Reply, question: str) -> NoAnswerError:
+        """Return the error that a reply holds reasoning, and no answer."""
+        longer = "raise `max_new_tokens=`, or " * (reply.finish_reason == "length")
+        return NoAnswerError(
+            f"{self._model} sends reasoning alone, expected an answer to {question!r}: {longer}{_NOT_REASONING}"
         )
 
     def end(self) -> None:

@@ -35,6 +35,16 @@ class Reply:
     prompt_tokens: int
     output_tokens: int
 
+    @property
+    def reasons(self) -> bool:
+        """Whether it begins with reasoning, hidden (no text) or marked (`<think>`, `[THINK]`) as it may be."""
+        return self.reasoning is not None or self.beginning.startswith(("<", "[THINK")) or not self.beginning
+
+    @property
+    def beginning(self) -> str:
+        """The text, or else the likeliest first token."""
+        return self.text.strip() or (self.top[0][0].strip() if self.top else "")
+
     @classmethod
     def of(cls, body: Any) -> Reply | None:
         """Read the body of a response; None if it is not of OpenAI's chat protocol."""

@@ -93,7 +93,7 @@ class EndpointChecks(EndpointTask[CheckRequest]):
 
     def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
         """Ask about each claim of a caption; each picture by itself."""
-        text, known, others = _text(picture), dict[str, Claim](), {*self._kinds} != {OBJECTS}
+        caption, known, others = cast(CaptionedPicture, picture), dict[str, Claim](), {*self._kinds} != {OBJECTS}
 
         def look(text: str) -> Check:
             named = self._named(urls, text)
@@ -102,9 +102,9 @@ class EndpointChecks(EndpointTask[CheckRequest]):
         def ask(new: Sequence[Thing]) -> list[Claim]:
             return best_of([[self._claim(url, thing) for thing in new] for url in urls])
 
-        check = look(text)
-        answer = check.added_to(Answer(text, "stop"), self.looked)
-        if not self.request.how.rewrites or not check.below(self._lines):
+        check = look(caption.text)
+        answer = check.added_to(Answer(caption.text, "stop"), self.looked)
+        if not self.request.how.rewrites or not caption.is_prose or not check.below(self._lines):
             return answer
         new = self._mender.rewrite(urls, check, look)
         return replace(answer, text=new.text, removed=[claim.removed() for claim in new.removed])
@@ -131,7 +131,7 @@ class EndpointChecks(EndpointTask[CheckRequest]):
 
     def finished(self, result: Result, picture: Picture | None) -> Result:
         """Return the record of a check."""
-        return checked(result, "" if picture is None else _text(picture), self.looked)
+        return checked(result, cast(CaptionedPicture | None, picture), self.looked)
 
 
 class EndpointAnswers(EndpointTask[Request]):
@@ -153,7 +153,7 @@ class EndpointAnswers(EndpointTask[Request]):
             return self._choice(urls, asked)
         reply = self._endpoint.reply(urls, asked, self._preset.generation.max_new_tokens)
         if reply.reasoning is not None and not reply.text.strip():
-            raise self._endpoint.unlike(reply, asked, "an answer, not reasoning alone")
+            raise self._endpoint.only_reasons(reply, asked)
         answer = Answer(
             reply.text.strip(),
             reply.finish_reason,
@@ -168,7 +168,8 @@ class EndpointAnswers(EndpointTask[Request]):
         choices, reply = self.request.choices, self._endpoint.reply(urls, asked)
         found = read_choices(reply, choices)
         if found is None:
-            raise self._endpoint.unlike(reply, asked, f"one of {', '.join(choices)}")
+            advice = "name the choices in the question, or reword them"
+            raise self._endpoint.unlike(reply, asked, f"one of {', '.join(choices)}", advice)
         return Answer(
             choices[found.index(max(found))],
             "stop",
@@ -189,7 +190,3 @@ def task_of(endpoint: Endpoint, request: Request, preset: Preset) -> EndpointTas
     """Return the questions to a server that a request stands for."""
     kind: type[EndpointTask[Any]] = EndpointChecks if isinstance(request, CheckRequest) else EndpointAnswers
     return kind(endpoint, request, preset)
-
-
-def _text(picture: Picture) -> str:
-    return cast(CaptionedPicture, picture).text

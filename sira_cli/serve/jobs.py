@@ -173,8 +173,10 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
     """
     turns = [replace(turn, text=turn.text or prompts.caption * bool(turn.pictures)) for turn in request.turns()]
     if request.sira.task == "ask":
-        turns[-1] = replace(turns[-1], text=prompts.asking(turns[-1].text))
-    return turns[0].text if len(turns) == 1 else Conversation(tuple(turns))
+        text, (before, _, after) = prompts.asking(turns[-1].text), prompts.ask.partition("{question}")
+        parts = tuple(part for part in (before, *turns[-1].parts, after) if part != "") if turns[-1].parts else ()
+        turns[-1] = replace(turns[-1], text=text, parts=parts)
+    return Conversation(tuple(turns)) if len(turns) > 1 or turns[0].parts else turns[0].text
 
 
 def schema_of(request: ChatRequest, lvlm: Lvlm, preset: Preset, method: Method, most: int) -> Schema | None:

@@ -64,6 +64,14 @@ class Message(RoleMessage):
             return []
         return [part.url for part in self.content if part.type == "image_url"]
 
+    def parts(self) -> tuple[str | None, ...]:
+        """Return its texts, with None for each picture; empty if the pictures come before all words, or after them."""
+        content = () if isinstance(self.content, str) else self.content
+        parts = [part.text if part.type == "text" else None for part in content if part.type != "text" or part.text]
+        seen = [number for number, part in enumerate(parts) if part is None]
+        at_one_end = seen in ([*range(len(seen))], [*range(len(parts) - len(seen), len(parts))])
+        return () if at_one_end else tuple(parts)
+
     def forget_pictures(self) -> None:
         """Replace the pictures' URLs by placeholders: a URL may hold the whole picture."""
         for part in self.content if isinstance(self.content, list) else ():

@@ -241,7 +241,12 @@ class ChatRequest(Options):
         if said[-1].role != "user":
             raise RequestError("messages: expected the user's as the last one, which is answered", param="messages")
         turns = [
-            Turn("assistant" if message.role == "assistant" else "user", message.texts(), len(message.pictures()))
+            Turn(
+                "assistant" if message.role == "assistant" else "user",
+                message.texts(),
+                len(message.pictures()),
+                message.parts(),
+            )
             for message in said
         ]
         if any(turn.role == "user" and not turn.pictures and not turn.text for turn in turns):

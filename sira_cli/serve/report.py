@@ -60,7 +60,8 @@ def traced(lvlm: Lvlm, job: Job) -> Reply:
         PictureError: the image processor refuses the picture.
     """
     if not isinstance(job.prompt, str):
-        raise RequestError("messages: the report is about one turn; leave out the others", param="messages")
+        message = "messages: the report is about one turn with its pictures first; leave out the others"
+        raise RequestError(message, param="messages")
     if job.verify is not None and job.verify.mode != "flag":
         raise RequestError("verify: the report marks things; expected flag", param="sira")
     lines: list[Line] = []

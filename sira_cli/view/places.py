@@ -38,6 +38,8 @@ def reading_of(
     """
     place = Path(source)
     columns = (image_column, text_column)
+    if not place.exists():
+        raise SettingsError(f"{one_line(str(source))}: no such file or folder")
     if place.is_dir():
         if _of_folder(place, recursive, extension, or_files=True) is not None:
             return WholeReading(
@@ -49,7 +51,7 @@ def reading_of(
             lambda: [row for file in _files_in(place) for row in read_rows(file, *columns)],
             lambda: signature_of(*_files_in(place)),
         )
-    if not is_table_of_records(place) and is_container(str(place)) and place.exists():
+    if not is_table_of_records(place) and is_container(str(place)):
         return WholeReading(
             lambda: [_of_data_set(picture) for picture in find_pictures([str(place)])], lambda: signature_of(place)
         )
@@ -58,7 +60,7 @@ def reading_of(
             return LineReading(lambda: [place], *columns)
         return WholeReading(lambda: read_rows(place, *columns), lambda: signature_of(place))
     raise SettingsError(
-        f"{one_line(str(source))}: expected a folder of pictures, or an existing file of captions "
+        f"{one_line(str(source))}: expected a folder of pictures, or a file of captions "
         f"({', '.join(ENDINGS)}, .tar, .parquet)"
     )
 

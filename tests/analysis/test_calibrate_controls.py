@@ -215,8 +215,12 @@ def test_another_language_and_a_list_of_ones_own(sira, captions, tmp_path):
     (tmp_path / "list").write_text("Hund\nHaus\nBoot\n")
     with scripted(lambda number, body: tokens({"Ja": 0.6, "Nein": 0.2})) as (server, address):
         command = ("calibrate", "support", captions, "--controls", "--endpoint", address, "-m", "m", "--json")
-        code, out, err = sira(*command, "--language", "de", "--objects", tmp_path / "list")
+        command = (*command, "--language", "de", "--objects", tmp_path / "list")
+        code, out, err = sira(*command, "--write-preset", tmp_path / "mine.yaml")
     assert code == 0, err
+    assert "mine.yaml: min_support = 0.75, language de;" in err
+    written = presets.find(str(tmp_path / "mine.yaml")).verify
+    assert (written.min_support, written.language) == (0.75, "de")
     assert json.loads(out)["line"] == 0.75
     assert json.loads(out)["controls"] == 6
     assert {named(body).split()[0] for body in server.bodies} == {"Ist"}

@@ -160,6 +160,9 @@ def test_paths_that_are_neither(photos, tmp_path):
         find_captions(tmp_path / "notes.md")
     with pytest.raises(DataError, match=r"none\.csv: no such file of captions"):
         find_captions(tmp_path / "none.csv")
+    for missing in ("none", "none.txt", "none.tar", "none.parquet", "none.png"):
+        with pytest.raises(PictureError, match=rf"{missing}: no such file$"):
+            find_captions(tmp_path / missing)
     with pytest.raises(SettingsError, match="stdin"):
         find_captions("-")
     with pytest.raises(DataError, match=r"none of 3 pictures has a \.cap file next to it"):

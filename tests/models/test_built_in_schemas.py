@@ -75,12 +75,12 @@ def test_lists_of_tags_have_a_limit(name):
     assert Schema.of(name, max_tags=2).label != Schema.of(name).label
 
 
-@pytest.mark.parametrize("how", [{"max_tags": 3}, {"as_tags": True}])
+@pytest.mark.parametrize("how", [{"max_tags": 3}, {"tags": True}])
 def test_a_schema_without_tags_has_no_limit_of_tags(how):
     with pytest.raises(SettingsError, match=r"labels: .*of (tags|strings)"):
         Schema.of("labels", **how)
     with pytest.raises(SettingsError, match="list of strings"):
-        Schema.of("caption+tags", as_tags=True)
+        Schema.of("caption+tags", tags=True)
 
 
 def test_tags_are_text_files_as_trainers_expect_them(sira, tmp_path, monkeypatch):
@@ -126,9 +126,11 @@ def test_values_that_are_no_lists_stay_json_in_tables(sira, tmp_path, monkeypatc
         (["--schema", "labels", "--max-tags", 3], "--schema labels: has no list of tags"),
         (["--schema", "nowhere.json"], "expected a file of a JSON schema, or caption+tags, labels, objects, tags"),
         (["--schema", "labels", "--prefix", "ohwx "], "leave out --prefix"),
-        (["--tags", "--max-sentences", 2], "leave out --max-sentences"),
-        (["--tags", "--num-beams", 2], "leave out --num-beams"),
-        (["--tags", "--method", "greedy,opera"], "method opera has its own search"),
+        (["--tags", "--max-sentences", 2], "--tags makes tags, which stay as they are: leave out --max-sentences"),
+        (["--tags", "--num-beams", 2], "--tags follows one text per picture: leave out --num-beams"),
+        (["--tags", "--words"], "but --tags makes tags"),
+        (["--tags", "--method", "greedy,opera"], "--tags rules out tokens one by one, but method opera"),
+        (["--schema", "tags", "--num-beams", 2], "--schema follows one text per picture: leave out --num-beams"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(sira, options, message):
@@ -219,7 +221,7 @@ def test_rewriting_drops_the_innermost_entries_without_support(demo, monkeypatch
 def test_rewriting_drops_tags_and_leaves_the_trigger_word(demo, monkeypatch):
     plan(monkeypatch, '["laptop", "Clock", "cat"]')
     lvlm = demo.under(demo.decoder, demo.preset.with_settings(prefix="clock, "))
-    schema = Schema.of("tags", as_tags=True)
+    schema = Schema.of("tags", tags=True)
     flagged = lvlm.caption(PICTURES[0], schema=schema, verify="flag")
     assert flagged.text == "clock, laptop, clock, cat"
     assert [claim["spans"] for claim in flagged.objects] == [[[7, 13]], [[15, 20]], [[22, 25]]]
@@ -236,7 +238,7 @@ def test_rewriting_drops_tags_and_leaves_the_trigger_word(demo, monkeypatch):
 def test_tags_of_which_none_is_left_have_a_warning(demo, monkeypatch, around, left):
     plan(monkeypatch, '["laptop", "clock"]')
     lvlm = demo.under(demo.decoder, demo.preset.with_settings(**around))
-    schema, look = Schema.of("tags", as_tags=True), Verify(1.0, mode="rewrite")
+    schema, look = Schema.of("tags", tags=True), Verify(1.0, mode="rewrite")
     result = lvlm.caption(PICTURES[0], schema=schema, verify=look)
     assert (result.status, result.text, result.data, result.objects) == ("ok", left, [], [])
     assert result.warnings == [NOTHING_LEFT]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from sira_cli import load
 from sira_cli.errors import SettingsError
 from sira_cli.methods.prompts import Conversation, Turn
+from sira_cli.models.processors import chat_inputs, load_processor
 from tests.support import checkpoints, checkpoints_other
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
@@ -71,6 +73,50 @@ def test_tokens_and_greedy_texts_are_those_of_transformers(tmp_path, write, seen
     output = plain.generate(**theirs.to(dtype=plain.dtype), do_sample=False, max_new_tokens=6, repetition_penalty=1.0)
     (answer,) = lvlm.answer(ours)
     assert list(answer.tokens) == output[0, theirs["input_ids"].shape[1] :].tolist()
+
+
+PARTS = ("This is A:", None, "and B:", None, "What differs?")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [checkpoints.write_qwen, checkpoints_other.write_gemma3, checkpoints_other.write_idefics3],
+    ids=lambda write: write.__name__,
+)
+def test_pictures_between_words_stay_there(tmp_path, write):
+    processor = load_processor(write(tmp_path / "checkpoint"))
+    images = iter(pictures())
+    content = [{"type": "text", "text": part} if part else {"type": "image", "image": next(images)} for part in PARTS]
+    first = {"role": "user", "content": content}
+    asked = Turn("user", "\n".join(filter(None, PARTS)), 2, PARTS)
+    for following, turns in (
+        ([], []),
+        (their_messages([], ())[1:], [Turn(role, text) for role, text in TURNS[1:]]),
+    ):
+        theirs = processor.apply_chat_template(
+            [first, *following], add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+        prompt = Conversation((asked, *turns))
+        ours = chat_inputs(processor, "any", [pictures()], [prompt])
+        assert ours["input_ids"][0].tolist() == theirs["input_ids"][0]
+    assert str(prompt) != str(Conversation((replace(asked, parts=()), *turns)))
+
+
+def test_a_template_that_puts_pictures_first_may_do_so(tmp_path):
+    """As one that takes one text per message, and a checkpoint without any template."""
+    processor = load_processor(checkpoints.write_llava(tmp_path / "checkpoint"))
+    one_text = (
+        "{% for message in messages %}{% for part in message['content'] | selectattr('type', 'eq', 'image') %}"
+        "<image>{% endfor %}{{ message['content'][-1]['text'] }}{% endfor %}"
+    )
+    text = "\n".join(filter(None, PARTS))
+    for template, kind in ((one_text, "any"), (None, "llava")):
+        processor.chat_template = processor.tokenizer.chat_template = template
+        ours, plain = (
+            chat_inputs(processor, kind, [pictures()], [prompt])["input_ids"].tolist()
+            for prompt in (Conversation((Turn("user", text, 2, PARTS),)), text)
+        )
+        assert ours == plain
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from jsonschema import Draft202012Validator
 from PIL import Image
 
-from sira_cli import SettingsError, UnfinishedJsonError, UnsupportedModelError, load, run_pictures
+from sira_cli import SettingsError, SiraError, UnfinishedJsonError, UnsupportedModelError, load, run_pictures
 from sira_cli.methods import METHODS
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.reasoning import ReasoningParser
@@ -307,6 +307,21 @@ def test_a_trial_ends_itself_and_says_what_it_took(monkeypatch):
                 Schema.of({"const": "dear"})
         schemas._reason_against.cache_clear()
     assert Schema.of({"const": "dear"}) == dear
+
+
+def test_a_trial_that_cannot_start_is_not_the_schemas_fault(tmp_path, monkeypatch):
+    schemas._reason_against.cache_clear()
+    (tmp_path / "llguidance.py").write_text("import nothing_of_this_name")
+    broken = {"PYTHONPATH": str(tmp_path)}
+    for setting, reason in (({}, "No such file or directory"), (broken, "No module named 'nothing_of_th")):
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "executable", sys.executable if setting else "no/python")
+            for name, value in setting.items():
+                patched.setenv(name, value)
+            with pytest.raises(SiraError, match=f"its own, which could not be started: .*{reason}") as caught:
+                Schema.of({"const": "dear"})
+        assert not isinstance(caught.value, SettingsError)
+    assert Schema.of({"const": "dear"}).read('"dear"') == "dear"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit a process's memory so")

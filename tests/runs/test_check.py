@@ -24,7 +24,7 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import Verify
-from sira_cli.runs.check_request import EMPTY, NOT_RECOGNISED, NOTHING_LEFT, CheckRequest
+from sira_cli.runs.check_request import EMPTY, NOT_PROSE, NOT_RECOGNISED, NOTHING_LEFT, CheckRequest
 from sira_cli.runs.check_task import TOO_LONG
 from sira_cli.runs.events import Failed, Finished, Skipped
 from sira_cli.runs.ray_run import Captioner, Work
@@ -366,6 +366,24 @@ def test_what_caption_wrote_can_be_checked(sira, scenes, tmp_path):
         )
 
 
+def test_json_and_tags_are_not_cut_by_sentences(demo, scenes, tmp_path):
+    texts = ['{"caption": "A dog. A tree stands there."}', "horse, house", "A dog. A tree stands there."]
+    lines = [
+        {"schema": "sira.caption/1", "file_name": f"scenes/{number}.png", "status": "ok", "text": text}
+        | ({"json_schema": "tags@0 as text"} if number == 1 else {})
+        for number, text in enumerate(texts)
+    ]
+    (tmp_path / "made.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (scenes / "3.txt").write_text('["dog", "tree"]')
+    captions = find_captions([tmp_path / "made.jsonl", scenes / "3.png"])
+    for mode in ("flag", "rewrite"):
+        verify = Verify(min_support=1.0, mode=mode)
+        found = [event.record for event in check_captions(demo, captions, verify=verify) if isinstance(event, Finished)]
+        kept = {record.file_name[-5:-4]: record.fixed == record.text for record in found}
+        assert kept == {"3": True, "0": True, "1": True, "2": False}
+        assert {record.file_name[-5:-4] for record in found if NOT_PROSE in (record.warnings or [])} == {"3", "0", "1"}
+
+
 def test_ones_own_words_and_line(sira, scenes, tmp_path):
     (tmp_path / "words.txt").write_text("Lastwagen\nStuhl, St\u00fchle\n", encoding="utf-8")
     more = ["--objects", tmp_path / "words.txt", "--min-support", "1", "--json"]
@@ -392,7 +410,7 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
         (
             ["tags.csv", "--fix", "drop-sentences", "--fixed", "y.csv"],
             2,
-            "--fixed y.csv: the texts in tags.csv are JSON or tags, not sentences: caption the pictures again",
+            "--fixed y.csv: the captions are JSON or tags, not sentences: caption the pictures again",
         ),
         (["x.jsonl", "--text-column", "no"], 2, "no column 'no' (--text-column), but image, text"),
         (

@@ -292,7 +292,8 @@ def test_a_server_that_cannot_answer_is_one_line(sira, captions, answer, message
     [
         ((200, b"<html>"), "does not answer in OpenAI's chat protocol"),
         (plain("Yes"), "without log-probabilities, unlike before"),
-        (tokens({"<think>": 1.0}), "with '<think>', expected yes or no"),
+        (tokens({"<think>": 1.0}), "with '<think>', expected yes or no: choose a model that does not reason first"),
+        (tokens({"A": 1.0}), "with 'A', expected yes or no: choose a model that answers with one of these words"),
         (None, "no answer within 0.5 s"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.runs.endpoint import Endpoint
 from sira_cli.runs.endpoint_answer import Reply, check_choices, read_choices
 from sira_cli.serve.app import Server
 from sira_cli.serve.connections import Connection
@@ -104,7 +105,20 @@ def test_choices_without_probabilities(sira, photos):
         assert record["warnings"] == ["the server tells no probabilities: 1 for its answer"]
         code, _, err = sira(*command, "--choices", "A,B")
     assert code == 3
-    assert "begins its answer to 'Is there a dog in the image?' with 'No, there is not.', expected one of A, B" in err
+    assert f"begins its answer to {QUESTION!r} with 'No, there is not.', expected one of A, B: name the" in err
+
+
+@pytest.mark.parametrize("choices", [["--choices", "red dog,red cat"], []])
+def test_a_run_that_never_began_leaves_no_file(sira, photos, tmp_path, choices):
+    with scripted(lambda number, body: (404, {"error": "no such model"})) as (_, address):
+        command = ["ask", photos, "Which?", *choices, "--endpoint", address, "-m", "m", "-o"]
+        for name in ("a.jsonl", "b.csv"):
+            code, _, err = sira(*command, tmp_path / name)
+            assert (code, choices == [] or "begin with the same word" in err) == (2 if choices else 1, True)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["photos"]
+        (tmp_path / "a.jsonl").touch()
+        sira(*command, tmp_path / "a.jsonl")
+        assert (tmp_path / "a.jsonl").exists()  # it was there before
 
 
 def test_questions_of_a_file_go_on_where_they_stopped(sira, photos, tmp_path):
@@ -128,11 +142,28 @@ def test_questions_of_a_file_go_on_where_they_stopped(sira, photos, tmp_path):
 
 
 def test_reasoning_without_an_answer_fails(sira, photos):
-    answer = {"choices": [{"message": {"content": "", "reasoning": "Let me"}, "finish_reason": "length"}]}
-    with scripted(lambda number, body: (200, answer)) as (_, address):
-        code, _, err = sira("ask", photos / "0.png", "What?", "--endpoint", address, "-m", "m")
-    assert code == 3
-    assert "expected an answer, not reasoning alone" in err
+    for reason, advice in (("length", "raise --max-new-tokens, or choose a"), ("stop", "'What?': choose a model")):
+        answer = {"choices": [{"message": {"content": "", "reasoning": "Let me"}, "finish_reason": reason}]}
+        with scripted(lambda number, body, answer=answer: (200, answer)) as (_, address):
+            code, _, err = sira("ask", photos / "0.png", "What?", "--endpoint", address, "-m", "m")
+        assert (code, advice in err, "sends reasoning alone" in err) == (3, True, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reasons"),
+    [
+        (plain("No, there is not."), False),
+        (plain("<think>"), True),
+        (plain("[THINK]"), True),
+        (plain(""), True),
+        (tokens({" ": 0.9, "C": 0.1}), True),
+        (tokens({"C": 0.9, "<think>": 0.1}), False),
+    ],
+)
+def test_advice_on_another_answer_fits_its_cause(answer, reasons):
+    endpoint, reply = Endpoint("http://localhost/v1", "m"), Reply.of(answer[1])
+    said = str(endpoint.unlike(reply, QUESTION, "A or B", "name the choices"))
+    assert ("does not reason first" in said, "name the choices" in said) == (reasons, not reasons)
 
 
 def test_a_server_that_wants_another_word_for_the_limit_gets_it(sira, photos):

@@ -128,6 +128,8 @@ def test_another_configuration_is_refused_with_what_differs(path):
         SettingsError, match=r"alpha is 0\.5 there and 1\.0 now; seed is 0 there and 7 now.*`overwrite=`"
     ):
         ledger.check({**COMMON, "alpha": 1.0, "seed": 7})
+    with pytest.raises(SettingsError, match="100 now: all texts of a file have the same limit, also those that it has"):
+        ledger.check({"max_new_tokens": 100}, {"max_new_tokens": 50})
     ledger.close()
 
 

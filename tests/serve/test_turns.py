@@ -13,6 +13,8 @@ from transformers import AutoProcessor
 
 import sira_cli
 from sira_cli.models.presets import BUNDLED_FOLDER
+from sira_cli.serve.jobs import prompt_of
+from sira_cli.serve.protocol import ChatRequest
 from tests.serve.helpers import PICTURES, PROMPT, ask, said, streamed
 
 FOLLOWING = [{"role": "assistant", "content": "There is a dog."}, {"role": "user", "content": "What is on the left?"}]
@@ -167,6 +169,39 @@ def test_a_message_may_have_several_pictures(client, lvlm, method):
     assert len(set(expected)) == len(expected)
     assert [answer.sira["image_tokens"] for answer in answers] == [128, 128, 320, 64]
     assert "".join(streamed(ask(client, asked[0], {"method": method}, stream=True))) == expected[0]
+
+
+def mixed(*texts: str) -> list[dict]:
+    """One message with a picture after each of some texts, but for the last one."""
+    images = shown(*PICTURES[: len(texts) - 1])[0]["content"]
+    pairs = zip(({"type": "text", "text": text} for text in texts), images, strict=True)
+    return [{"role": "user", "content": [part for pair in pairs for part in pair][:-1]}]
+
+
+@pytest.mark.parametrize("method", ["greedy", "sira"])
+def test_pictures_between_words_stay_there(client, lvlm, method):
+    messages = mixed("A dog?", "Or here", "a cat?")
+    expected = reference(lvlm, messages, *PICTURES[:2], method=method)
+    assert ask(client, messages, {"method": method}).choices[0].message.content == expected
+    assert ask(client, messages, {"method": method, "task": "ask"}).choices[0].message.content == expected
+    inputs = [
+        {"type": "input_image", "image_url": part["image_url"]["url"]}
+        if part["type"] == "image_url"
+        else {"type": "input_text", "text": part["text"]}
+        for part in messages[0]["content"]
+    ]
+    answer = client.responses.create(
+        model="demo", input=[{"role": "user", "content": inputs}], extra_body={"sira": {"method": method}}
+    )
+    assert answer.output_text == expected
+
+
+def test_pictures_after_all_words_come_first(client, lvlm):
+    """As in the commands: many clients send a question, then its picture."""
+    question, image = said()[0]["content"][::-1]
+    messages = [{"role": "user", "content": [question, image]}]
+    assert prompt_of(ChatRequest.read({"messages": messages}), lvlm.preset.prompts) == PROMPT
+    assert ask(client, messages).choices[0].message.content == ask(client).choices[0].message.content
 
 
 @pytest.mark.parametrize("verify", ["flag", "rewrite"])

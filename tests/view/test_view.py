@@ -299,7 +299,9 @@ def test_the_export_needs_no_server(sira, records, folder):
 def test_what_cannot_be_viewed(sira, records, folder):
     code, _, err = sira("view", folder / "nothing.jsonl")
     assert code == 2
-    assert "expected a folder of pictures, or an existing file of captions" in err
+    assert "nothing.jsonl: no such file or folder" in err
+    (folder / "notes.md").touch()
+    assert "expected a folder of pictures, or a file of captions" in sira("view", folder / "notes.md")[2]
     code, _, err = sira("view", records, "--with", write(folder / "b.jsonl", [record(9)]), "--no-browser")
     assert code == 2
     assert "have no picture in common" in err

@@ -24,6 +24,7 @@ from sira_cli.eval.stats.auroc import auroc_interval
 from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.tally import ratio
 from sira_cli.language import things
+from sira_cli.language.wordings import ENGLISH
 from sira_cli.runs.rows import brief, read_json, read_rows
 
 FALSE_ALARMS = 0.03
@@ -65,6 +66,11 @@ class Source:
     model: str
     revision: str
     verify: Mapping[str, Any]
+
+    @property
+    def language(self) -> str:
+        """The language of the texts and of the questions; records name it only if it is not English."""
+        return str(self.verify.get("language", ENGLISH))
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Source:

@@ -13,15 +13,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from sira_cli.analysis.check.files import ENDINGS, CaptionFile, CaptionRow, follows_schema, metadata_in
+from sira_cli.analysis.check.files import ENDINGS, CaptionFile, CaptionRow, metadata_in
 from sira_cli.analysis.check.record_tables import is_table_of_records
-from sira_cli.analysis.check.texts import no_captions, text_of_picture
+from sira_cli.analysis.check.texts import is_prose, no_captions, text_of_picture
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.containers import ContainedPicture
-from sira_cli.pictures.find import Shard, find_pictures, is_container
+from sira_cli.pictures.find import Shard, check_any_exists, find_pictures, is_container
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
@@ -49,13 +50,14 @@ class Captions:
     _numbers: Counter[str] = field(default_factory=Counter)
     _extension: str = ".txt"
 
-    def add(self, picture: Picture, text: str | None) -> CaptionedPicture | None:
-        """Take a picture and its caption; without one it is counted."""
+    def add(self, picture: Picture, text: str | None, values: Mapping[str, Any]) -> CaptionedPicture | None:
+        """Take a picture and its caption, with the values of its row; without a caption it is counted."""
         if text is None:
             self.without += 1
             return None
         self._numbers[picture.identity] += 1
-        self.pictures.append(CaptionedPicture.of(picture, text, self._numbers[picture.identity]))
+        number, prose = self._numbers[picture.identity], is_prose(text, values)
+        self.pictures.append(CaptionedPicture.of(picture, text, number, is_prose=prose))
         return self.pictures[-1]
 
     def check_target(self, target: Path) -> None:
@@ -67,6 +69,11 @@ class Captions:
         Raises:
             SettingsError: they cannot be, or would replace the originals.
         """
+        if self.pictures and not any(picture.is_prose for picture in self.pictures):
+            raise SettingsError(
+                f"`fixed=` {target}: the captions are JSON or tags, not sentences: caption the pictures again "
+                "with a second look that rewrites, which drops entries"
+            )
         if not self.files:
             if target.is_file():
                 raise SettingsError(f"`fixed=` {target}: is a file; captions in text files need a folder")
@@ -80,11 +87,6 @@ class Captions:
         if len(self.files) > 1 or sum(picture is not None for _, picture in self._rows) < len(self.pictures):
             raise SettingsError("`fixed=` takes captions from one place: a file of captions, or pictures with texts")
         source = self.files[0].path
-        if any(follows_schema(row.values) for row, _ in self._rows):
-            raise SettingsError(
-                f"`fixed=` {target}: the texts in {source} are JSON or tags, not sentences: caption the pictures again "
-                "with a second look that rewrites, which drops entries"
-            )
         if _same(target, source):
             raise SettingsError(f"`fixed=` {target}: is the file of captions itself: give another")
         suffix = self.files[0].suffix
@@ -143,6 +145,7 @@ def find_captions(
     Raises:
         SettingsError: a path is of another kind, or no pictures were found.
         DataError: a file cannot be read, lacks a column, or no caption was found.
+        PictureError: none of the paths exists.
     """
     places = [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     found = Captions(_extension=caption_extension if caption_extension.startswith(".") else f".{caption_extension}")
@@ -155,10 +158,11 @@ def find_captions(
         if pictures and all(text is None for text in texts.values()):
             metadata = metadata_in(Path(rest[0])) if len(rest) == 1 else None
             if metadata is None:
+                check_any_exists(pictures)
                 raise DataError(no_captions(rest[0], pictures, found._extension, text_column))
             tables, pictures = [metadata, *tables], []
         for picture in pictures:
-            found.add(picture, texts[picture.identity])
+            found.add(picture, texts[picture.identity], {})
     for path in tables:
         file = CaptionFile.read(path, image_column, text_column)
         found.files.append(file)
@@ -173,7 +177,7 @@ def find_captions(
                 found.failed += 1
             elif is_enough and row.text is not None:
                 continue
-            found._rows.append((row, None if row.failed else found.add(picture, row.text)))
+            found._rows.append((row, None if row.failed else found.add(picture, row.text, row.values)))
     if not found.pictures and (shard is None or found.without or found.failed):
         raise DataError(f"{one_line(places[0])}: holds no captions")
     if limit is not None and len(found.pictures) > limit:

@@ -194,11 +194,6 @@ def is_record(values: Mapping[str, Any]) -> bool:
     return str(values.get("schema", "")).startswith("sira.")
 
 
-def follows_schema(values: Mapping[str, Any]) -> bool:
-    """Return whether a row is a record with JSON or tags as its text."""
-    return is_record(values) and bool(values.get("json_schema"))
-
-
 def is_failure(values: Mapping[str, Any]) -> bool:
     """Return whether a row is a record of a picture that failed."""
     return is_record(values) and values.get("status", "ok") != "ok"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sira_cli.analysis.check.files import TEXT_COLUMNS, usual_column
+from sira_cli.analysis.check.files import TEXT_COLUMNS, is_record, usual_column
 from sira_cli.errors import PictureError
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.names import one_line
@@ -34,6 +36,21 @@ def text_of_picture(picture: Picture, extension: str, column: str | None) -> str
     if name is None or found[name] is None:
         return None
     return text_of(picture.shown, dict(found), name)
+
+
+def is_prose(text: str, values: Mapping[str, Any]) -> bool:
+    """Return whether a caption has sentences, and is neither JSON nor a record's tags.
+
+    Args:
+        text: the caption.
+        values: its row or record; empty for a text file.
+    """
+    if is_record(values) and values.get("json_schema"):
+        return False
+    try:
+        return not text.lstrip().startswith(("{", "[")) or not isinstance(json.loads(text), dict | list)
+    except (ValueError, RecursionError):
+        return True
 
 
 def no_captions(place: str, pictures: Sequence[Picture], extension: str, column: str | None) -> str:

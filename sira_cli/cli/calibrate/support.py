@@ -130,6 +130,8 @@ def support(
             f"--write-preset: the records are of {report.source.model}, the preset is for {preset.model}: "
             "give the records' model with --preset or --model"
         )
+    if write_preset is not None:
+        preset.verify.wording(report.source.language)  # one that the preset lacks is refused
     if as_json:
         print(report.to_json())
     else:
@@ -137,9 +139,11 @@ def support(
     if output is not None:
         save_report(report, output)
     if write_preset is not None:
-        verify = preset.verify.model_copy(update={"min_support": report.line})
+        language = report.source.language
+        verify = preset.verify.model_copy(update={"min_support": report.line, "language": language})
         how = f"min_support by sira calibrate support{' --controls' * controls} on {report.pictures} pictures"
-        save_preset(preset.model_copy(update={"verify": verify}), write_preset, how, f"min_support = {report.line:g}")
+        holds = f"min_support = {report.line:g}" + f", language {language}" * (language != preset.verify.language)
+        save_preset(preset.model_copy(update={"verify": verify}), write_preset, how, holds)
     if failed:
         raise typer.Exit(3)
 

@@ -60,10 +60,10 @@ class SchemaTokens:
             SettingsError: it thinks, and the end of its thoughts is not a token.
         """
         if not ends.ids:
-            raise UnsupportedModelError("`schema=` needs a token that ends a text, but the model has none")
+            raise UnsupportedModelError("following a schema needs a token that ends a text, but the model has none")
         if parser.expects and (not parser.closing or parser.begins_in in parser.written):
             raise SettingsError(
-                "`schema=` is for the answer after the model's thoughts, but their end is not a token of this model: "
+                "a schema is for the answer after the model's thoughts, but their end is not a token of this model: "
                 "switch thinking off, or use another model"
             )
         self.parser = parser

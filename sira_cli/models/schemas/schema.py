@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LONGEST = 200_000  # characters of a schema
 LONGEST_TRIAL = 20  # seconds on the clock
 DEAREST_TRIAL = 1  # second of processor time
+_NO_TRIAL = "schemas are tried in a process of its own, which could not be started"
 DEEPEST = 100  # values inside each other
 # JSON may have any white space between values, and a model may go on with it for ever: one space is enough.
 _OPTIONS = {"whitespace_pattern": " ?", "lenient": False, "coerce_one_of": False}
@@ -53,23 +54,24 @@ class Schema:
 
     @classmethod
     def of(
-        cls, given: str | Path | Mapping[str, Any] | Schema, *, max_tags: int | None = None, as_tags: bool = False
+        cls, given: str | Path | Mapping[str, Any] | Schema, *, max_tags: int | None = None, tags: bool = False
     ) -> Schema:
         """Return a schema that texts can follow.
 
         Args:
             given: the name of a built-in one, a file, or the schema itself.
             max_tags: longest list of tags; None: as the schema has it.
-            as_tags: write the texts as tags with commas between them, for `tags`.
+            tags: write the texts as tags with commas between them, for the built-in `tags` and other lists of strings.
 
         Raises:
             SettingsError: there is no such schema, it is no JSON schema, it has something that cannot be followed, it
                 has no tags, or the extra `json` is missing.
+            SiraError: the process that tries it cannot be started.
         """
         if isinstance(given, Schema):
             return given
         name = "" if isinstance(given, Mapping) else Path(given).stem
-        shown = "`schema=`" if isinstance(given, Mapping) else f"`schema=` {given}"
+        shown = _option(tags) + (f" {given}" if name and not (tags and given == "tags") else "")
         try:
             value = _read(given)
             prompt = value.pop("x-prompt", "")
@@ -77,9 +79,9 @@ class Schema:
                 raise ValueError("`x-prompt` is not a text")
             if max_tags is not None:
                 _tags(value)["maxItems"] = max_tags
-            if as_tags and not _holds_strings(value):
+            if tags and not _holds_strings(value):
                 raise ValueError("is not a list of strings, as tags are")
-            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, as_tags)
+            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags)
             _try(schema._grammar)
         except OSError as error:
             known = ", ".join(built_in())
@@ -104,19 +106,21 @@ class Schema:
         Raises:
             SettingsError: it does not.
         """
+        option, made = _option(self.as_tags), "tags" if self.as_tags else "JSON"
         if choices:
-            raise SettingsError("`schema=` is for decoded texts, but `choices=` decodes none: leave out one of them")
+            raise SettingsError(f"{option} is for decoded texts, but `choices=` decodes none: leave out one of them")
         if words:
-            raise SettingsError("`words=` scores the words of a text, but `schema=` makes JSON: leave out one of them")
+            raise SettingsError(f"`words=` scores words of a text, but {option} makes {made}: leave out one of them")
         if method.own_search or Ability.BATCHES not in method.abilities:
-            raise SettingsError(f"`schema=` rules out tokens one by one, but method {method.name} has its own search")
+            raise SettingsError(f"{option} rules out tokens one by one, but method {method.name} has its own search")
         if preset.generation.num_beams > 1:
-            raise SettingsError("`schema=` follows one text per picture: leave out `num_beams=`")
+            raise SettingsError(f"{option} follows one text per picture: leave out `num_beams=`")
         changes = preset.text.given()
         if self.as_tags:
             changes = {name: value for name, value in changes.items() if name not in ("prefix", "suffix")}
         if changes:
-            raise SettingsError(f"`schema=` makes JSON, which stays as it is: leave out `{next(iter(changes))}=`")
+            stay = "which stay as they are" if self.as_tags else "which stays as it is"
+            raise SettingsError(f"{option} makes {made}, {stay}: leave out `{next(iter(changes))}=`")
 
     def matcher(self, tokens: LLTokenizer) -> LLMatcher:
         """Return the state of an empty text.
@@ -188,6 +192,11 @@ class Schema:
         return replace(answer, data=tags, text=", ".join(tags))
 
 
+def _option(tags: bool) -> str:
+    """Return the setting by which a schema is given, for messages."""
+    return "`tags=`" if tags else "`schema=`"
+
+
 @functools.cache
 def built_in() -> dict[str, Path]:
     """Return the files of the schemas that come with `sira`, by name."""
@@ -253,6 +262,7 @@ def _try(grammar: str) -> None:
     Raises:
         ValueError: it cannot be followed, or not in reasonable time and memory.
         SettingsError: the extra `json` is missing.
+        SiraError: the process cannot be started.
     """
     _bytes()
     if reason := _reason_against(grammar):
@@ -261,13 +271,22 @@ def _try(grammar: str) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _reason_against(grammar: str) -> str:
-    """Return the end of the message for a grammar that cannot be followed; empty: it can."""
+    """Return the end of the message for a grammar that cannot be followed; empty: it can.
+
+    Raises:
+        SiraError: the process cannot be started.
+    """
     too_dear = " in reasonable time and memory: make its patterns, numbers and nesting simpler"
-    command = [sys.executable, "-P", trial.__file__]
+    command = [sys.executable or "python", "-P", trial.__file__]
     try:
         ended = subprocess.run(command, input=grammar.encode(), capture_output=True, timeout=LONGEST_TRIAL)
     except subprocess.TimeoutExpired:
         return too_dear
+    except OSError as error:
+        raise SiraError(f"{_NO_TRIAL}: {error.strerror}") from error
+    said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    if said.startswith(("ImportError", "ModuleNotFoundError")):
+        raise SiraError(f"{_NO_TRIAL}: {said}")
     found = {} if ended.returncode else json.loads(ended.stdout)
     if found.get("seconds", math.inf) > DEAREST_TRIAL:
         return too_dear
@@ -292,5 +311,5 @@ def _bytes() -> LLTokenizer:
     try:
         from llguidance import LLTokenizer
     except ImportError as error:
-        raise SettingsError("`schema=` needs llguidance: pip install 'sira-cli[json]'") from error
+        raise SettingsError("JSON schemas and tags need llguidance: pip install 'sira-cli[json]'") from error
     return LLTokenizer("byte")
