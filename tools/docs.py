@@ -131,10 +131,10 @@ def settings_table() -> str:
 
 def benchmarks_table() -> str:
     """Return the table of benchmarks, from their cards."""
-    rows = ["| `sira eval` | benchmark | figures | to download | licence | from |", "|---|---|---|---|---|---|"]
+    rows = ["| `sira eval` | benchmark | figures | to download | from |", "|---|---|---|---|---|"]
     for card in CARDS.values():
         name = f"`{(card.command or card.name).removeprefix('sira eval ')}`"
-        cells = (name, f"{card.title} ({card.source})", card.figures, card.size, card.licence, card.url)
+        cells = (name, f"{card.title} ({card.source})", card.figures, card.size, card.url)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
