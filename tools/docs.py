@@ -112,13 +112,18 @@ def methods_table() -> str:
 
 
 def settings_table() -> str:
-    """Return the table of all settings of all methods, from their declarations."""
-    rows = ["| method | setting | meaning | values | default |", "|---|---|---|---|---|"]
+    """Return the table of all settings of all methods, from their declarations; a shared setting has one row."""
+    defaults: dict[tuple[str, str, str], dict[str, str]] = {}
     for name, method in METHODS.items():
         own = method.settings()
         for setting, declared in method.all_settings().items():
-            default = own.get(setting, "the preset's")
-            rows.append(f"| `{name}` | `{setting}` | {declared.meaning} | {declared.values} | {default} |")
+            shared = defaults.setdefault((setting, declared.meaning, declared.values), {})
+            shared[name] = str(own.get(setting, "the preset's")).replace("None", "none")
+    rows = ["| setting | of | meaning | values | default |", "|---|---|---|---|---|"]
+    for (setting, meaning, values), found in defaults.items():
+        same = {default: ", ".join(name for name in found if found[name] == default) for default in found.values()}
+        shown = "; ".join(f"{default} ({names})" for default, names in same.items()) if len(same) > 1 else [*same][0]
+        rows.append(f"| `{setting}` | {', '.join(found)} | {meaning} | {values} | {shown} |")
     return "\n".join(rows)
 
 
