@@ -122,8 +122,8 @@ def settings_table() -> str:
     rows = ["| setting | of | meaning | values | default |", "|---|---|---|---|---|"]
     for (setting, meaning, values), found in defaults.items():
         same = {default: ", ".join(name for name in found if found[name] == default) for default in found.values()}
-        shown = "; ".join(f"{default} ({names})" for default, names in same.items()) if len(same) > 1 else [*same][0]
-        rows.append(f"| `{setting}` | {', '.join(found)} | {meaning} | {values} | {shown} |")
+        shown = [f"{default} ({names})" if len(same) > 1 else default for default, names in same.items()]
+        rows.append(f"| `{setting}` | {', '.join(found)} | {meaning} | {values} | {'; '.join(shown)} |")
     return "\n".join(rows)
 
 
