@@ -143,8 +143,9 @@ def presets_table() -> str:
     shipped = [presets.read(path) for path in sorted(presets.SHIPPED.glob("*.yaml"))]
     for preset in sorted(shipped, key=lambda preset: preset.family.lower()):
         download, memory = shown_sizes(preset)
-        described = preset.description.removesuffix("; K = L/2 is the paper's rule of thumb, not measured")
-        cells = (f"`{preset.name}`", f"`{preset.model}`", shown_k(preset), download, memory, described)
+        remark = preset.description.removesuffix("; K = L/2 is the paper's rule of thumb, not measured")
+        remark = remark if "(" in remark else remark.partition(", ")[2]  # the model's name stands in the row already
+        cells = (f"`{preset.name}`", f"`{preset.model}`", shown_k(preset), download, memory, remark)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
