@@ -296,12 +296,12 @@ def _tried(figures: Mapping[str, float]) -> list[str]:
 
 
 def demo_figures() -> str:
-    """Return all figures of `python -m tools.card` on the bundled model."""
+    """Return the main figures of `python -m tools.card` on the bundled model."""
     report = SceneReport.shipped()
     sira = report.settings["sira"]
     return (
         f"{report.scenes:,} test scenes, K = {sira['k']} of {sira['layers']} layers, alpha = {sira['alpha']:g}:\n\n"
-        f"{report.captions_table()}\n\n{report.outcomes_line()}\n\n{report.answers_table()}"
+        f"{report.table()}\n\n{report.outcomes_line()}"
     )
 
 
