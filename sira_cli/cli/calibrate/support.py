@@ -187,7 +187,7 @@ def _check_scenes(scenes: bool, preset: Preset, instead: str) -> None:
 
 
 def _print(report: SupportReport | ControlsReport) -> None:
-    """Print the effect of several thresholds, and the one that was found."""
+    """Print the effect of several thresholds, and the threshold found."""
     from sira_cli.analysis.calibration.controls import ControlsReport
 
     if isinstance(report, ControlsReport):
