@@ -35,7 +35,7 @@ def effect() -> str:
     """Return hallucination, coverage and time of four ways to caption the test scenes."""
     compared, looked = Comparison.shipped(), VerifiedReport.shipped()
     if looked is None:
-        raise LookupError("no figures of the second look: sira demo --evaluate --verify")
+        raise LookupError("no figures of the second look: run python -m tools.verified")
     ratios = {name: spread.median for name, spread in compared.cost.items()}
     ratios["sira + rewrite"] = looked.seconds["sira + rewrite"].median / looked.seconds["greedy"].median
     rows = [["captions by", "hallucinated objects (CHAIRi)", "objects named (coverage)", "time"]]
