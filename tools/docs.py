@@ -12,6 +12,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -178,9 +179,12 @@ def doubt_figures() -> str:
 
 
 def sweep_output() -> str:
-    """Return the printed report of the sweep that chose the bundled model's K and alpha."""
+    """Return the printed report of the sweep that chose the bundled model's K and alpha: greedy, and the best K."""
     record = json.loads((presets.BUNDLED_FOLDER / "choice.json").read_text(encoding="utf-8"))
-    return _printed(print_report, SweepReport.from_json(record))
+    report = SweepReport.from_json(record)
+    assert report.best is not None
+    rows = tuple(row for row in report.rows if row.k in (0, report.best[0]))
+    return _printed(print_report, replace(report, rows=rows))
 
 
 def _printed(show: Callable[[Any], None], report: Any) -> str:

@@ -53,9 +53,9 @@ def cost() -> str:
     """Return the claim about cost: SIRA's decoding step to greedy's, the least and the largest of the benches."""
     medians = [measure.ratio.median for name in STEPS for row in bench_report(name).rows[1:2] if (measure := row.step)]
     return (
-        f"- **Little extra time.** A decoding step takes {min(medians):.2f} to {max(medians):.2f} times greedy's on CPUs\n"
-        "  (Qwen2.5-VL 3B's shape, 1 to 8 pictures); not measured on a GPU. The paper reports 1.4 to 1.5 for a whole text\n"
-        "  ([cost](docs/performance.md))."
+        f"- **Little extra time.** A decoding step takes {min(medians):.2f} to {max(medians):.2f} times greedy's on\n"
+        "  CPUs (Qwen2.5-VL 3B's shape, 1 to 8 pictures); not measured on a GPU. The paper reports 1.4 to 1.5 for a\n"
+        "  whole text ([cost](docs/performance.md))."
     )
 
 
