@@ -117,7 +117,7 @@ class Comparison:
         """Explain the cells."""
         first = next(iter(self.report.figures))
         return (
-            f"Percentages, but for words, on {self.report.scenes:,} test scenes. Brackets: paired difference to "
+            f"In percent, except words, on {self.report.scenes:,} test scenes. Brackets: paired difference to "
             f"{first}, ± half its 95 % interval. time: of a caption, relative to {first}'s of the same scene, "
             f"median of {self.timed}, methods in turn."
         )

@@ -245,12 +245,12 @@ def compiled_gain() -> str:
 def refilling_gain() -> str:
     """Return the sentences on refilled slots, from their records."""
     parts = []
-    for name, texts in (("cpu-demo-drawn-throughput", "as of long captions"), ("cpu-demo-throughput", "of its own")):
+    for name, texts in (("cpu-demo-drawn-throughput", "long captions"), ("cpu-demo-throughput", "its own texts")):
         report = ThroughputReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
         speed = next(row.by_static for row in report.rows if row.name == "sira, refilled slots")
         deviation = f"mean {fmean(report.lengths):.0f} tokens, standard deviation {pstdev(report.lengths):.0f}"
-        parts.append(f"x{speed.median:.2f} ({speed.low:.2f}..{speed.high:.2f}) with lengths {texts} ({deviation})")
-    return f"Speed by that of static batches, SIRA on the bundled model: {'; '.join(parts)}."
+        parts.append(f"x{speed.median:.2f} ({speed.low:.2f}..{speed.high:.2f}) with {texts} ({deviation})")
+    return f"Speed of SIRA on the bundled model, relative to static batches: {'; '.join(parts)}."
 
 
 def _row(report: BenchReport, method: str, *, compiled: bool = False) -> BenchRow:
