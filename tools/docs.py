@@ -272,11 +272,6 @@ def bench_report(name: str) -> BenchReport:
     return BenchReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def demo_captions() -> str:
-    """Return the figures of `python -m tools.card` on the bundled model's captions."""
-    return SceneReport.shipped().captions_table()
-
-
 def methods_figures() -> str:
     """Return all its figures of captions and answers, and the candidate settings."""
     return comparison.Comparison.shipped().tables()
