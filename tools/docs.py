@@ -239,7 +239,7 @@ def compiled_gain() -> str:
     """Return the sentence on compiled steps, from their record."""
     report = bench_report("cpu-demo-compiled")
     greedy, sira = (_ratios(_row(report, method, compiled=True))[1] for method in ("greedy", "sira"))
-    return f"On the bundled model a compiled step takes {greedy} of greedy's usual time, and {sira} of it under SIRA."
+    return f"The bundled model's compiled steps, relative to greedy's without it: {greedy} for greedy, {sira} for SIRA."
 
 
 def refilling_gain() -> str:
