@@ -137,12 +137,6 @@ def test_traces(run):
     assert tokens.startswith("[('")
 
 
-def test_a_sweep(run):
-    *events, best = run("A sweep")
-    assert {line.split("(")[0] for line in events} == {"StageStarted", "Advanced"}
-    assert re.fullmatch(r"Cell\(k=[67], alpha=(0.5|1.0)\)", best)
-
-
 def test_another_method(run):
     (line,) = run("Another method")
     assert line.endswith(".")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +14,10 @@ import typer
 from sira_cli.cli import app
 from sira_cli.cli.help import NOTES, Command
 
-WIDTH = 100
+WIDTH = 120
 OWN = ("Arguments", "Options")  # the sections of a command's own arguments and options
+_MARKUP = re.compile(r"(`[^`]*`)|\*|<(?=\w)")  # what Markdown would read as its own, where text is not code
+_AT_LEAST_ONE = re.compile(r"; x>=1(?=])|  \[x>=1]")
 COMMON, MANY = "Common", 3  # the group of those own options that more commands have
 Rows = list[tuple[str, str]]
 
@@ -31,7 +36,7 @@ def command_line() -> str:
     parts += ["\n\n".join([f"### {title}", *_note(title), _block(rows)]) for title, rows in shared.items()]
     parts.append("## Commands")
     for name, command in commands.items():
-        parts.append(f"### {name}\n\n{_own(command, name, sections[name], shared)}")
+        parts.append(f"### {name}\n\n{_own(command, sections[name], shared)}")
         if taken := _taken(sections[name], shared):
             parts.append(taken)
     return "\n\n".join(parts)
@@ -67,28 +72,26 @@ def _note(title: str) -> list[str]:
 
 
 def _context(command: Any, name: str) -> Any:
-    return command.make_context(name, [], resilient_parsing=True, terminal_width=WIDTH, max_content_width=WIDTH)
+    return command.make_context(name, [], resilient_parsing=True)
 
 
 def _block(rows: Rows) -> str:
-    """Return options as a code block."""
-    formatter = typer.Context(Command("sira"), terminal_width=WIDTH, max_content_width=WIDTH).make_formatter()
-    formatter.write_dl(rows)
-    return f"```\n{formatter.getvalue().rstrip()}\n```"
+    """Return options as a list, one per line; a table would be wider than a screen."""
+    return "\n".join(f"- `{names}` {_text(_AT_LEAST_ONE.sub('', text))}" for names, text in rows)
 
 
-def _own(command: Command, name: str, sections: dict[str, Rows], shared: dict[str, Rows]) -> str:
-    """Return a command's usage, description, own options and examples as a code block."""
-    context = _context(command, name)
-    formatter = context.make_formatter()
-    command.format_usage(context, formatter)
-    command.format_help_text(context, formatter)
-    for title, rows in sections.items():
-        if own := [row for row in rows if row not in shared.get(title, ())]:
-            with formatter.section(title):
-                formatter.write_dl(own)
-    command.format_epilog(context, formatter)
-    return f"```\n{formatter.getvalue().rstrip()}\n```"
+def _text(text: str) -> str:
+    """Return a text without meaning for Markdown."""
+    return _MARKUP.sub(lambda found: found[0] if found[1] else f"\\{found[0]}", text)
+
+
+def _own(command: Command, sections: dict[str, Rows], shared: dict[str, Rows]) -> str:
+    """Return a command's description and its own arguments and options."""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    parts = [_text(textwrap.fill(paragraph, WIDTH, break_on_hyphens=False)) for paragraph in paragraphs]
+    if own := [row for title, rows in sections.items() for row in rows if row not in shared.get(title, ())]:
+        parts.append(_block(own))
+    return "\n\n".join(parts)
 
 
 def _taken(sections: dict[str, Rows], shared: dict[str, Rows]) -> str:
@@ -104,7 +107,7 @@ def _taken(sections: dict[str, Rows], shared: dict[str, Rows]) -> str:
             parts.append(link)
         elif taken:
             parts.append(f"{link}: {', '.join(f'`{_long(names)}`' for names, _ in taken)}")
-    return f"Shared options: {'; '.join(parts)}." if parts else ""
+    return f"Also: {'; '.join(parts)}." if parts else ""
 
 
 def _long(names: str) -> str:

@@ -103,8 +103,8 @@ class Comparison:
         return markdown(rows)
 
     def answers_table(self) -> str:
-        """Return accuracy and F1 in POPE's three splits in Markdown, a row per method."""
-        names = [f"{split} {figure}" for split in SPLITS for figure in ("accuracy", "F1")]
+        """Return the accuracy in POPE's three splits in Markdown, a row per method."""
+        names = [f"{split} accuracy" for split in SPLITS]
         return markdown(
             [["method", *names], *([method, *self._cells(method, names)] for method in self.report.figures)]
         )
@@ -117,7 +117,7 @@ class Comparison:
         """Explain the cells."""
         first = next(iter(self.report.figures))
         return (
-            f"Percentages, but for words, on {self.report.scenes:,} test scenes. Brackets: paired difference to "
+            f"In percent, except words, on {self.report.scenes:,} test scenes. Brackets: paired difference to "
             f"{first}, ± half its 95 % interval. time: of a caption, relative to {first}'s of the same scene, "
             f"median of {self.timed}, methods in turn."
         )

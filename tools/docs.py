@@ -12,6 +12,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -51,25 +52,18 @@ def verified_figures() -> str:
 
 
 def families_table() -> str:
-    """Return the table of supported families."""
-    rows = ["| family | `model_type` | for example | note |", "|---|---|---|---|"]
-    rows += [f"| {row.name} | `{row.model_type}` | `{row.example}` | {row.note} |" for row in FAMILIES]
-    return "\n".join(rows)
-
-
-def abilities_table() -> str:
-    """Return the abilities by family: from its released configuration, without weights, or from a tiny model."""
-    rows = ["| family | refilled slots | `--compile` | picture's rows | refused methods |", "|---|---|---|---|---|"]
-    for family in FAMILIES:
-        model = released_model(family.example) or tiny.FAMILIES[family.name]().model
-        preset = Preset(model=family.example)
-        slots, steps = (
-            "yes" if can(ability, model, preset) else "refused"
-            for ability in (Ability.REFILLED_SLOTS, Ability.COMPILED_STEPS)
-        )
+    """Return supported families and their abilities: of the released configuration, or of a tiny model."""
+    rows = ["| family | `model_type` | for example | refused | picture's rows | note |", "|---|---|---|---|---|---|"]
+    for row in FAMILIES:
+        model = released_model(row.example) or tiny.FAMILIES[row.name]().model
+        preset = Preset(model=row.example)
+        assert can(Ability.REFILLED_SLOTS, model, preset), f"{row.name}: the page says that all families can"
         again = model.config.model_type in BIDIRECTIONAL or any(each.recurrent for each in find_backbone(model).mixers)
-        refused = ", ".join(f"`{name}`" for name, method in METHODS.items() if _is_refused(method, model, preset))
-        rows.append(f"| {family.name} | {slots} | {steps} | {'computed again' if again else 'kept'} | {refused} |")
+        refused = [] if can(Ability.COMPILED_STEPS, model, preset) else ["--compile"]
+        refused += [name for name, method in METHODS.items() if _is_refused(method, model, preset)]
+        shown = ", ".join(f"`{each}`" for each in refused)
+        cells = (row.name, f"`{row.model_type}`", f"`{row.example}`", shown, "again" if again else "kept", row.note)
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -93,12 +87,12 @@ def census() -> str:
     reasons = {reason: [kind for kind in REFUSED if REFUSED[kind] == reason] for reason in REFUSED.values()}
     refused = [f"| {', '.join(f'`{kind}`' for kind in kinds)} | {reason} |" for reason, kinds in reasons.items()]
     unsettled = [f"| `{kind}` | {reason} |" for kind, reason in UNSETTLED.items()]
-    stack = "`mistral4` is a text stack, compared inside a `mistral3` model."
-    counts = f"{len(TESTED)} exact, {len(REFUSED)} refused because of the reasons below, {len(UNSETTLED)} not settled"
+    stack = "`mistral4` is compared inside a `mistral3` model."
+    counts = f"{len(TESTED)} exact, {len(REFUSED)} refused, {len(UNSETTLED)} not settled"
     lines = [
         f"transformers 5.23 has {whole} image-text-to-text types: {counts}.",
-        f"Exact besides the families above: {exact}.",
-        f"In the tests another picture tower stands in for that of {stands_in}, which needs timm. {stack}",
+        f"Also exact: {exact}.",
+        f"The tests use another picture tower for {stands_in}, whose own needs timm. {stack}",
         "\n".join(["| refused | reason |", "|---|---|", *refused]),
         "\n".join(["| not settled | runs with a warning: |", "|---|---|", *unsettled]),
     ]
@@ -119,22 +113,27 @@ def methods_table() -> str:
 
 
 def settings_table() -> str:
-    """Return the table of all settings of all methods, from their declarations."""
-    rows = ["| method | setting | meaning | values | default |", "|---|---|---|---|---|"]
+    """Return the table of all settings of all methods, from their declarations; a shared setting has one row."""
+    defaults: dict[tuple[str, str, str], dict[str, str]] = {}
     for name, method in METHODS.items():
         own = method.settings()
         for setting, declared in method.all_settings().items():
-            default = own.get(setting, "the preset's")
-            rows.append(f"| `{name}` | `{setting}` | {declared.meaning} | {declared.values} | {default} |")
+            shared = defaults.setdefault((setting, declared.meaning, declared.values), {})
+            shared[name] = str(own.get(setting, "the preset's")).replace("None", "none")
+    rows = ["| setting | of | meaning | values | default |", "|---|---|---|---|---|"]
+    for (setting, meaning, values), found in defaults.items():
+        same = {default: ", ".join(name for name in found if found[name] == default) for default in found.values()}
+        shown = [f"{default} ({names})" if len(same) > 1 else default for default, names in same.items()]
+        rows.append(f"| `{setting}` | {', '.join(found)} | {meaning} | {values} | {'; '.join(shown)} |")
     return "\n".join(rows)
 
 
 def benchmarks_table() -> str:
     """Return the table of benchmarks, from their cards."""
-    rows = ["| `sira eval` | benchmark | figures | to download | licence | from |", "|---|---|---|---|---|---|"]
+    rows = ["| `sira eval` | benchmark | figures | to download | from |", "|---|---|---|---|---|"]
     for card in CARDS.values():
         name = f"`{(card.command or card.name).removeprefix('sira eval ')}`"
-        cells = (name, f"{card.title} ({card.source})", card.figures, card.size, card.licence, card.url)
+        cells = (name, f"{card.title} ({card.source})", card.figures, card.size, card.url)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -145,8 +144,9 @@ def presets_table() -> str:
     shipped = [presets.read(path) for path in sorted(presets.SHIPPED.glob("*.yaml"))]
     for preset in sorted(shipped, key=lambda preset: preset.family.lower()):
         download, memory = shown_sizes(preset)
-        described = preset.description.removesuffix("; K = L/2 is the paper's rule of thumb, not measured")
-        cells = (f"`{preset.name}`", f"`{preset.model}`", shown_k(preset), download, memory, described)
+        remark = preset.description.removesuffix("; K = L/2 is the paper's rule of thumb, not measured")
+        remark = remark if "(" in remark else remark.partition(", ")[2]  # the model's name stands in the row already
+        cells = (f"`{preset.name}`", f"`{preset.model}`", shown_k(preset), download, memory, remark)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -161,9 +161,16 @@ def support_figures() -> str:
     return "\n".join(line for line in shipped().splitlines() if " third " not in line)
 
 
+def below_the_line() -> str:
+    """Return the effect of the line, the last sentence of these figures."""
+    return support_figures().splitlines()[-1]
+
+
 def controls_figures() -> str:
-    """Return how good the line is that needs no labels."""
-    return controls.shown(controls.file_of("test").read_text(encoding="utf-8"))
+    """Return how good the line is that needs no labels, for the first wording of the question."""
+    record = json.loads(controls.file_of("test").read_text(encoding="utf-8"))
+    record["rows"] = record["rows"][:1]
+    return controls.shown(json.dumps(record))
 
 
 def doubt_figures() -> str:
@@ -172,9 +179,12 @@ def doubt_figures() -> str:
 
 
 def sweep_output() -> str:
-    """Return the printed report of the sweep that chose the bundled model's K and alpha."""
+    """Return the printed report of the sweep that chose the bundled model's K and alpha: greedy, and the best K."""
     record = json.loads((presets.BUNDLED_FOLDER / "choice.json").read_text(encoding="utf-8"))
-    return _printed(print_report, SweepReport.from_json(record))
+    report = SweepReport.from_json(record)
+    assert report.best is not None
+    rows = tuple(row for row in report.rows if row.k in (0, report.best[0]))
+    return _printed(print_report, replace(report, rows=rows))
 
 
 def _printed(show: Callable[[Any], None], report: Any) -> str:
@@ -229,18 +239,18 @@ def compiled_gain() -> str:
     """Return the sentence on compiled steps, from their record."""
     report = bench_report("cpu-demo-compiled")
     greedy, sira = (_ratios(_row(report, method, compiled=True))[1] for method in ("greedy", "sira"))
-    return f"On the bundled model a compiled step takes {greedy} of greedy's usual time, and {sira} of it under SIRA."
+    return f"The bundled model's compiled steps, relative to greedy's without it: {greedy} for greedy, {sira} for SIRA."
 
 
 def refilling_gain() -> str:
     """Return the sentences on refilled slots, from their records."""
     parts = []
-    for name, texts in (("cpu-demo-drawn-throughput", "as of long captions"), ("cpu-demo-throughput", "of its own")):
+    for name, texts in (("cpu-demo-drawn-throughput", "long captions"), ("cpu-demo-throughput", "its own texts")):
         report = ThroughputReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
         speed = next(row.by_static for row in report.rows if row.name == "sira, refilled slots")
         deviation = f"mean {fmean(report.lengths):.0f} tokens, standard deviation {pstdev(report.lengths):.0f}"
-        parts.append(f"x{speed.median:.2f} ({speed.low:.2f}..{speed.high:.2f}) with lengths {texts} ({deviation})")
-    return f"Speed by that of static batches, SIRA on the bundled model: {'; '.join(parts)}."
+        parts.append(f"x{speed.median:.2f} ({speed.low:.2f}..{speed.high:.2f}) with {texts} ({deviation})")
+    return f"Speed of SIRA on the bundled model, relative to static batches: {'; '.join(parts)}."
 
 
 def _row(report: BenchReport, method: str, *, compiled: bool = False) -> BenchRow:
@@ -260,11 +270,6 @@ def _ratio(figure: Measure) -> str:
 def bench_report(name: str) -> BenchReport:
     """Return the report of `sira bench -o docs/bench/NAME.json`."""
     return BenchReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def demo_captions() -> str:
-    """Return the figures of `python -m tools.card` on the bundled model's captions."""
-    return SceneReport.shipped().captions_table()
 
 
 def methods_figures() -> str:
@@ -290,12 +295,12 @@ def _tried(figures: Mapping[str, float]) -> list[str]:
 
 
 def demo_figures() -> str:
-    """Return all figures of `python -m tools.card` on the bundled model."""
+    """Return the main figures of `python -m tools.card` on the bundled model."""
     report = SceneReport.shipped()
     sira = report.settings["sira"]
     return (
         f"{report.scenes:,} test scenes, K = {sira['k']} of {sira['layers']} layers, alpha = {sira['alpha']:g}:\n\n"
-        f"{report.captions_table()}\n\n{report.outcomes_line()}\n\n{report.answers_table()}"
+        f"{report.table()}\n\n{report.outcomes_line()}"
     )
 
 

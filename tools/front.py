@@ -35,7 +35,7 @@ def effect() -> str:
     """Return hallucination, coverage and time of four ways to caption the test scenes."""
     compared, looked = Comparison.shipped(), VerifiedReport.shipped()
     if looked is None:
-        raise LookupError("no figures of the second look: sira demo --evaluate --verify")
+        raise LookupError("no figures of the second look: run python -m tools.verified")
     ratios = {name: spread.median for name, spread in compared.cost.items()}
     ratios["sira + rewrite"] = looked.seconds["sira + rewrite"].median / looked.seconds["greedy"].median
     rows = [["captions by", "hallucinated objects (CHAIRi)", "objects named (coverage)", "time"]]
@@ -53,9 +53,9 @@ def cost() -> str:
     """Return the claim about cost: SIRA's decoding step to greedy's, the least and the largest of the benches."""
     medians = [measure.ratio.median for name in STEPS for row in bench_report(name).rows[1:2] if (measure := row.step)]
     return (
-        f"- **Nearly free on large models.** A decoding step takes {min(medians):.2f} to {max(medians):.2f} times\n"
-        "  greedy's on CPUs (Qwen2.5-VL 3B's shape, 1 to 8 pictures); not measured on a GPU. The paper reports 1.4 to\n"
-        "  1.5 for a whole text ([cost](docs/performance.md))."
+        f"- **Little extra time.** A decoding step takes {min(medians):.2f} to {max(medians):.2f} times greedy's on\n"
+        "  CPUs (Qwen2.5-VL 3B's shape, 1 to 8 pictures); not measured on a GPU. The paper reports 1.4 to 1.5 for a\n"
+        "  whole text ([cost](docs/performance.md))."
     )
 
 

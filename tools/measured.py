@@ -1,11 +1,9 @@
 """Tables and sentences of docs/*.md on measurements, from the records of these commands:
 
-    docs/bench/demo-support.json          `sira calibrate support -p demo --scenes -o`
-    docs/bench/cpu-demo-second-look.json  `sira bench -p demo --method sira --second-look -o`
-    docs/bench/ledger.json                `python -m tools.ledger -o`
-    docs/bench/cpu-demo-schema.json       `python -m tools.schema_cost -o`
-
-Calibrations and settings are the bundled model's.
+docs/bench/demo-support.json          `sira calibrate support -p demo --scenes -o`
+docs/bench/cpu-demo-second-look.json  `sira bench -p demo --method sira --second-look -o`
+docs/bench/ledger.json                `python -m tools.ledger -o`
+docs/bench/cpu-demo-schema.json       `python -m tools.schema_cost -o`
 """
 
 from __future__ import annotations
@@ -14,10 +12,6 @@ import json
 from typing import Any
 
 from sira_cli.demo.scene_report import CAPTION_FIGURES, markdown
-from sira_cli.methods import find
-from sira_cli.methods.calibrated import Calibration
-from sira_cli.methods.maskcd import MaskCd
-from sira_cli.models.calibrations import SHIPPED
 from tools.chosen import read_chosen
 from tools.comparison import value_text
 from tools.docs import BENCH, bench_report
@@ -60,22 +54,6 @@ def schema_cost() -> str:
     )
 
 
-def ict_slices() -> str:
-    """Return how well slices of the bundled model separate clean from degraded runs, from its calibration."""
-    tensors = _shipped("ict").tensors
-    rows = [["level", "slices", "best accuracy", "median accuracy"]]
-    for level in ("image", "object"):
-        accuracy = tensors[f"{level}.accuracy"]
-        rows.append(
-            [
-                level,
-                str(accuracy.numel()),
-                *(f"{100 * float(each):.1f} %" for each in (accuracy.max(), accuracy.median())),
-            ]
-        )
-    return markdown(rows)
-
-
 def ict_settings() -> str:
     """Return the effect of `ict` on captions of validation scenes, by `python -m tools.choose`."""
     row = read_chosen()["ict"]
@@ -86,22 +64,8 @@ def ict_settings() -> str:
     return markdown(rows)
 
 
-def maskcd_heads() -> str:
-    """Return the number of the bundled model's heads that `maskcd` silences."""
-    (path,) = (SHIPPED / "maskcd").iterdir()
-    method = find("maskcd").with_values(calibration=str(path))
-    assert isinstance(method, MaskCd)
-    heads = method.image_heads()
-    return f"{int(heads.sum())} of its {heads.numel()} heads are silenced."
-
-
 def _captions(figures: dict[str, float]) -> list[str]:
     return [f"{figures[name]:.1f}" for name in CAPTION_FIGURES]
-
-
-def _shipped(kind: str) -> Calibration:
-    (path,) = (SHIPPED / kind).iterdir()
-    return Calibration.read(path)
 
 
 def _record(name: str) -> dict[str, Any]:

@@ -133,9 +133,9 @@ def shown(text: str) -> str:
             rows.append([name, part, *counts, *(f"{figure or '-'}" for figure in figures)])
         wrong = row["all"]["hallucinated"]
         true, false = row["flagged"][0] / (row["all"]["words"] - wrong), row["flagged"][1] / wrong
-        lines.append(f"{100 * false:.0f} % of the hallucinated and {100 * true:.1f} % of the true ones of {name}")
+        lines.append(f"{name}: {100 * false:.0f} % of the hallucinated objects, {100 * true:.1f} % of the true ones")
     line = next(iter(content.values()))["line"]
-    return f"On {scenes}:\n\n{markdown(rows)}\n\nObject words below the line of {line:g} are {', '.join(lines)}."
+    return f"On {scenes}:\n\n{markdown(rows)}\n\nBelow the line of {line:g} are, in captions of {'; of '.join(lines)}."
 
 
 def _mentions(

@@ -85,7 +85,7 @@ class VerifiedReport:
             removed = f"{self.removed[name]:.2f}" if name in self.removed else ""
             rows.append([name, *cells, removed, f"{self.seconds[name].median:.2f}"])
         return (
-            f"Percentages, but for words and seconds, on {self.report.scenes:,} scenes. Brackets: paired difference to "
+            f"In percent, except words and seconds, on {self.report.scenes:,} scenes. Brackets: paired difference to "
             f"{first}, ± half its 95 % interval. removed: objects per caption. seconds: per picture, "
             f"median of {self.timed} on {self.machine}.\n\n{markdown(rows)}"
         )

@@ -100,7 +100,7 @@ class LookOptions:
     ] = None
 
     def read(self) -> Verify:
-        """Return the second look that the options ask for, but for its objects (`with_objects`).
+        """Return the second look that the options ask for; `with_objects` adds its objects.
 
         Raises:
             SettingsError: options exclude each other, or are not valid.

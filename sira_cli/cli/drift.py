@@ -75,7 +75,7 @@ def drift(
     """Measure how far SIRA's CF stream and blurred or shuffled pictures diverge from the original (Figure 4).
 
     Two measures are shown: after every layer, 1 - cosine similarity to the full model, at the position that
-    predicts the next token; and for the next token, KL(full || reference) in nats. A question (-q) shows more
+    predicts the next token; and for the next token, KL(full || reference) in nats. A question (--question) shows more
     than a caption, whose first word may always be the same. The paper does not give the strength of its blur and
     shuffle: the defaults are ours.
     """

@@ -59,7 +59,7 @@ class EndpointOptions:
             *others: further groups of options for a model that is loaded here.
 
         Raises:
-            SettingsError: one needs a model that is loaded here, or a server that is not given.
+            SettingsError: an option needs a model that is loaded here, or --endpoint, which is not given.
         """
         if not self.given:
             if self.concurrency is not None or self.timeout is not None:

@@ -82,9 +82,8 @@ def pope(
 ) -> None:
     """Yes/no questions about objects (Li et al. 2023): accuracy, F1, precision, recall, FPR, yes-rate.
 
-    --method takes several methods, such as sira,vcd; greedy and greedy+apc are added as controls. Answer files
-    hold {"question", "answer"} in the order of the questions, or {"question_id", "text"}, one file per file of
-    questions; or they are sira's own.
+    Files of --answers hold {"question", "answer"} in the order of the questions, or {"question_id", "text"}, one
+    file per file of questions; or they are sira's own.
     """
     given = check(options, model, decoding, questions)
     from sira_cli.eval.pope import Pope
@@ -124,8 +123,7 @@ def chair(
 ) -> None:
     """Objects in captions that are not in the picture (Rohrbach et al. 2018): CHAIRs, CHAIRi, recall, length.
 
-    --method takes several methods, such as sira,vcd; greedy and greedy+apc are added as controls. Answer files
-    hold {"image_id", "caption"}, one file per method; or they are sira's own.
+    Files of --answers hold {"image_id", "caption"}, one file per method; or they are sira's own.
     """
     _check_prompt(prompt, options)
     given = check(options, model, decoding)
@@ -188,8 +186,7 @@ def amber(
 ) -> None:
     """Captions and yes/no questions (Wang et al. 2023): CHAIR, Cover, Hal, Cog; accuracy, precision, recall, F1.
 
-    --method takes several methods, such as sira,vcd; greedy and greedy+apc are added as controls. Answer files
-    hold {"id", "response"}, one file per method; or they are sira's own.
+    Files of --answers hold {"id", "response"}, one file per method; or they are sira's own.
     """
     _check_prompt(prompt, options)
     given = check(options, model, decoding)

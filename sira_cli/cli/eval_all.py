@@ -30,7 +30,7 @@ sira eval all --data scenes/ -p demo
 
 @dataclass(frozen=True)
 class AllOptions:
-    """What is asked, and where answers and figures go."""
+    """Options on the questions, and on the files of answers and figures."""
 
     title: ClassVar[str] = "Answers and figures"
 

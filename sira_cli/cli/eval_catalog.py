@@ -19,8 +19,7 @@ from sira_cli.eval.catalog import CARDS
 
 HELP = """{title} ({source}): {figures}.
 
---method takes several methods, such as sira,vcd; greedy and greedy+apc are added as controls. Answer files hold
-{answers}, one file per method; or they are sira's own. {note}
+Files of --answers hold {answers}, one file per method; or they are sira's own. {note}
 """
 EXAMPLES = """
 sira eval {name} --data {name}/ --images {images} --method sira,vcd -o answers/

@@ -13,7 +13,10 @@ from sira_cli.cli.option_values import MAY_BE_PATHS, check_path
 
 VALUES = {"int": "N", "int range": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 COLUMN = 25  # width of the names of options; longer ones have a line of their own
-NOTES = {"Decoding": "Default: the preset's, unless stated otherwise."}  # below the titles of groups
+NOTES = {  # below the titles of groups
+    "Decoding": "Default: the preset's, unless stated otherwise.",
+    "Answers and figures": "--method takes several methods; greedy and greedy+apc are added as controls.",
+}
 _CHOICES = re.compile(r"<(\w+(?:\|\w+)+)>")
 _TYPE = re.compile(rf"<(list\[\w+\]|{'|'.join(VALUES)})>")
 

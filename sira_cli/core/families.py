@@ -39,23 +39,18 @@ FAMILIES = (
     Family("Qwen2-VL", "qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct"),
     Family("Qwen2.5-VL", "qwen2_5_vl", "Qwen/Qwen2.5-VL-7B-Instruct"),
     Family("Qwen3-VL", "qwen3_vl", "Qwen/Qwen3-VL-8B-Instruct", "fork after the DeepStack layers"),
-    Family("Qwen3.5", "qwen3_5", "Qwen/Qwen3.5-9B", "recurrent layers; no `--compile`"),
-    Family("Qwen3.5 MoE", "qwen3_5_moe", "Qwen/Qwen3.6-35B-A3B", "recurrent layers; no `--compile`"),
-    Family("LFM2-VL", "lfm2_vl", "LiquidAI/LFM2-VL-1.6B", "convolution states; no `--compile`"),
+    Family("Qwen3.5", "qwen3_5", "Qwen/Qwen3.5-9B", "recurrent layers"),
+    Family("Qwen3.5 MoE", "qwen3_5_moe", "Qwen/Qwen3.6-35B-A3B", "recurrent layers"),
+    Family("LFM2-VL", "lfm2_vl", "LiquidAI/LFM2-VL-1.6B", "convolution states"),
     Family("InternVL", "internvl", "OpenGVLab/InternVL3-8B-hf"),
     Family("Idefics3", "idefics3", "HuggingFaceM4/Idefics3-8B-Llama3"),
     Family("SmolVLM", "smolvlm", "HuggingFaceTB/SmolVLM2-2.2B-Instruct"),
     Family("Gemma 3", "gemma3", "google/gemma-3-4b-it"),
     Family("Gemma 4", "gemma4", "google/gemma-4-31B-it"),
     Family("Gemma 4 MoE", "gemma4", "google/gemma-4-26B-A4B-it"),
-    Family("Gemma 4 E", "gemma4", "google/gemma-4-E4B-it", "late layers share keys; no `--compile`"),
+    Family("Gemma 4 E", "gemma4", "google/gemma-4-E4B-it", "late layers share keys"),
     Family("PaliGemma", "paligemma", "google/paligemma-3b-mix-224"),
-    Family(
-        "PaliGemma 2",
-        "paligemma",
-        "google/paligemma2-3b-mix-224",
-        "eager attention (soft caps); no `--compile`",
-    ),
+    Family("PaliGemma 2", "paligemma", "google/paligemma2-3b-mix-224", "eager attention (soft caps)"),
 )
 
 # Types that were compared with the reference.

@@ -66,7 +66,7 @@ class RowBatch:
 
         Args:
             inputs: the processor's output for the prompts, left-padded, on the model's device.
-            new_tokens: maximum tokens per text, to make room for all of them now; 0: room grows.
+            new_tokens: maximum tokens per text, for which room is made now; 0: the caches grow as texts do.
         """
         # Plain layers, also for sliding windows, whose columns would differ per row; the mask keeps the window.
         cache = DynamicCache(config=self._model.config.get_text_config(decoder=True))

@@ -38,9 +38,9 @@ class SceneQuestion:
     """POPE's question about one object.
 
     Attributes:
-        name: of the object.
+        name: name of the object.
         expected: whether it is in the picture.
-        splits: of the question.
+        splits: splits that the question belongs to.
     """
 
     name: str

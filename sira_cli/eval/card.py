@@ -48,7 +48,7 @@ class Card:
         note: more lines of the help.
         command: the command line, if it is an option of another command.
         judged: a judge elsewhere has to read the answers.
-        main: the groups that `sira eval all` shows, as far as they are there; empty: all.
+        main: the groups that `sira eval all` shows, if the benchmark has them; empty: all.
     """
 
     name: str

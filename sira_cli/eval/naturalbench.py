@@ -28,7 +28,7 @@ class NaturalBench(YesNo):
     name = "naturalbench"
 
     def said(self, question: Question, text: str) -> str:
-        """Read an answer as extract_answer: the one of the two words that comes first, whatever its case."""
+        """Read an answer as extract_answer does: it is the first of the two words, in any case."""
         words = next(words for words, _ in KINDS.values() if question.expected in words)
         places = {word: re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in words}
         found = [(place.start(), word) for word, place in places.items() if place is not None]

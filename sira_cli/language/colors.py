@@ -69,7 +69,7 @@ def answers(wording: Wording) -> dict[str, tuple[str, ...]]:
 
 
 def _colors(text: str, mentions: Sequence[_Mention], wording: Wording) -> Iterator[_Color]:
-    """Yield the colours in a text, but for names of things and for compounds that say no colour."""
+    """Yield the colours in a text, without those in names of things and in compounds that are no colours."""
     words = _forms(tuple(wording.color_words.values()))
     taken = [mention[:2] for mention in mentions]
     if wording.not_colors:

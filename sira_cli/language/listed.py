@@ -1,4 +1,4 @@
-"""The objects that texts in any language name: those of a list, found as they stand there.
+"""The objects that texts in any language name: words of a list, in the forms that the list has.
 
 No rules make singulars here. A line of a list is an object, with its other forms and its synonyms after commas.
 """
@@ -76,7 +76,7 @@ class Asked(Words):
         return name
 
     def things(self, text: str) -> list[Thing]:
-        """Return nothing: a text alone does not tell."""
+        """Return nothing: the text alone does not tell which words are objects."""
         return []
 
     def request(self, text: str) -> str:

@@ -58,7 +58,7 @@ class Thing:
 
     @property
     def key(self) -> str:
-        """What the text says, to be compared."""
+        """The text that identifies the claim: an object's name, or kind, name and value."""
         return key_of(self.name, self.kind, self.value)
 
     @property

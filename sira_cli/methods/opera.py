@@ -27,7 +27,7 @@ MOST_ROWS = 1024
 class Opera(Method):
     """Beam search with a penalty on tokens that rely on one earlier token of the text, and a rollback to that token.
 
-    `docs/methods.md` lists where it follows the published code and where it does not.
+    `docs/notes/opera.md` lists where the published code and the paper differ.
 
     Args:
         beams: beams per picture.

@@ -47,7 +47,7 @@ class Sid(Method):
         return self if self.visible is not None else SidAsPublished(self.alpha, self.beta, AUTHORS[task])
 
     def for_picture(self, image_tokens: int) -> Sid:
-        """Fill in the number of visible tokens of such a picture."""
+        """Fill in the number of visible tokens for a picture of this size."""
         return Sid(self.alpha, self.beta, self.visible_of(image_tokens))
 
     def visible_of(self, image_tokens: int) -> int:

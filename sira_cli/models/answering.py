@@ -60,7 +60,7 @@ class AnsweringModel(DecodingModel):
             on_text, seeds: as in `generate`.
             words: score the words (`WordScores`) instead of calling `on_text`.
             task, trail, schemas: as in `generate`.
-            **watching: `on_tokens`, `on_new` and `start` of `generate`, for the first try.
+            **watching: `on_tokens`, `on_new` and `start`, passed to `generate` in the first try.
 
         Raises:
             SettingsError: `words` with beams, with compiled steps, or with a method without both streams.

@@ -1,4 +1,4 @@
-"""Weights in fewer bits, by bitsandbytes: only those of the decoder layers.
+"""Weights in 4 or 8 bits, by bitsandbytes, in the decoder layers only.
 
 The vision tower and projector are small, and coarse numbers there cost the most; the output matrix is not quantized,
 because its logits are contrasted.

@@ -29,7 +29,7 @@ class Answer:
         reasoning_tokens: their share of `output_tokens`.
         tokens: as decoded, with the end token.
         json_schema: the schema that the text follows (`Schema.label`); None: it follows none.
-        data: the value of such a text.
+        data: the value of a text that follows a schema.
     """
 
     text: str = ""
@@ -92,7 +92,7 @@ class Result:
         removed: objects removed from the draft, each with its support; None like `draft`. In a check that decodes
             again: the objects missing from `fixed`.
         json_schema: the schema that the text follows; only with one.
-        data: the value of such a text.
+        data: the value of a text that follows a schema.
 
     Fields of the last kinds, from `method_settings` on, are None and not in the record if they do not apply.
     """

@@ -105,7 +105,7 @@ class BrokenPicture(ContainedPicture):
     fault: str
 
     def is_missing(self) -> bool:
-        """Return whether the file that would hold it does not exist."""
+        """Return whether the file that should hold the picture does not exist."""
         return located(self.container).is_missing()
 
     def read(self) -> bytes:

@@ -51,7 +51,7 @@ class OpenedPicture:
 
     @property
     def shown(self) -> Image.Image | tuple[Image.Image, ...]:
-        """What a prompt about it shows: a picture, or those of a group."""
+        """The pictures that a prompt shows: this one, or those of a group."""
         return self.images if self.more else self.image
 
 

@@ -50,7 +50,7 @@ def count(location: str) -> int:
 
 
 def batches(location: str, columns: tuple[str, ...], first: int = 0, rows: int = _ROWS) -> Iterator[tuple[int, Any]]:
-    """Yield record batches, each with the number of its first row, from the one that holds row `first` or before.
+    """Yield record batches, each with the number of its first row; the first one holds row `first`.
 
     Raises:
         OSError, ValueError, SettingsError: as `schema`.

@@ -121,8 +121,8 @@ def recorded(name: str, folder: Path, *, allow_private: bool = False) -> Picture
     A name that other programs wrote may only look as if it held escaped bytes, or were that of a group.
 
     Args:
-        name: as it stands in the file.
-        folder: the one that names start from.
+        name: the name in the file.
+        folder: folder that names are relative to.
         allow_private: as for `located`.
     """
     if len(names := parted(name)) > 1 and not os.path.lexists(folder / name):

@@ -1,4 +1,4 @@
-"""Work that threads do ahead of the one that needs it."""
+"""Work that threads do before it is needed."""
 
 from __future__ import annotations
 

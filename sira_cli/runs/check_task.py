@@ -47,7 +47,7 @@ class CheckTask(PictureTask):
         self._mender = Rewriter(lvlm, request.how) if request.how.rewrites else None
 
     def _answering_twice(self) -> None:
-        """Return None: the captions are there already."""
+        """Return None: the captions exist already."""
 
     def blank(self) -> Result:
         """Return a result without a picture: the fields that are equal in all results of this task."""
@@ -64,7 +64,7 @@ class CheckTask(PictureTask):
         return TOGETHER
 
     def inputs(self, items: Sequence[Item[Result]], images: Sequence[Shown]) -> Any:
-        """Return that there is something to ask about: questions are prepared when the objects are known."""
+        """Return True: questions are prepared when the objects are known."""
         check_pictures(self.lvlm.processor, images)
         return True
 

@@ -184,11 +184,11 @@ class Endpoint:
         """Return the likeliest answer, or another one.
 
         Args:
-            pictures: as data URLs; all in one message.
+            pictures: data URLs; all are sent in one message.
             text: the question or prompt.
-            max_tokens: of the answer.
-            start: the beginning of the answer, with which the server goes on; it is not part of the reply.
-            seed: 0: the likeliest answer; others: sampled at temperature 1.
+            max_tokens: length limit of the answer.
+            start: beginning of the answer, which the server continues; not part of the reply.
+            seed: 0 for the likeliest answer; any other samples at temperature 1.
 
         Raises:
             NoAnswerError: the server has no answer, or one without the probabilities that others had.

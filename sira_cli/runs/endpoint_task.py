@@ -1,4 +1,4 @@
-"""What is asked of a server about each picture: about the objects of a caption, or a question."""
+"""Questions to a server about each picture: about a caption's objects, or the user's."""
 
 from __future__ import annotations
 

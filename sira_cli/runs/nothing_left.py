@@ -42,7 +42,7 @@ class NothingLeft:
         return self._facts
 
     def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[Skipped, None, None]:
-        """Yield that every picture was done before."""
+        """Yield `Skipped` for every picture: all were done before."""
         for picture, name in pictures:
             yield Skipped(picture, name, picture.id or name)
 

@@ -128,7 +128,7 @@ def question_pictures(
 
 
 def write_llava(pictures: Iterable[Picture], record: Callable[[str], dict[str, Any]], path: Path) -> None:
-    """Write the answers that there are as LLaVA's evaluation scripts read them: one JSON object per line.
+    """Write the known answers in the form that LLaVA's evaluation scripts read: one JSON object per line.
 
     Args:
         pictures: from `question_pictures`.

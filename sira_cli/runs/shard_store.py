@@ -1,4 +1,4 @@
-"""Where a run over a data set writes, one output per file: records on the way, the final form when all are there."""
+"""The files of a run over a data set, one output per input: records while it runs, the final form at its end."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Task(ABC, Generic[A, R]):
         """Return the model's answer about each picture of a prepared batch.
 
         Args:
-            batch: of pictures that are prepared.
+            batch: prepared pictures.
             on_text: for one picture, called with pieces of the text as they are decoded.
 
         Raises:
@@ -130,8 +130,8 @@ class Task(ABC, Generic[A, R]):
         but the error.
 
         Args:
-            batch: of pictures that are read.
-            each: as `map`; in threads, perhaps.
+            batch: pictures that are read.
+            each: `map`, or a version of it that works in threads.
         """
         started = time.perf_counter()
         pictures = [

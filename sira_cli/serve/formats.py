@@ -60,7 +60,7 @@ class ResponseFormat(BaseModel):
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema whose objects have the listed keys only, unless it joins or says more about one.
 
-    Ollama reads schemas so, and its clients send the schemas of classes, which say nothing about other keys.
+    Ollama does so, and its clients send schemas made from classes, which do not mention other keys.
     """
     schema = copy.deepcopy(schema)
     objects = [part for part in _parts(schema) if "properties" in part]

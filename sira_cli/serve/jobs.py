@@ -109,7 +109,7 @@ class Job:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can begin: its pictures are open, or cannot be opened ahead."""
+        """Whether decoding can begin: the pictures are open, or cannot be opened ahead."""
         return self.gone or self.alone or self.pictures.is_open
 
     @property

@@ -168,7 +168,7 @@ class Prepared:
             row.tell()
 
     def finish(self, row: JobText, answer: Answer, seconds: float) -> None:
-        """Report an ended text, `answer` with its decoding time in seconds, perhaps after a second look."""
+        """Report a finished text with its decoding time in seconds, after a second look if one was asked for."""
         if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
             answer = replace(answer, text=self.lvlm.ended(list(answer.tokens)).text, error="")
         answer = row.cut(answer)

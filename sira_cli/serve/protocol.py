@@ -42,10 +42,10 @@ class RequestError(SiraError):
         self.status, self.param, self.code = status, param, code
 
     def to_json(self, path: str = "", keys: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-        """Return it as the clients of a path expect it: OpenAI's, or Ollama's.
+        """Return the error in the form that a path's clients expect: OpenAI's or Ollama's.
 
         Args:
-            path: of the request.
+            path: path of the request.
             keys: the protocol's words for the beginning of a message about a chat, the longer ones first.
         """
         message = renamed(for_clients(str(self)), keys)
@@ -91,7 +91,7 @@ class Options(BaseModel):
 
 
 class SiraOptions(Options):
-    """What `extra_body={"sira": {...}}` may hold: the method, its settings, and scores.
+    """The content of `extra_body={"sira": {...}}`: the method, its settings, and scores.
 
     Every other key is a setting of the method: k, alpha, noise_step, ...
     """

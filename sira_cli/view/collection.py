@@ -135,7 +135,7 @@ class Collection:
         self._reading.overlook()
 
     def check_found(self) -> None:
-        """Check that there are captions.
+        """Check that at least one caption was found.
 
         Raises:
             DataError: no captions.

@@ -39,7 +39,7 @@ class WithControls(Words):
             words: finds the things.
             texts: all captions.
             seed: of the choice of controls.
-            per_picture: number of controls of each caption, if the others name so many.
+            per_picture: maximum number of controls per caption; fewer if the other captions name fewer objects.
 
         Raises:
             DataError: there is one caption only, or none has a control.
@@ -84,7 +84,7 @@ class ControlsReport:
         source: whose support it is.
         pictures, failed: numbers of captioned pictures that were asked about, and of those that could not be.
         named, controls: numbers of the things that captions name, and of controls.
-        percentile: of the controls' support; the line is the lowest, in thousandths, with so many below it.
+        percentile: percentage of controls whose support is below the line.
         line: below it an object is not supported.
         yes: shares of named things and of controls that the model sees: support of 0.5 and more.
         below: for several lines, the shares of named things and of controls below each.

@@ -1,4 +1,4 @@
-"""Tables of records: what `-o captions.parquet` wrote, read as the records that they were."""
+"""Records read back from the tables that `-o captions.parquet` writes."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def prove(
 
     Args:
         preset: the model with K, alpha, its image tokens and its caption prompt.
-        picture: RGB; `sira_cli.demo.scenes` draws some.
+        picture: an RGB picture; `sira_cli.demo.scenes` draws some.
         exact: also load the weights, and compare the model itself.
         offline: never ask the hub.
         device, quantization: as for `load`, with `exact`.

@@ -26,7 +26,7 @@ class Compared:
         equal_tokens: whether the reference picks the same one each time, or another whose logit is as large up to the
             limit.
         worst_full, worst_cf: largest difference of logits in the two streams.
-        limit: of such a difference, by the precision and the size of the logits.
+        limit: largest difference allowed, by the precision and the size of the logits.
         gap: largest difference between the two streams: with nothing there, nothing was compared.
     """
 

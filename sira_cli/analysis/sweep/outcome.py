@@ -29,7 +29,7 @@ class SettingRow:
         k, alpha: 0 for greedy.
         neither: answers that are neither yes nor no; POPE's rule takes most of them for yes.
         figures: in percent, with 95 % intervals over pictures: `mean accuracy`, `<split> accuracy`, ..., `CHAIRi`.
-        differences: the figures less greedy's, paired; none for greedy.
+        differences: paired differences of the figures from greedy's; empty for greedy.
     """
 
     k: int

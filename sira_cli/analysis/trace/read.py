@@ -159,7 +159,7 @@ class TracedObject:
 
     @property
     def shown(self) -> str:
-        """What it claims, as people read it."""
+        """The claim for people: `dog`, or `car: red`."""
         return shown({"thing": self.thing, "value": self.value})
 
 

@@ -77,7 +77,7 @@ class TraceTask(Task[list[Line], list[Line]]):
         self._task, self._texts, self._targets, self._options = task, texts, targets, options
 
     def inputs(self, items: Sequence[Item[list[Line]]], images: Sequence[Shown]) -> Any:
-        """Return that there is something to trace: a trace makes its own inputs."""
+        """Return True: a trace makes its own inputs."""
         check_pictures(self.lvlm.processor, images)
         return True
 

@@ -136,7 +136,7 @@ def _records(job: Job, events: Any) -> list[dict[str, Any]]:
 
 
 def print_report(report: ControlsReport) -> None:
-    """Print the effect of several thresholds, and the one that was found."""
+    """Print the effect of several thresholds, and the threshold found."""
     shares = {line: (f"{named:.1%}", f"{controls:.1%}") for line, (named, controls) in report.below.items()}
     print_lines(("below it: named objects", "controls"), shares, report.line)
     out = table_console()

@@ -93,8 +93,9 @@ def support(
 
     With labels it is the highest threshold that marks at most 3 % (--false-alarms) of the real objects as unsupported.
     The records hold the support of every object that the captions name; the labels are the ground truth. A few hundred
-    named objects are enough, if some are hallucinated. With --controls it is the support that 98 % of the objects do
-    not reach that other captions name and a picture's own does not; a few hundred captions are enough.
+    named objects are enough, if some are hallucinated. With --controls the model is also asked about objects that only
+    captions of other pictures name, and the threshold is above 98 % of these answers; a few hundred captions are
+    enough.
     """
     set_verbosity(quiet, verbose)
     check_file("--output", output, overwrite)
@@ -190,7 +191,7 @@ def _check_scenes(scenes: bool, preset: Preset, instead: str) -> None:
 
 
 def _print(report: SupportReport | ControlsReport) -> None:
-    """Print the effect of several thresholds, and the one that was found."""
+    """Print the effect of several thresholds, and the threshold found."""
     from sira_cli.analysis.calibration.controls import ControlsReport
 
     if isinstance(report, ControlsReport):

@@ -1,4 +1,4 @@
-"""The model `sira` of lmms-eval: what its evaluator calls, in terms of `answers` and `requests`."""
+"""The model `sira` of lmms-eval: the functions that its evaluator calls, on top of `answers` and `requests`."""
 
 from __future__ import annotations
 

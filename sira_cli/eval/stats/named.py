@@ -23,7 +23,7 @@ def caption_figures(total: Mapping[str, float]) -> dict[str, float]:
 
 
 def answer_figures(total: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of yes/no answers that are shown (FIGURES)."""
+    """Return the figures of yes/no answers that tables show (`FIGURES`)."""
     figures = pope_figures(total)
     return {name: figures[name] for name in FIGURES}
 

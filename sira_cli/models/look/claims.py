@@ -25,7 +25,7 @@ class Claim:
         neither: probability of an answer that is neither.
         kind: `objects`, or another of `kinds.KINDS`.
         value: the property, such as a colour; empty for `objects`.
-        image: of several pictures, the number (from 1) of the one that supports it best.
+        image: number (from 1) of the picture that supports the claim best, if there are several.
     """
 
     thing: str
@@ -43,7 +43,7 @@ class Claim:
 
     @property
     def shown(self) -> str:
-        """What it claims, as people read it."""
+        """The claim for people: `dog`, or `car: red`."""
         return shown(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def best_of(pictures: Sequence[Sequence[Claim]]) -> list[Claim]:
     """Return each object's claim by the picture that supports it best: a group shows what one of its pictures shows.
 
     Args:
-        pictures: of P pictures that are shown together, the claims about the same N objects.
+        pictures: the claims about the same N objects in each of P pictures that are shown together.
     """
     if len(pictures) == 1:
         return [*pictures[0]]

@@ -32,9 +32,9 @@ def looked(
     """Return the final answer of a text that has followed a schema, with its claims.
 
     Args:
-        look: at its picture.
-        answer: before text settings.
-        schema: the text has followed it.
+        look: the second look at the answer's picture.
+        answer: the answer before text settings change it.
+        schema: the schema that the text follows.
         settings: from `Verify.settings`; if it rewrites, entries of lists with unsupported claims are dropped.
         text_settings: the preset's.
     """
