@@ -47,6 +47,29 @@ class PromptMaker(Protocol):
 
 
 @dataclass(frozen=True)
+class PromptBatch:
+    """B prompts, of which a method makes the inputs of its contrast stream.
+
+    Attributes:
+        maker: the loaded model.
+        inputs: the processor's output for them, left-padded, on the CPU.
+        seeds: for noise, one per picture.
+        images, prompts: B of each, of which `inputs` were made; none under `sira_cli.attach`.
+    """
+
+    maker: PromptMaker
+    inputs: Mapping[str, Tensor]
+    seeds: Sequence[int]
+    images: Sequence[Shown] = ()
+    prompts: Sequence[Prompt] = ()
+
+    @property
+    def image_tokens(self) -> Tensor:
+        """P_img, bool `[B, S]`."""
+        return self.maker.find_image(self.inputs["input_ids"])
+
+
+@dataclass(frozen=True)
 class Method:
     """A way to pick the next token. Its dataclass fields are its settings, which decide its texts.
 
@@ -159,22 +182,8 @@ class Method:
         """
         return self
 
-    def branch_inputs(
-        self,
-        maker: PromptMaker,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        inputs: Mapping[str, Tensor],
-        seeds: Sequence[int],
-    ) -> dict[str, Tensor]:
-        """Return the contrast stream's inputs, if this stream is a pass of its own.
-
-        Args:
-            maker: the loaded model.
-            images, prompts: B of each.
-            inputs: the processor's output for them, left-padded, on the CPU.
-            seeds: for noise, one per picture.
-        """
+    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
+        """Return the contrast stream's inputs, if this stream is a pass of its own."""
         return {}
 
     def attach(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sira_cli.core.rules import contrast, plausible
-from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.base import PromptBatch, TwoPasses
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sira_cli.methods.prompts import Prompt, Shown
 
 # One of the five disturbances that the authors published.
 ROLE = "You are a confused objects detector to provide a fuzzy overview or impression of the image."
@@ -35,16 +32,9 @@ class Icd(TwoPasses):
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
     role: str = setting(ROLE, "instruction of the contrast stream")
 
-    def branch_inputs(
-        self,
-        maker: PromptMaker,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        inputs: Mapping[str, Tensor],
-        seeds: Sequence[int],
-    ) -> dict[str, Tensor]:
+    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return the same pictures and prompts with the role."""
-        return dict(maker.chat_inputs(images, prompts, system=self.role))
+        return dict(batch.maker.chat_inputs(batch.images, batch.prompts, system=self.role))
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Apply VCD's rule."""

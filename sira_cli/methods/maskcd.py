@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.base import PromptBatch, TwoPasses
 from sira_cli.methods.calibrated import Calibrated
 from sira_cli.methods.settings import setting
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sira_cli.core.hooks import Removable
-    from sira_cli.methods.prompts import Prompt, Shown
-
 MASS = "image_mass"  # tensor of a calibration: float32 [L, H], mean attention on image tokens of each head
 THRESHOLD, HEADS = 2.5, 32  # z-score of an image head, for as many heads per layer as LLaVA-1.5-7B has
 
@@ -91,16 +89,9 @@ class MaskCd(TwoPasses, Calibrated):
             )
         return found
 
-    def branch_inputs(
-        self,
-        maker: PromptMaker,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        inputs: Mapping[str, Tensor],
-        seeds: Sequence[int],
-    ) -> dict[str, Tensor]:
+    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return the same inputs."""
-        return dict(inputs)
+        return dict(batch.inputs)
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Contrast, then cut off."""

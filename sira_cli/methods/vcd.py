@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.base import PromptBatch, TwoPasses
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sira_cli.methods.prompts import Prompt, Shown
 
 STEPS = 1000
 
@@ -38,19 +36,12 @@ class Vcd(TwoPasses):
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
     noise_step: int = setting(500, "steps of diffusion noise on the picture", low=0, high=STEPS - 1)
 
-    def branch_inputs(
-        self,
-        maker: PromptMaker,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        inputs: Mapping[str, Tensor],
-        seeds: Sequence[int],
-    ) -> dict[str, Tensor]:
+    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return the same prompts with noised pictures."""
-        tokens = maker.find_image(inputs["input_ids"]).sum(dim=1)
-        counts = [len(pictures_of(shown)) for shown in images] or [1] * len(tokens)
-        copies = getattr(maker.model.config.vision_config, "temporal_patch_size", 1)
-        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, seeds, counts)}
+        inputs, tokens = batch.inputs, batch.image_tokens.sum(dim=1)
+        counts = [len(pictures_of(shown)) for shown in batch.images] or [1] * len(tokens)
+        copies = getattr(batch.maker.model.config.vision_config, "temporal_patch_size", 1)
+        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, batch.seeds, counts)}
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Contrast, then cut off."""
