@@ -105,10 +105,6 @@ class Check:
         parts = {"objects": self.objects} | ({} if self.claims is None else {"claims": self.claims})
         return {name: [claim.to_json() for claim in part] for name, part in parts.items()}
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {"text": self.text, "objects": [], "words": self.words, **self.fields()}
-
 
 def check_of(
     text: str,
