@@ -9,8 +9,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import SettingsError
-from sira_cli.methods.settings import FORK_SETTINGS, Setting, setting_of
+from sira_cli.methods.settings import FORK_SETTINGS, Setting, setting, setting_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -277,3 +278,20 @@ class TwoPasses(Method):
         from sira_cli.core.families import find_backbone
 
         find_backbone(model)
+
+
+@dataclass(frozen=True)
+class CutContrast(TwoPasses):
+    """(1 + alpha) z - alpha z' with APC, VCD's rule; subclasses define the inputs of z'.
+
+    Args:
+        alpha: contrast strength.
+        beta: plausibility cut-off.
+    """
+
+    alpha: float = setting(1.0, "contrast strength", low=0)
+    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
+
+    def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
+        """Contrast, then cut off."""
+        return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)

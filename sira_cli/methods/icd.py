@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sira_cli.core.rules import contrast, plausible
-from sira_cli.methods.base import PromptBatch, TwoPasses
+from sira_cli.methods.base import CutContrast, PromptBatch
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ ROLE = "You are a confused objects detector to provide a fuzzy overview or impre
 
 
 @dataclass(frozen=True)
-class Icd(TwoPasses):
+class Icd(CutContrast):
     """(1 + alpha) z - alpha z' with APC; z' from the same picture and question, with a disturbing instruction.
 
     Args:
@@ -28,14 +27,8 @@ class Icd(TwoPasses):
     """
 
     name = "icd"
-    alpha: float = setting(1.0, "contrast strength", low=0)
-    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
     role: str = setting(ROLE, "instruction of the contrast stream")
 
     def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return the same pictures and prompts with the role."""
         return dict(batch.maker.chat_inputs(batch.images, batch.prompts, system=self.role))
-
-    def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """Apply VCD's rule."""
-        return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)

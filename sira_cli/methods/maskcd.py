@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.methods.base import PromptBatch, TwoPasses
+from sira_cli.methods.base import CutContrast, PromptBatch
 from sira_cli.methods.calibrated import Calibrated
 from sira_cli.methods.settings import setting
 
@@ -26,7 +25,7 @@ THRESHOLD, HEADS = 2.5, 32  # z-score of an image head, for as many heads per la
 
 
 @dataclass(frozen=True)
-class MaskCd(TwoPasses, Calibrated):
+class MaskCd(CutContrast, Calibrated):
     """(1 + alpha) z - alpha z' with APC; z' from the same inputs, without the output of the image heads.
 
     Image heads attend to the image much more than other heads of their layer: their attention mass on image tokens,
@@ -40,8 +39,6 @@ class MaskCd(TwoPasses, Calibrated):
     """
 
     name = "maskcd"
-    alpha: float = setting(1.0, "contrast strength", low=0)
-    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
     threshold: float | None = setting(
         None,
         "minimum z-score of an image head (none: 2.5, less below 32 heads per layer)",
@@ -92,10 +89,6 @@ class MaskCd(TwoPasses, Calibrated):
     def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return the same inputs."""
         return dict(batch.inputs)
-
-    def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """Contrast, then cut off."""
-        return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)
 
     def attach(
         self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]

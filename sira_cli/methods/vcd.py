@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.methods.base import PromptBatch, TwoPasses
+from sira_cli.methods.base import CutContrast, PromptBatch
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.methods.settings import setting
 
@@ -21,7 +20,7 @@ STEPS = 1000
 
 
 @dataclass(frozen=True)
-class Vcd(TwoPasses):
+class Vcd(CutContrast):
     """(1 + alpha) z - alpha z' with APC; z' from the picture under `noise_step` steps of diffusion noise.
 
     Args:
@@ -32,8 +31,6 @@ class Vcd(TwoPasses):
 
     name = "vcd"
     uses_seed = True
-    alpha: float = setting(1.0, "contrast strength", low=0)
-    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
     noise_step: int = setting(500, "steps of diffusion noise on the picture", low=0, high=STEPS - 1)
 
     def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
@@ -42,10 +39,6 @@ class Vcd(TwoPasses):
         counts = [len(pictures_of(shown)) for shown in batch.images] or [1] * len(tokens)
         copies = getattr(batch.maker.model.config.vision_config, "temporal_patch_size", 1)
         return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, batch.seeds, counts)}
-
-    def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """Contrast, then cut off."""
-        return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)
 
 
 def signal_share(step: int) -> float:
