@@ -31,7 +31,7 @@ from skimage import data
 
 from sira_cli import interrupts
 from sira_cli.cli import main
-from sira_cli.models import loading, presets
+from sira_cli.models import inspection, loading, presets
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
 from tests.support.checkpoints_all import ALL
@@ -48,7 +48,7 @@ typer.main.get_command = functools.cache(typer.main.get_command)
 
 @pytest.fixture(scope="session", autouse=True)
 def bundled_weights() -> Iterator[None]:
-    """The bundled model's weights are read once in this process; each model that is loaded has a copy of its own."""
+    """The bundled model is read and judged once in this process; each model that is loaded has a copy of its own."""
     read, kept = loading.load_model, dict[str, Any]()
 
     def load_model(folder: Path, **options: Any) -> Any:
@@ -61,6 +61,7 @@ def bundled_weights() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "load_model", load_model)
+        patch.setattr(inspection, "_without_weights", functools.cache(inspection._without_weights))
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import tokenize
@@ -29,8 +30,13 @@ ALLOWED = (
 _ATTRIBUTE = re.compile(r"\s*(behind|anew|beside): ")  # in a docstring: the name of an attribute or argument
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def lines(path: Path) -> list[tuple[int, str]]:
     """Number and text of each line of a page; of a module, those of its strings and comments."""
+    return list(_lines(path))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         yield from enumerate(text.splitlines(), 1)

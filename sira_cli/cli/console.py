@@ -48,10 +48,14 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
 
 
 def say(message: str) -> None:
-    """Print one line to stderr. The library's parameters, `name=`, become options, --name."""
-    message = re.sub(r"`(\w+)=`", lambda found: "--" + found[1].replace("_", "-"), message)
+    """Print one line to stderr; the library's parameters become options."""
     with suppress(OSError):
-        print(f"sira: {message}", file=sys.stderr, flush=True)
+        print(f"sira: {with_options_named(message)}", file=sys.stderr, flush=True)
+
+
+def with_options_named(text: str) -> str:
+    """Return a text of the library with its parameters, `name=`, as options, --name."""
+    return re.sub(r"`(\w+)=`", lambda found: "--" + found[1].replace("_", "-"), text)
 
 
 def note(message: str) -> None:

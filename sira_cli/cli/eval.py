@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from sira_cli.cli import eval_all
-from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.decoding_options import MethodsOptions
 from sira_cli.cli.eval_catalog import add_commands
-from sira_cli.cli.eval_options import EvalOptions, find_answers
+from sira_cli.cli.eval_options import EvalOptions, check
 from sira_cli.cli.eval_run import evaluate
 from sira_cli.cli.help import Command, Variadic
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import ModelOptions
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.catalog import CARDS, LENGTHS
-
-if TYPE_CHECKING:
-    from sira_cli.eval.answers.read import AnswerFiles
 
 POPE_EXAMPLES = """
 sira eval pope --questions coco_pope_*.json --images val2014/ --method sira,vcd -o pope/
@@ -91,13 +86,12 @@ def pope(
     hold {"question", "answer"} in the order of the questions, or {"question_id", "text"}, one file per file of
     questions; or they are sira's own.
     """
-    set_verbosity(options.quiet, options.verbose)
-    sources = find_answers(options, model, decoding, questions)
+    given = check(options, model, decoding, questions)
     from sira_cli.eval.pope import Pope
 
     asked = _suffix(suffix, no_suffix)
     benchmark = Pope(questions, rule=rule, suffix=asked, limit=options.limit, repope=repope or ())
-    evaluate(benchmark, sources, model, decoding, options)
+    evaluate(benchmark, given)
 
 
 @app.command("chair", cls=Variadic, epilog=CHAIR_EXAMPLES, short_help=CARDS["chair"].help)
@@ -133,17 +127,16 @@ def chair(
     --method takes several methods, such as sira,vcd; greedy and greedy+apc are added as controls. Answer files
     hold {"image_id", "caption"}, one file per method; or they are sira's own.
     """
-    set_verbosity(options.quiet, options.verbose)
     _check_prompt(prompt, options)
-    sources = find_answers(options, model, decoding)
+    given = check(options, model, decoding)
     from sira_cli.eval.chair.benchmark import PROMPT, Chair
     from sira_cli.eval.chair.coco import UnknownImageError
-    from sira_cli.eval.chair.rows import read_ids
+    from sira_cli.eval.chair.rows import answered, read_ids
 
     images = None if ids is None else dict(islice(read_ids(ids).items(), options.limit))
     tokens = () if lengths is None else _lengths(lengths)
-    if sources:
-        tokens, images = _answered(sources, tokens, images, options.limit)
+    if given.sources:
+        tokens, images = answered(given.sources, tokens, images, options.limit)
     else:
         if tokens and decoding.max_new_tokens:
             raise SettingsError("give --lengths or --max-new-tokens, not both")
@@ -161,37 +154,7 @@ def chair(
         )
     except UnknownImageError as error:
         raise DataError(f"{images[error.image]}: {error}") from None
-    evaluate(benchmark, sources, model, decoding, options)
-
-
-def _answered(
-    sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: dict[int, str] | None, limit: int | None
-) -> tuple[tuple[int, ...], dict[int, str]]:
-    """Return the lengths of the captions in files, if recorded, and their images, unless these are given."""
-    from sira_cli.eval.chair.rows import image_of_row, read_captions
-    from sira_cli.runs.rows import read_rows
-
-    found: dict[int, str] = {}
-    said: list[set[int]] = []
-    for source in sources:
-        said.append(set())
-        if not source.own:
-            if images is None:
-                found |= {image: given[0].where for image, given in read_captions(source.paths).items()}
-            continue
-        for where, row in (row for path in source.paths for row in read_rows(path)):
-            if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
-                raise DataError(f"{where}: is not a caption of sira caption or sira eval chair")
-            if images is None:
-                found[image_of_row(where, row, "id", "file_name")] = where
-            said[-1] |= {int(row["part"])} if "part" in row else set()
-    if len(lengths) > 1 and not all(said):
-        raise SettingsError("--lengths: only captions of sira eval chair have several lengths: give one, or none")
-    if not lengths and all(said) and (max(map(len, said)) > 1 or len(set.union(*said)) == 1):
-        lengths = tuple(sorted(set.union(*said)))
-    if not lengths and any(len(one) > 1 for one in said):
-        raise SettingsError("--answers: some files hold captions of several lengths: score each file by itself")
-    return lengths, dict(islice(found.items(), limit)) if images is None else images
+    evaluate(benchmark, given)
 
 
 @app.command("amber", cls=Variadic, epilog=AMBER_EXAMPLES, short_help=CARDS["amber"].help)
@@ -228,12 +191,11 @@ def amber(
     --method takes several methods, such as sira,vcd; greedy and greedy+apc are added as controls. Answer files
     hold {"id", "response"}, one file per method; or they are sira's own.
     """
-    set_verbosity(options.quiet, options.verbose)
     _check_prompt(prompt, options)
-    sources = find_answers(options, model, decoding)
+    given = check(options, model, decoding)
     if prompt is not None and task not in ("generative", "all"):
         raise SettingsError("--prompt asks for captions: leave it out, or --task")
-    if reduce and all(source.own for source in sources):
+    if reduce and all(source.own for source in given.sources):
         raise SettingsError("--reduce is for answers from other tools: sira's own are read that way: leave it out")
     from sira_cli.eval.amber.benchmark import PARTS, Amber
     from sira_cli.eval.amber.data import read_numbers
@@ -260,7 +222,7 @@ def amber(
         benchmark = dataclasses.replace(
             benchmark, parts=tuple(first_pictures(part, options.limit) for part in benchmark.parts)
         )
-    evaluate(benchmark, sources, model, decoding, options)
+    evaluate(benchmark, given)
 
 
 def _check_prompt(prompt: str | None, options: EvalOptions) -> None:

@@ -10,23 +10,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from sira_cli.cli.choosing import ALL, able, choose_each, method_names, note_idle
 from sira_cli.cli.console import note, resumable, say, set_verbosity
 from sira_cli.cli.decoding_options import MethodsOptions
 from sira_cli.cli.eval_options import NoControls, OverwriteAnswers
-from sira_cli.cli.eval_run import listen, loaded_for
-from sira_cli.cli.loading import load_model
+from sira_cli.cli.eval_run import ask, choose_methods
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import BatchSizeOption, ModelOptions, Quiet, RetryErrors, Verbose
 from sira_cli.cli.output import check_file, save_report, table_console
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.eval.evaluation import Evaluation
     from sira_cli.eval.overview import Overview
-    from sira_cli.methods.base import Method
-    from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.preset import Preset
 
 EXAMPLES = """
 sira eval all --data benchmarks/ -p llava-1.5-7b --method sira,vcd -o all/ --html all.html
@@ -84,10 +78,9 @@ def eval_all(
         folder = options.output or Path(stack.enter_context(TemporaryDirectory(prefix="sira-eval-")))
         overview = _run(data, folder, options, model, decoding)
     if options.html is not None:
-        from sira_cli.files import replacing
+        from sira_cli.files import write_whole
 
-        with replacing(options.html) as file:
-            file.write(overview.to_html().encode())
+        write_whole(options.html, overview.to_html().encode())
     print(overview.to_json()) if options.json else _print(overview)
     if any(report.failures for report in overview.reports.values()):
         say("pictures failed; their questions are left out of all figures")
@@ -95,7 +88,7 @@ def eval_all(
 
 
 def _run(data: Path, folder: Path, options: AllOptions, model: ModelOptions, decoding: MethodsOptions) -> Overview:
-    from sira_cli.eval.evaluation import Evaluation, with_controls
+    from sira_cli.eval.evaluation import Evaluation, pictures_of
     from sira_cli.eval.found import find_benchmarks, unjudged
     from sira_cli.eval.overview import Overview, costs_in
 
@@ -103,41 +96,30 @@ def _run(data: Path, folder: Path, options: AllOptions, model: ModelOptions, dec
     note(f"{data} holds {', '.join(one.card.name for one in found)}")
     if judged := unjudged(data):
         note(f"left out, because their answers need a judge: {', '.join(judged)}")
-    chosen = choose_each(with_controls(method_names(decoding.method), not options.no_controls), model, decoding)
-
-    def make(methods: dict[str, tuple[Preset, Method]]) -> dict[str, Evaluation]:
-        return {
-            one.card.name: Evaluation(
-                one.benchmark,
-                one.images,
-                methods,
-                output=folder / one.card.name,
-                overwrite=options.overwrite,
-                retry_errors=options.retry_errors,
-                batch_size=options.batch_size,
-            )
-            for one in found
-        }
-
-    lvlm: Lvlm | None = None
-    evaluations = make(chosen)
-    first = next(iter(evaluations.values()))
-    pictures = [picture for evaluation in evaluations.values() for picture in evaluation.pictures]
-    note_idle(decoding, first.preset)
-    if decoding.method.strip() == ALL:
-        lvlm = load_model(first.preset, model, first.first[1], pictures=pictures)
-        evaluations = make(able(lvlm, chosen))
+    pictures = [picture for one in found for picture in pictures_of(one.benchmark, one.images)]
+    methods, lvlm = choose_methods(model, decoding, not options.no_controls, pictures)
+    evaluations = {
+        one.card.name: Evaluation(
+            one.benchmark,
+            one.images,
+            methods,
+            output=folder / one.card.name,
+            overwrite=options.overwrite,
+            retry_errors=options.retry_errors,
+            batch_size=options.batch_size,
+        )
+        for one in found
+    }
     reports, costs = {}, {}
     for one in found:
         evaluation = evaluations[one.card.name]
         with resumable(options.output is not None), evaluation.opened():
-            lvlm = lvlm or loaded_for(evaluation, model, pictures)
-            listen(evaluation, lvlm)
+            lvlm = ask(evaluation, model, pictures, lvlm)
         report = reports[one.card.name] = evaluation.report()
         save_report(report, folder / one.card.name / "report.json")
         parts = tuple(part.name for part in one.benchmark.parts)
         costs[one.card.name] = costs_in(folder / one.card.name, report.settings, parts)
-    return Overview(first.preset.name, first.preset.model, reports, costs)
+    return Overview(evaluation.preset.name, evaluation.preset.model, reports, costs)
 
 
 def _print(overview: Overview) -> None:

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.decoding_options import MethodsOptions
-from sira_cli.cli.eval_options import EvalOptions, find_answers
+from sira_cli.cli.eval_options import EvalOptions, check
 from sira_cli.cli.eval_run import evaluate
 from sira_cli.cli.help import Variadic
 from sira_cli.cli.option_groups import with_options
@@ -82,10 +81,9 @@ def _command(card: Card) -> Callable[..., Any]:
         model: ModelOptions,
         decoding: MethodsOptions,
     ) -> None:
-        set_verbosity(options.quiet, options.verbose)
-        sources = find_answers(options, model, decoding)
+        given = check(options, model, decoding)
         assert card.read is not None
-        evaluate(card.read(data, Asking(wording, options.limit)), sources, model, decoding, options)
+        evaluate(card.read(data, Asking(wording, options.limit)), given)
 
     command.__doc__ = HELP.format(**{name: getattr(card, name) for name in card.__dataclass_fields__}).strip()
     command.__annotations__["data"] = Annotated[

@@ -1,4 +1,4 @@
-"""Options that the commands of `sira eval` share, and checks of their combinations."""
+"""Options that the commands of `sira eval` share: parsed into one object, and checked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
+from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.options import BatchSizeOption, ModelOptions, Quiet, RetryErrors, Verbose
 from sira_cli.cli.output import check_file
@@ -72,10 +73,24 @@ class EvalOptions:
     verbose: Verbose = 0
 
 
-def find_answers(
+@dataclass(frozen=True)
+class Given:
+    """A checked command line, but for the options of one benchmark.
+
+    Attributes:
+        sources: the files to score; empty if the model is to be asked.
+    """
+
+    options: EvalOptions
+    model: ModelOptions
+    decoding: DecodingOptions
+    sources: Sequence[AnswerFiles]
+
+
+def check(
     options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, questions: Sequence[Path] = ()
-) -> list[AnswerFiles]:
-    """Return the files to score; empty if the model is to be asked.
+) -> Given:
+    """Set the verbosity, check the options, and find the files to score.
 
     Args:
         options, model, decoding: the command line's.
@@ -84,6 +99,7 @@ def find_answers(
     Raises:
         SettingsError: --images and --answers are both given, or neither; or options exclude each other.
     """
+    set_verbosity(options.quiet, options.verbose)
     if (options.images is None) == (not options.answers):
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
     if options.answers and (idle := _of_runs(options, model, decoding)):
@@ -94,7 +110,7 @@ def find_answers(
         from sira_cli.eval.answers.read import find_files
 
         sources = find_files(options.answers, questions)
-    return sources
+    return Given(options, model, decoding, sources)
 
 
 def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> list[str]:

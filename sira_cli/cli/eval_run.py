@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import typer
 from sira_cli.cli.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
 from sira_cli.cli.console import note, note_halved, resumable, say
 from sira_cli.cli.decoding_options import DecodingOptions
-from sira_cli.cli.eval_options import EvalOptions, Format
+from sira_cli.cli.eval_options import EvalOptions, Format, Given
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options import ModelOptions
 from sira_cli.cli.output import save_report
@@ -22,22 +21,17 @@ from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.eval.answers.read import AnswerFiles
     from sira_cli.eval.answers.texts import Answers
     from sira_cli.eval.base import Benchmark
     from sira_cli.eval.evaluation import Evaluation
     from sira_cli.eval.report import EvalReport
+    from sira_cli.methods.base import Method
     from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
 
 
-def evaluate(
-    benchmark: Benchmark,
-    sources: Sequence[AnswerFiles],
-    model: ModelOptions,
-    decoding: DecodingOptions,
-    options: EvalOptions,
-) -> None:
+def evaluate(benchmark: Benchmark, given: Given) -> None:
     """Ask the model, or read answers; print figures and write files.
 
     Raises:
@@ -46,23 +40,15 @@ def evaluate(
     """
     from sira_cli.eval.report import EvalReport
 
+    options = given.options
     _check_report(benchmark, options)
-    if sources:
-        answers, not_run = _read(benchmark, sources, options)
-        paper = _paper_model(_models(answers, model)) if options.paper else ""
-    else:
-        evaluation, lvlm = _evaluation(benchmark, model, decoding, options)
-        preset = evaluation.preset
-        note_idle(decoding, preset)
-        paper = _paper_model([preset.name, preset.model]) if options.paper else ""
-        _ask(evaluation, model, options, lvlm)
-        answers, not_run = evaluation.answers, evaluation.not_run
-        if options.shard is not None:
-            note(f"shard {options.shard} is done: when all are, score them: --answers {options.output}")
-            if any(one.failures for one in answers):
-                raise typer.Exit(3)
-            return
-    report = EvalReport.of(benchmark, answers, not_run=not_run, paper=paper)
+    answers, paper = _read(benchmark, given) if given.sources else _ask(benchmark, given)
+    if options.shard is not None:
+        note(f"shard {options.shard} is done: when all are, score them: --answers {options.output}")
+        if any(one.failures for one in answers):
+            raise typer.Exit(3)
+        return
+    report = EvalReport.of(benchmark, answers, paper)
     _write(benchmark, answers, report, options)
     _print(report, "json" if options.json else options.format)
     if report.failures:
@@ -87,23 +73,49 @@ def _check_report(benchmark: Benchmark, options: EvalOptions) -> None:
         raise SettingsError(f"--output: {path} holds the report of {there}: give another folder")
 
 
-def _evaluation(
-    benchmark: Benchmark, model: ModelOptions, decoding: DecodingOptions, options: EvalOptions
-) -> tuple[Evaluation, Lvlm | None]:
-    """Turn the options into an evaluation, checked before the model is loaded.
+def _read(benchmark: Benchmark, given: Given) -> tuple[list[Answers], str]:
+    """Read the answers in files, and return them with the paper's model, if its figures are asked for."""
+    from sira_cli.eval.answers.read import read_each
+    from sira_cli.eval.paper import find_model
 
-    With --method all, the model is loaded to find the methods that it can run, and is also returned.
+    options, model = given.options, given.model
+    if options.export is not None:
+        folders = [_folder_name(source.label) for source in given.sources]
+        for source, folder in zip(given.sources, folders, strict=True):
+            if folders.count(folder) > 1:
+                raise SettingsError(
+                    f"--export: {source.label!r} and another label would both go to {folder}: rename one"
+                )
+    answers = read_each(benchmark, given.sources, not options.no_controls)
+    if not options.paper:
+        return answers, ""
+    known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
+    if model.preset is not None or model.model is not None:
+        preset = choose_preset(model)
+        known = {(preset.name, preset.model)}
+    if len(known) != 1:
+        raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
+    return answers, find_model(known.pop())
+
+
+def _ask(benchmark: Benchmark, given: Given) -> tuple[list[Answers], str]:
+    """Ask the model all questions, and return its answers with the paper's model, if its figures are asked for.
+
+    Raises:
+        typer.Exit: with 130 if interrupted.
     """
-    from sira_cli.eval.evaluation import Evaluation, with_controls
+    from sira_cli.eval.evaluation import Evaluation, pictures_of
+    from sira_cli.eval.paper import find_model
     from sira_cli.pictures.find import Shard
 
+    options, model, decoding = given.options, given.model, given.decoding
     assert options.images is not None
-    names = with_controls(method_names(decoding.method), not options.no_controls)
-    chosen = choose_each(names, model, decoding)
-    make = functools.partial(
-        Evaluation,
+    pictures = pictures_of(benchmark, options.images)
+    methods, lvlm = choose_methods(model, decoding, not options.no_controls, pictures)
+    evaluation = Evaluation(
         benchmark,
         options.images,
+        methods,
         output=options.output,
         overwrite=options.overwrite,
         retry_errors=options.retry_errors,
@@ -111,46 +123,56 @@ def _evaluation(
         shard=None if options.shard is None else Shard.parse(options.shard),
         settings={} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens},
     )
-    if decoding.method.strip() != ALL:
-        return make(chosen), None
-    preset, greedy = chosen["greedy"]
-    pictures = make({"greedy": (preset, greedy)}).pictures
-    lvlm = load_model(preset, model, greedy, pictures=pictures)
-    return make(able(lvlm, chosen)), lvlm
-
-
-def _ask(evaluation: Evaluation, model: ModelOptions, options: EvalOptions, lvlm: Lvlm | None) -> None:
-    """Ask all questions, and show the progress.
-
-    Raises:
-        typer.Exit: with 130 if interrupted.
-    """
+    preset = evaluation.preset
+    paper = find_model((preset.name, preset.model)) if options.paper else ""
     with resumable(options.output is not None), evaluation.opened() as files:
         for path in files:
             if options.details is not None and options.details.resolve() == path.resolve():
                 raise SettingsError(f"--details {path}: answers are kept in this file: give another")
-        listen(evaluation, lvlm or loaded_for(evaluation, model, evaluation.pictures))
+        ask(evaluation, model, pictures, lvlm)
+    return evaluation.answers, paper
 
 
-def loaded_for(evaluation: Evaluation, model: ModelOptions, pictures: Sequence[Picture]) -> Lvlm | None:
-    """Load the model if an open evaluation has something left to ask.
+def choose_methods(
+    model: ModelOptions, decoding: DecodingOptions, controls: bool, pictures: Sequence[Picture]
+) -> tuple[dict[str, tuple[Preset, Method]], Lvlm | None]:
+    """Return the methods to be asked, the controls first, each with its preset.
+
+    With --method all, these are the methods that the model can run; to find them, it is loaded, and also returned.
+
+    Args:
+        model, decoding: the command line's options.
+        controls: whether to add them.
+        pictures: that will be asked about, for a note about the bundled model.
+    """
+    from sira_cli.eval.evaluation import with_controls
+
+    chosen = choose_each(with_controls(method_names(decoding.method), controls), model, decoding)
+    note_idle(decoding, next(iter(chosen.values()))[0])
+    if decoding.method.strip() != ALL:
+        return chosen, None
+    preset, greedy = chosen["greedy"]
+    lvlm = load_model(preset, model, greedy, pictures=pictures)
+    return able(lvlm, chosen), lvlm
+
+
+def ask(evaluation: Evaluation, model: ModelOptions, pictures: Sequence[Picture], lvlm: Lvlm | None) -> Lvlm | None:
+    """Load the model if an open evaluation has something left to ask, ask, and return the model.
+
+    A bar is shown per method and part, and each failed picture is reported once.
 
     Args:
         evaluation: in `opened`.
         model: the command line's options.
         pictures: that will be asked about, for a note about the bundled model.
+        lvlm: the model, if it is loaded.
     """
-    if evaluation.nothing_left(dtype=model.dtype, trust_remote_code=model.trust_remote_code):
-        return None
-    preset, method = evaluation.first
-    return load_model(preset, model, method, pictures=pictures)
-
-
-def listen(evaluation: Evaluation, lvlm: Lvlm | None) -> None:
-    """Show a bar per method and part, and report each failed picture once."""
     from sira_cli.eval.evaluation import PartStarted
     from sira_cli.runs.events import Failed, Halved, Skipped
 
+    if lvlm is None and not evaluation.nothing_left(dtype=model.dtype, trust_remote_code=model.trust_remote_code):
+        preset, method = evaluation.first
+        lvlm = load_model(preset, model, method, pictures=pictures)
     said: set[str] = set()
     with ExitStack() as bars, closing(evaluation.events(lvlm)) as events:
         progress = Progress("", 0, silent=True)
@@ -167,55 +189,7 @@ def listen(evaluation: Evaluation, lvlm: Lvlm | None) -> None:
                     said.add(event.picture.location)
                     say(event.record.error)
                 progress.advance(error=failed, worked=not isinstance(event, Skipped))
-
-
-def _read(
-    benchmark: Benchmark, sources: Sequence[AnswerFiles], options: EvalOptions
-) -> tuple[list[Answers], dict[str, str]]:
-    """Read the answers in files. Greedy's also stand for greedy+apc, if their decoding makes the two equal."""
-    from sira_cli.eval.answers.read import read_answers
-
-    if options.export is not None:
-        folders = [_folder_name(source.label) for source in sources]
-        for source, folder in zip(sources, folders, strict=True):
-            if folders.count(folder) > 1:
-                raise SettingsError(
-                    f"--export: {source.label!r} and another label would both go to {folder}: rename one"
-                )
-    answers = [read_answers(benchmark, source) for source in sources]
-    names = [one.name for one in answers]
-    first = answers[0]
-    plain = (first.settings.get("method"), first.settings.get("temperature"), first.settings.get("num_beams"))
-    if options.no_controls or "greedy+apc" in names or plain != ("greedy", 0, 1) or first.name != "greedy":
-        return answers, {}
-    return [first, first.under("greedy+apc"), *answers[1:]], {"greedy+apc": "greedy"}
-
-
-def _models(answers: Sequence[Answers], model: ModelOptions) -> list[str]:
-    """Return the known names of the model that answered."""
-    if model.preset is not None or model.model is not None:
-        preset = choose_preset(model)
-        return [preset.name, preset.model]
-    known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
-    if len(known) != 1:
-        raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
-    return list(known.pop())
-
-
-def _paper_model(names: Sequence[str]) -> str:
-    """Return the paper's model of one of these names.
-
-    Raises:
-        SettingsError: the paper has none of them.
-    """
-    from sira_cli.eval.paper import paper_models
-
-    models = paper_models()  # ids and their presets' names
-    for name in names:
-        if (found := models.get(name, name)) in models.values():
-            return found
-    known = ", ".join(models.values())
-    raise SettingsError(f"--paper: the paper has no figures for {names[0] or names[1]}, only for {known} (-p)")
+    return lvlm
 
 
 def _write(benchmark: Benchmark, answers: Sequence[Answers], report: EvalReport, options: EvalOptions) -> None:

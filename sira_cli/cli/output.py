@@ -44,10 +44,9 @@ def save_report(report: Any, path: Path) -> None:
     Raises:
         SiraError: it cannot be written.
     """
-    from sira_cli.files import replacing
+    from sira_cli.files import write_whole
 
-    with replacing(path) as file:
-        file.write(report.to_json().encode() + b"\n")
+    write_whole(path, report.to_json().encode() + b"\n")
 
 
 def show_report(report: Any, print_table: Callable[[Any], None], as_json: bool, path: Path | None = None) -> None:
@@ -108,7 +107,7 @@ def save_preset(preset: Preset, path: Path, description: str, holds: str) -> Non
     Raises:
         SiraError: it cannot be written.
     """
-    from sira_cli.files import from_home, replacing
+    from sira_cli.files import from_home, write_whole
     from sira_cli.models import presets
 
     folder = from_home(preset.model)
@@ -117,6 +116,5 @@ def save_preset(preset: Preset, path: Path, description: str, holds: str) -> Non
         "description": description,
         "model": str(folder.resolve()) if folder.is_dir() else preset.model,
     }
-    with replacing(path) as file:
-        file.write(presets.to_yaml(preset.model_copy(update=changes)).encode())
+    write_whole(path, presets.to_yaml(preset.model_copy(update=changes)).encode())
     note(f"{path}: {holds}; use it with --preset {path}")

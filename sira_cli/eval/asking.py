@@ -47,8 +47,8 @@ class PartFile(RecordFile):
         record = {**result.to_record(), "id": picture.id, "part": self._part.name, **asdict(self.settings)}
         self.ledger.append(record)
 
-    def configure(self, lvlm: Lvlm, job: Job) -> None:
-        """Check that answers of a loaded model, to these prompts, belong in the file.
+    def configure(self, lvlm: Lvlm, job: Job) -> dict[str, Any]:
+        """Check that answers of a loaded model, to these prompts, belong in the file, and return `settings_in` them.
 
         Args:
             lvlm: the model, with the part's settings.
@@ -69,6 +69,7 @@ class PartFile(RecordFile):
                     f"{self.path}: {record['id']!r} has the prompt {record['prompt']!r} in the file and {prompt!r} "
                     "now: give another `output=`, or `overwrite=` to start again"
                 )
+        return settings_in(now)
 
 
 class PartRun:
@@ -102,25 +103,34 @@ class PartRun:
         self.part, self.file = part, PartFile(ledger, part)
         targets = Targets(self.file, retry_errors=retry_errors)
         self.job = Job(pictures, Request(part.task, ""), preset, method, targets)
+        self._lvlm: Lvlm | None = None
+        self._settings: dict[str, Any] = {}
 
-    def events(
-        self, lvlm: Lvlm | None, batch_size: BatchSize | None = None
-    ) -> Generator[PictureEvent | Halved, None, None]:
+    def take(self, lvlm: Lvlm) -> None:
+        """Take a loaded model, under any method; the runs of an evaluation share its weights.
+
+        Raises:
+            SettingsError: the file holds answers of other settings, or a prompt cannot be asked.
+        """
+        self._lvlm = lvlm.under(self.job.method, self.job.preset)
+        self._lvlm.check_prompts((ask.prompt, ask.picture) for ask in self.part.asks)
+        self._settings = self.file.configure(self._lvlm, self.job)
+
+    def events(self, batch_size: BatchSize | None = None) -> Generator[PictureEvent | Halved, None, None]:
         """Ask, and yield events. Asks that an earlier run has answered in the file are skipped.
 
         Args:
-            lvlm: the model, with the part's settings; None: nothing is left to do.
             batch_size: pictures decoded together, as for `Runner`.
 
         Raises:
             SettingsError: something is left to do, without a model.
             SiraError: about the model or the settings, or the file cannot be written.
         """
-        if lvlm is None and not all_named(self.job):
+        if self._lvlm is None and not all_named(self.job):
             raise SettingsError(f"{self.file.path}: has no answer to some questions: a model is needed")
         engine: LocalRun | NothingLeft = NothingLeft({})
-        if lvlm is not None:
-            engine = LocalRun(lvlm, self.job.request, batch_size=batch_size, done=self.job.targets.done)
+        if self._lvlm is not None:
+            engine = LocalRun(self._lvlm, self.job.request, batch_size=batch_size, done=self.job.targets.done)
         events = PictureRun(self.job, engine).events()
         try:
             for event in events:
@@ -136,13 +146,10 @@ class PartRun:
             found.add(record["id"], record)
         return found
 
-    def settings(self, lvlm: Lvlm | None) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Return the settings that are equal in all records of the method; empty without a model and records."""
-        if lvlm is not None:
-            configuration = LocalRun(lvlm, Request("caption", "")).blank().configuration()
-            return settings_in(configuration | asdict(EvalSettings.of(lvlm)))
         record = next(self.file.ledger.records(), None)
-        return {} if record is None else settings_in(record)
+        return self._settings or ({} if record is None else settings_in(record))
 
 
 def part_pictures(part: Part, preset: Preset, images: Path, shard: Shard | None = None) -> list[Picture]:

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.eval.answers.texts import Answers
-from sira_cli.eval.base import Benchmark, Part
+from sira_cli.eval.base import Benchmark
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
 from sira_cli.methods import check_beams
@@ -65,11 +65,22 @@ def methods_of(preset: Preset, names: Sequence[str], controls: bool = True) -> d
     return {name: (preset, preset.method(name)) for name in with_controls(names, controls)}
 
 
+def pictures_of(benchmark: Benchmark, images: str | Path) -> list[Picture]:
+    """Return a benchmark's pictures in a folder, each once.
+
+    Raises:
+        SettingsError: it is not a folder.
+        PictureError: none of the pictures is there.
+    """
+    names = list(dict.fromkeys(ask.picture for part in benchmark.parts for ask in part.asks))
+    check_images(Path(images), names)
+    return [located(str(Path(images) / name)) for name in names]
+
+
 class Evaluation:
     """A benchmark, asked of one loaded model under several methods.
 
     Attributes:
-        pictures: all of them, each once.
         not_run: methods whose answers are another's, from which they cannot differ.
         answers: every method's, in the order of the methods, once the events are over; those of a shard are not all.
     """
@@ -107,11 +118,8 @@ class Evaluation:
         """
         for preset, method in methods.values():
             check_beams(method, preset.generation.num_beams)
-        images = Path(images)
-        names = list(dict.fromkeys(ask.picture for part in benchmark.parts for ask in part.asks))
-        check_images(images, names)
-        self.pictures = [located(str(images / name)) for name in names]
-        self._benchmark, self._images, self._methods = benchmark, images, dict(methods)
+        pictures_of(benchmark, images)  # checks them
+        self._benchmark, self._images, self._methods = benchmark, Path(images), dict(methods)
         self._output, self._overwrite = None if output is None else Path(output), overwrite
         self._retry_errors = retry_errors
         self._batch_size, self._shard, self._settings = batch_size, shard, dict(settings or {})
@@ -131,11 +139,6 @@ class Evaluation:
         """The first method's preset."""
         return self.first[0]
 
-    def _file(self, folder: Path, name: str, part: Part) -> Path:
-        """Return the file of answers of a method and a part in a folder."""
-        suffix = "" if self._shard is None else f".{self._shard.index}-of-{self._shard.count}"
-        return folder / f"{name}-{part.name}{suffix}.jsonl"
-
     @contextmanager
     def opened(self) -> Iterator[list[Path]]:
         """Open and lock the files of answers until the end of the context, and yield their paths.
@@ -150,18 +153,20 @@ class Evaluation:
             folder = self._output or Path(stack.enter_context(TemporaryDirectory(prefix="sira-eval-")))
             make_folder(folder)
             stack.callback(self._runs.clear)
+            suffix = "" if self._shard is None else f".{self._shard.index}-of-{self._shard.count}"
             made: dict[tuple[str, str], list[Picture]] = {}  # methods share them
             for name, (preset, method) in self._methods.items():
                 if name in self.not_run:
                     continue
                 self._runs[name] = []
                 for part in self._benchmark.parts:
-                    ledger = Ledger(self._file(folder, name, part), overwrite=self._overwrite, by="id")
-                    stack.callback(ledger.close)
                     own = preset.without_text().with_settings(**part.settings | self._settings)
                     key = part.name, own.prompts.ask
                     if key not in made:
                         made[key] = part_pictures(part, own, self._images, self._shard)
+                    path = folder / f"{name}-{part.name}{suffix}.jsonl"
+                    ledger = Ledger(path, overwrite=self._overwrite, by="id")
+                    stack.callback(ledger.close)
                     run = PartRun(part, own, method, made[key], ledger, retry_errors=self._retry_errors)
                     self._runs[name].append(run)
             yield [run.file.path for runs in self._runs.values() for run in runs]
@@ -182,7 +187,7 @@ class Evaluation:
         # By name first: pictures are read only if nothing is missing anywhere.
         return (
             all(all_named(run.job) for run in runs)
-            and all(dtype in (None, "auto", run.settings(None).get("dtype")) for run in runs)
+            and all(dtype in (None, "auto", run.settings().get("dtype")) for run in runs)
             and all(nothing_left(run.job, trust_remote_code=trust_remote_code) for run in runs)
         )
 
@@ -200,10 +205,12 @@ class Evaluation:
             with self.opened():
                 yield from self.events(lvlm)
             return
-        lvlms = {name: self._under(lvlm, runs) for name, runs in self._runs.items()}
+        if lvlm is not None:
+            for run in itertools.chain.from_iterable(self._runs.values()):
+                run.take(lvlm)
         found: dict[str, Answers] = {}
         for name, runs in self._runs.items():
-            found[name] = yield from self._ask(name, runs, lvlms[name])
+            found[name] = yield from self._ask(name, runs)
         for name, other in self.not_run.items():
             found[name] = found[other].under(name)
         self.answers = [found[name] for name in self._methods]
@@ -214,33 +221,17 @@ class Evaluation:
         Args:
             paper: a model of the paper, whose figures are shown for comparison.
         """
-        return EvalReport.of(self._benchmark, self.answers, not_run=self.not_run, paper=paper)
+        return EvalReport.of(self._benchmark, self.answers, paper)
 
-    def _under(self, lvlm: Lvlm | None, runs: Sequence[PartRun]) -> list[Lvlm | None]:
-        """Return the model under a method, with the settings of each part; everything is checked.
-
-        They share the weights.
-        """
-        found: list[Lvlm | None] = []
-        for run in runs:
-            own = None if lvlm is None else lvlm.under(run.job.method, run.job.preset)
-            if own is not None:
-                own.check_prompts((ask.prompt, ask.picture) for ask in run.part.asks)
-                run.file.configure(own, run.job)
-            found.append(own)
-        return found
-
-    def _ask(
-        self, name: str, runs: Sequence[PartRun], lvlms: Sequence[Lvlm | None]
-    ) -> Generator[EvalEvent, None, Answers]:
+    def _ask(self, name: str, runs: Sequence[PartRun]) -> Generator[EvalEvent, None, Answers]:
         """Ask everything under one method."""
         answers = Answers(name)
-        for run, lvlm in zip(runs, lvlms, strict=True):
+        for run in runs:
             yield PartStarted(name, run.part.name, len(run.job.pictures))
-            yield from run.events(lvlm, self._batch_size)
+            yield from run.events(self._batch_size)
             answers.add(self._benchmark, run.part, run.texts())
         answers.settings = {
-            **next(filter(None, (run.settings(own) for run, own in zip(runs, lvlms, strict=True))), {}),
+            **next(filter(None, (run.settings() for run in runs)), {}),
             "max_new_tokens": {run.part.name: run.job.preset.generation.max_new_tokens for run in runs},
             "prompt": {run.part.name: run.part.asks[0].prompt for run in runs},
         }

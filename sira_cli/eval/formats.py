@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Iterator, Mapping
 
-from sira_cli.eval.paper import decimals
 from sira_cli.eval.report import LOWER_IS_BETTER, NO_DIRECTION, EvalReport, MethodRow, p_text
 from sira_cli.eval.stats.bootstrap import Figure
 
@@ -29,14 +28,13 @@ def to_csv(report: EvalReport) -> str:
     for row in report.rows:
         start = [report.benchmark, row.part, row.group, row.method]
         counts = [row.part not in report.stand_ins, row.answered, row.failed]
-        label = report.labels[row.method]
-        writer.writerow([*start, "measured", *counts, *_numbers(row.figures, names), "", label])
+        writer.writerow([*start, "measured", *counts, *_numbers(row.figures, names), "", row.label])
         if row.differences:
-            numbers, p = _numbers(row.differences, names), report.p(row)
-            writer.writerow([*start, "difference", *counts, *numbers, "" if p is None else repr(p), label])
+            numbers, p = _numbers(row.differences, names), "" if row.p is None else repr(row.p)
+            writer.writerow([*start, "difference", *counts, *numbers, p, row.label])
         for source, printed in row.printed.items():
             cells = [cell for name in names for cell in (printed.get(name, ""), "", "")]
-            writer.writerow([*start, source, "", "", "", *cells, "", label])
+            writer.writerow([*start, source, "", "", "", *cells, "", row.label])
     return file.getvalue()
 
 
@@ -79,9 +77,9 @@ def _tabular(report: EvalReport, part: str) -> str:
 
 def _rows(report: EvalReport, row: MethodRow, names: list[str], block: list[MethodRow]) -> Iterator[list[str]]:
     """Yield a method's figures, its differences to the first method, and the paper's figures; p stands last."""
-    yield [_tex(report.labels[row.method]), *(_cell(report, row, name, block) for name in names), ""]
+    yield [_tex(row.label), *(_cell(report, row, name, block) for name in names), ""]
     if row.differences and row.method not in report.not_run:
-        p = p_text(report.p(row)).replace("<", "$<$")
+        p = p_text(row.p).replace("<", "$<$")
         differences = (_signed(report, name, row.differences[name]) for name in names)
         yield [rf"\quad $-$ {_tex(report.labels[report.first])}", *differences, p]
     for source, printed in row.printed.items():
@@ -100,7 +98,7 @@ def _cell(report: EvalReport, row: MethodRow, name: str, block: list[MethodRow])
 
 
 def _signed(report: EvalReport, name: str, difference: Figure) -> str:
-    return f"${difference.value:+.{decimals(report.benchmark, name)}f}$" + _half(report, name, difference)
+    return f"${difference.value:+{report.digits(name)}}$" + _half(report, name, difference)
 
 
 def _half(report: EvalReport, name: str, figure: Figure) -> str:
@@ -108,7 +106,7 @@ def _half(report: EvalReport, name: str, figure: Figure) -> str:
 
 
 def _fixed(report: EvalReport, name: str, value: float) -> str:
-    return f"{value:.{decimals(report.benchmark, name)}f}"
+    return f"{value:{report.digits(name)}}"
 
 
 def _head(name: str) -> str:

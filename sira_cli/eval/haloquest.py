@@ -14,7 +14,7 @@ from sira_cli.eval.base import Texts
 from sira_cli.eval.card import Asking, Card
 from sira_cli.eval.judged import Judged, Open
 from sira_cli.eval.stats.tally import Counts, ratio
-from sira_cli.files import replacing
+from sira_cli.files import write_whole
 from sira_cli.runs.rows import brief, read_table, some
 
 GROUPS = ("hallucination type", "image type")
@@ -69,8 +69,7 @@ class HaloQuest(Judged):
         writer.writeheader()
         writer.writerows({**each.row, ANSWER: answers[each.id]} for each in self.questions if each.id in answers)
         target = folder / f"{self.name}.csv"
-        with replacing(target) as file:
-            file.write(table.getvalue().encode())
+        write_whole(target, table.getvalue().encode())
         return [target]
 
 

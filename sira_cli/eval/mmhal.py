@@ -12,7 +12,7 @@ from sira_cli.eval.base import Texts
 from sira_cli.eval.card import Asking, Card
 from sira_cli.eval.judged import Judged, Open
 from sira_cli.eval.stats.tally import Counts, ratio
-from sira_cli.files import replacing
+from sira_cli.files import write_whole
 from sira_cli.runs.rows import brief, read_rows, text_of
 
 RATINGS = range(7)
@@ -74,8 +74,7 @@ class MmHal(Judged):
         answers = texts.get(self.name, {})
         rows = [{**each.row, "model_answer": answers[each.id]} for each in self.questions if each.id in answers]
         target = folder / f"{self.name}.json"
-        with replacing(target) as file:
-            file.write(json.dumps(rows, ensure_ascii=False, indent=2).encode())
+        write_whole(target, json.dumps(rows, ensure_ascii=False, indent=2).encode())
         return [target]
 
 

@@ -14,7 +14,6 @@ from markupsafe import Markup
 from sira_cli._version import __version__
 from sira_cli.eval.card import Card
 from sira_cli.eval.catalog import CARDS
-from sira_cli.eval.paper import decimals
 from sira_cli.eval.report import EvalReport
 from sira_cli.runs.rows import read_rows
 from sira_cli.web import base_style
@@ -115,7 +114,7 @@ def _lines(report: EvalReport, methods: list[str]) -> Iterator[Line]:
         names = next(list(row.figures) for row in of if row is not None)
         for name in names:
             if name not in LEFT_OUT:
-                form = f".{decimals(report.benchmark, name)}f"
+                form = report.digits(name)
                 yield Line(group, name, tuple("" if row is None else f"{row.figures[name]:{form}}" for row in of))
 
 

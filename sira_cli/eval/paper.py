@@ -10,11 +10,13 @@ Some rows do not compare with greedy decoding of the model they stand for; each 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from sira_cli.errors import SettingsError
 from sira_cli.models import presets
 
 RESULTS = Path(__file__).parent / "paper.yaml"
@@ -90,6 +92,20 @@ def decimals(benchmark: str, figure: str) -> int:
 def paper_models() -> dict[str, str]:
     """Return the paper's models: the name of each one's preset, by its Hugging Face id."""
     return {presets.read(presets.SHIPPED / f"{name}.yaml").model: name for name in _results()["models"]}
+
+
+def find_model(names: Sequence[str]) -> str:
+    """Return the paper's model that one of some names stands for: its preset's name, or its Hugging Face id.
+
+    Raises:
+        SettingsError: the paper has none of them.
+    """
+    models = paper_models()
+    for name in names:
+        if (found := models.get(name, name)) in models.values():
+            return found
+    known = ", ".join(models.values())
+    raise SettingsError(f"`paper=`: the paper has no figures for {names[0] or names[1]}, only for {known} (-p)")
 
 
 def pope_group(stem: str) -> str:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sira_cli._version import __version__
 from sira_cli.eval.answers.texts import Answers, FailedAnswer
-from sira_cli.eval.base import Benchmark, Part
-from sira_cli.eval.paper import AUTHORS, notes, paper_mark, paper_row, published_row
+from sira_cli.eval.base import MEAN, Benchmark, Part
+from sira_cli.eval.paper import AUTHORS, decimals, notes, paper_groups, paper_mark, paper_row, published_row
 from sira_cli.eval.settings import label
 from sira_cli.eval.stats.bootstrap import RESAMPLES, SEED, Figure
 from sira_cli.eval.stats.compared import MethodFigures
-from sira_cli.eval.stats.mcnemar import mcnemar
-from sira_cli.eval.stats.tally import Counts, Tally
+from sira_cli.eval.stats.mcnemar import McNemarTest, compare_pairs
+from sira_cli.eval.stats.tally import Counts, common
 
 LOWER_IS_BETTER = frozenset(
     {"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog", "hallucination", "wrong", "inconsistent"}
@@ -42,6 +41,7 @@ class MethodRow:
         paper_mark: set if these do not compare with greedy decoding of the model; a key of the report's `notes`.
         published: the figures that the model's authors print, if the paper's were asked for.
         label: the method's name in tables; it marks sampled answers.
+        p: of McNemar's test against the first method; None where they were not compared.
     """
 
     part: str
@@ -56,27 +56,13 @@ class MethodRow:
     label: str = ""
     paper_mark: str = ""
     published: dict[str, float] | None = None
+    p: float | None = None
 
     @property
     def printed(self) -> dict[str, dict[str, float]]:
         """The figures that others print: `paper` with its mark, and those of the model's authors."""
         found = {} if self.paper is None else {", ".join(filter(None, ["paper", self.paper_mark])): self.paper}
         return found | ({} if self.published is None else {AUTHORS: self.published})
-
-
-@dataclass(frozen=True)
-class McNemarTest:
-    """McNemar's exact test of two methods, over answers that only one of them has right.
-
-    Answers count as independent, even those about the same picture.
-    """
-
-    group: str
-    first: str
-    second: str
-    only_first: int
-    only_second: int
-    p: float
 
 
 @dataclass(frozen=True)
@@ -107,20 +93,13 @@ class EvalReport:
     bootstrap: dict[str, Any] = field(default_factory=lambda: {"draws": RESAMPLES, "of": "pictures", "seed": SEED})
 
     @classmethod
-    def of(
-        cls,
-        benchmark: Benchmark,
-        answers: Sequence[Answers],
-        *,
-        not_run: Mapping[str, str] | None = None,
-        paper: str = "",
-    ) -> EvalReport:
+    def of(cls, benchmark: Benchmark, answers: Sequence[Answers], paper: str = "") -> EvalReport:
         """Make the report of some answers.
 
         Args:
             benchmark: with its ground truth.
             answers: of each method, the first method's first.
-            not_run, paper: as in the class.
+            paper: as in the class.
         """
         rows: list[MethodRow] = []
         tests: list[McNemarTest] = []
@@ -132,16 +111,29 @@ class EvalReport:
             first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in given}
             groups: dict[str, MethodFigures] = {}
             for group in part.groups:
-                common = _common({name: tallies[name][group] for name in tallies}, pictures)
-                compared = MethodFigures.of(
-                    common, functools.partial(benchmark.figures, group), benchmark.denominators(group)
+                counted = common({name: tallies[name][group] for name in tallies}, pictures)
+                compared = groups[group] = MethodFigures.of(
+                    counted, functools.partial(benchmark.figures, group), benchmark.denominators(group)
                 )
+                pairs = compare_pairs(group, counted, compared.exact)
+                p = {pair.second: pair.p for pair in pairs if pair.first == first}
+                tests += pairs
                 rows += [
-                    replace(row, label=labels[row.method])
-                    for row in _rows(benchmark.name, part.name, group, common, compared, sizes[group], first, paper)
+                    MethodRow(
+                        part=part.name,
+                        group=group,
+                        method=name,
+                        answered=len(counted[name].right),
+                        failed=sizes[group] - len(counted[name].right),
+                        counts=counted[name].total(),
+                        figures=compared.figures(name),
+                        differences=compared.differences(name, first),
+                        label=labels[name],
+                        p=p.get(name),
+                        **_of_others(paper, benchmark.name, group, name),
+                    )
+                    for name in compared.exact
                 ]
-                tests += _tests(group, common, compared.exact)
-                groups[group] = compared
             for name, over in benchmark.means(part).items():
                 if len(over) > 1:
                     own = [row for row in rows if row.part == part.name and row.group in over]
@@ -151,7 +143,7 @@ class EvalReport:
             stand_ins=benchmark.stand_ins(),
             facts=benchmark.facts(),
             settings={one.name: one.settings for one in answers},
-            not_run=dict(not_run or {}),
+            not_run={one.name: one.taken_from for one in answers if one.taken_from},
             paper=paper,
             notes=_notes(rows),
             rows=tuple(rows),
@@ -167,12 +159,11 @@ class EvalReport:
     @property
     def labels(self) -> dict[str, str]:
         """The methods' names in tables."""
-        return {name: name for name in self.settings} | {row.method: row.label or row.method for row in self.rows}
+        return {name: name for name in self.settings} | {row.method: row.label for row in self.rows}
 
-    def p(self, row: MethodRow) -> float | None:
-        """Return the p value of a row's method against the first one; None where they were not compared."""
-        pair = (row.group, self.first, row.method)
-        return next((test.p for test in self.tests if (test.group, test.first, test.second) == pair), None)
+    def digits(self, figure: str) -> str:
+        """Return the format of a figure, with as many decimals as in the paper: `.1f`."""
+        return f".{decimals(self.benchmark, figure)}f"
 
     def how(self) -> list[str]:
         """Explain in sentences how intervals and p values are made, and the marks in labels and of the paper's rows."""
@@ -188,6 +179,36 @@ class EvalReport:
             said.append("T: answers are sampled at this temperature; greedy decoding with it is called sampling")
         return said + [f"{mark}: {text}" for mark, text in self.notes.items()]
 
+    def remarks(self) -> list[str]:
+        """Return the lines below the tables: `how`, and what else decides the figures."""
+        said, labels = self.how(), self.labels
+        several = {row.method: row.counts["captions"] / row.answered for row in self.rows if "captions" in row.counts}
+        said += [
+            f"{labels[name]}: {count:g} captions per image, all counted; p is for the first"
+            for name, count in several.items()
+            if count > 1
+        ]
+        said += [
+            f"{name}: not run, because without sampling its answers equal those of {other}"
+            for name, other in self.not_run.items()
+        ]
+        said += [f"in the paper: {self.paper}{self._not_in_the_paper()}"] if self.paper else []
+        facts = ", ".join(f"{name}: {value}" for name, value in self.facts.items() if isinstance(value, str))
+        return [*said, facts] if facts else said
+
+    def _not_in_the_paper(self) -> str:
+        """Return a remark on methods and groups without figures in the paper."""
+        groups = paper_groups(self.paper, self.benchmark)
+        known = {name for names in groups.values() for name in names} | {row.method for row in self.rows if row.paper}
+        there = {*groups, MEAN} | {row.group for row in self.rows if row.paper}
+        without = dict.fromkeys(row.method for row in self.rows if row.method not in known)
+        others = dict.fromkeys(row.group for row in self.rows if row.group not in there)
+        said = f"; no figures for {', '.join(without)}" if without else ""
+        if groups and others:
+            said += f"; no figures for {', '.join(others)}, only for {', '.join(groups)}"
+            said += ": give `lengths=` N" if self.benchmark == "chair" else ""
+        return said
+
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""
         record = {"schema": "sira.eval/1", "official": not self.stand_ins, **asdict(self), "sira_version": __version__}
@@ -195,6 +216,8 @@ class EvalReport:
             for name in names:  # of the paper's figures
                 if not found[name]:
                     del found[name]
+        for row in record["rows"]:
+            del row["p"]  # `tests` has it
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
@@ -209,47 +232,12 @@ def _notes(rows: Sequence[MethodRow]) -> dict[str, str]:
     return {mark: text for mark, text in notes().items() if mark in marks}
 
 
-def _common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
-    """Leave out pictures that failed under any method; methods without any answers do not count here."""
-    found = {name: tally for name, tally in tallies.items() if tally.right}
-    asked = {ask for tally in found.values() for ask in tally.right}
-    failed = {pictures[ask] for tally in found.values() for ask in asked - tally.right.keys()}
-    return {
-        name: Tally(
-            {picture: counts for picture, counts in tally.counts.items() if picture not in failed},
-            {ask: right for ask, right in tally.right.items() if pictures[ask] not in failed},
-        )
-        for name, tally in found.items()
-    }
-
-
-def _rows(
-    benchmark: str,
-    part: str,
-    group: str,
-    tallies: Mapping[str, Tally],
-    compared: MethodFigures,
-    size: int,
-    first: str,
-    paper: str,
-) -> list[MethodRow]:
-    """Return one row per method."""
-    return [
-        MethodRow(
-            part=part,
-            group=group,
-            method=method,
-            answered=len(tallies[method].right),
-            failed=size - len(tallies[method].right),
-            counts=tallies[method].total(),
-            figures=compared.figures(method),
-            differences=compared.differences(method, first),
-            paper=paper_row(paper, benchmark, group, method) if paper else None,
-            paper_mark=paper_mark(paper, benchmark, group, method) if paper else "",
-            published=published_row(paper, benchmark, group, method) if paper else None,
-        )
-        for method in compared.exact
-    ]
+def _of_others(model: str, *where: str) -> dict[str, Any]:
+    """Return the fields of a row that others print: benchmark, group and method; none without a model of the paper."""
+    if not model:
+        return {}
+    mark = paper_mark(model, *where)
+    return {"paper": paper_row(model, *where), "paper_mark": mark, "published": published_row(model, *where)}
 
 
 def _means(group: str, rows: Sequence[MethodRow], compared: MethodFigures, first: str) -> list[MethodRow]:
@@ -268,17 +256,6 @@ def _means(group: str, rows: Sequence[MethodRow], compared: MethodFigures, first
         )
         for name in compared.exact
     ]
-
-
-def _tests(group: str, tallies: Mapping[str, Tally], names: Iterable[str]) -> list[McNemarTest]:
-    """Compare all pairs of methods."""
-    tests = []
-    for first, second in itertools.combinations(names, 2):
-        one, other = tallies[first].right, tallies[second].right
-        only_first = sum(one[ask] and not other[ask] for ask in one)
-        only_second = sum(other[ask] and not one[ask] for ask in one)
-        tests.append(McNemarTest(group, first, second, only_first, only_second, mcnemar(only_first, only_second)))
-    return tests
 
 
 def _sizes(benchmark: Benchmark, part: Part) -> dict[str, int]:

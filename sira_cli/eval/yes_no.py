@@ -13,7 +13,7 @@ from sira_cli.errors import DataError
 from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.stats.tally import Tally, ratio
-from sira_cli.files import replacing
+from sira_cli.files import write_whole
 from sira_cli.runs.rows import brief, some, text_of
 
 NEITHER = ("neither", "words", "answers")  # counts of every benchmark
@@ -139,8 +139,7 @@ class YesNo(Benchmark):
         """Write the answers as one JSON array of `official` rows."""
         rows = [self.official(question, text) for question, text in self.answered(texts[self.name])]
         target = folder / f"{self.name}.json"
-        with replacing(target) as file:
-            file.write(json.dumps(rows, ensure_ascii=False, indent=1).encode())
+        write_whole(target, json.dumps(rows, ensure_ascii=False, indent=1).encode())
         return [target]
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:

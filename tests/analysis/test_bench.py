@@ -180,8 +180,7 @@ def test_pictures_have_the_size_asked_for_and_a_batch_mixed_ones(qwen: Lvlm):
     assert len({a - b for a, b in zip(prompt, image, strict=True)}) == 3  # texts differ, too
 
 
-@pytest.mark.parametrize("method", methods.METHODS)
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("method", "batch"), [("sira", 1), *((method, 3) for method in methods.METHODS)])
 def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: int):
     lvlm, tokens = under(qwen, method), 4
     inputs = prepared(lvlm, batch)

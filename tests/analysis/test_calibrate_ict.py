@@ -130,7 +130,13 @@ def degraded(image: Image.Image, question: LabelledQuestion, level: str) -> tupl
     return hidden, "yes"
 
 
-@pytest.mark.parametrize(("checkpoint", "batch_size"), [("llava_folder", 4), ("qwen_folder", 1), ("qwen_folder", 4)])
+@pytest.mark.parametrize(
+    ("checkpoint", "batch_size"),
+    [
+        ("qwen_folder", 4),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("llava_folder", 4), ("qwen_folder", 1))),
+    ],
+)
 def test_directions_spreads_and_accuracies_are_those_worked_out_by_hand(checkpoint, batch_size, request, questions):
     lvlm = load(request.getfixturevalue(checkpoint), method="greedy", dtype="float32")
     training = IctTraining(questions, lvlm, batch_size=batch_size, seed=3)

@@ -68,7 +68,9 @@ def test_a_twin_is_exact_and_needs_no_weights(kind, tmp_path, sira):
     assert max(proof["twin"]["worst_full"], proof["twin"]["worst_cf"]) < 1e-4 < 0.1 < proof["twin"]["gap"]
 
 
-@pytest.mark.parametrize("kind", ["llava", "qwen3_5", "gemma4", "paligemma"])
+@pytest.mark.parametrize(
+    "kind", ["llava", "qwen3_5", *(pytest.param(each, marks=pytest.mark.slow) for each in ("gemma4", "paligemma"))]
+)
 def test_the_real_weights_are_exact(kind, tmp_path, sira):
     folder = WRITERS[kind](tmp_path / kind)
     code, out, _ = sira("presets", "check", "-m", folder, "--exact")

@@ -83,13 +83,13 @@ def test_texts_of_other_lengths_are_noticed(demo, images, monkeypatch):
 
 def test_the_command(sira, tmp_path):
     file = tmp_path / "throughput.json"
-    given = ["-p", "demo", "--throughput", "-b", 2, "--pictures", 3, "--runs", 1, "--max-new-tokens", 40]
+    given = ["-p", "demo", "--throughput", "-b", 2, "--pictures", 3, "--runs", 1, "--max-new-tokens", 24]
     code, out, _ = sira("bench", *given, "-o", file)
     assert code == 0
     record = json.loads(file.read_text())
     assert (record["batch_size"], record["pictures"], record["drawn"]) == (2, 3, False)
     assert "as the model writes them" in out
-    assert max(record["lengths"]) == 40
+    assert max(record["lengths"]) == 24
     assert [row["name"] for row in record["rows"]] == [str(contestant) for contestant in CONTESTANTS]
     assert "greedy, refilled slots" in out
     assert "3 pictures, 2 at once" in out

@@ -25,7 +25,15 @@ def run(script: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("module", ["typer", "sira_cli.cli.caption", "PIL.Image", "torch.nn", "transformers"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "typer",
+        "sira_cli.cli.caption",
+        "transformers",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("PIL.Image", "torch.nn")),
+    ],
+)
 def test_while_modules_are_loaded(module):
     """The signal comes when a module is looked for."""
     script = f"""
@@ -42,8 +50,14 @@ main()
     assert run(script) == (130, "")
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("as_what", ["pass", "raise ImportError('half loaded')", "sys.exit(0)"])
+@pytest.mark.parametrize(
+    ("number", "as_what"),
+    [
+        *((each, "pass") for each in SIGNALS),
+        (signal.SIGINT, "raise ImportError('half loaded')"),
+        (signal.SIGINT, "sys.exit(0)"),
+    ],
+)
 def test_an_interrupt_that_a_library_swallows_or_makes_something_else_of(number, as_what):
     script = f"""
 import os, sys

@@ -53,10 +53,9 @@ def loaded(lvlm, monkeypatch) -> Counter:
 
     monkeypatch.setattr(Lvlm, "answer", counted)
     monkeypatch.setattr(RefilledSlots, "add", counted_in_slots)
-    for command in ("eval_run", "eval_all"):
-        monkeypatch.setattr(
-            f"sira_cli.cli.{command}.load_model", lambda preset, model, method, **more: lvlm.under(method, preset)
-        )
+    monkeypatch.setattr(
+        "sira_cli.cli.eval_run.load_model", lambda preset, model, method, **more: lvlm.under(method, preset)
+    )
     return asked
 
 

@@ -47,7 +47,7 @@ def test_events_come_method_by_method_and_nothing_is_printed(evaluation, lvlm, c
     assert {row["method"] for row in figures(run)} == {"greedy", "greedy+apc", "sira"}
 
 
-@pytest.mark.parametrize("number", [1, 5, 30])
+@pytest.mark.parametrize("number", [5, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 30))])
 def test_who_stops_listening_may_go_on_later(evaluation, lvlm, tmp_path, number):
     whole = evaluation()
     count = len(list(whole.events(lvlm)))

@@ -72,6 +72,7 @@ def made_report(*rows: tuple[str, str, str, dict[str, float], dict[str, float] |
             {name: Figure(value, value, value) for name, value in figures.items()},
             {},
             of,
+            label=method,
         )
         for part, group, method, figures, of in rows
     ]

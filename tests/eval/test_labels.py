@@ -73,7 +73,7 @@ def test_figures_are_those_without_labels(capsys):
 def test_differences_to_the_first_method_are_everywhere(capsys):
     report = EvalReport.of(Made(), answers(0.0))
     row = next(row for row in report.rows if (row.group, row.method) == ("a", "sira"))
-    difference, p = row.differences["share"], report.p(row)
+    difference, p = row.differences["share"], row.p
     assert (difference.value, p) == (25, pytest.approx(2 / 2**10))  # ten answers are right only under sira
     print_report(report)
     lines = capsys.readouterr().out.splitlines()
@@ -96,7 +96,7 @@ def test_differences_to_the_first_method_are_everywhere(capsys):
 
 def test_a_method_that_was_not_run_has_no_differences_to_show(capsys):
     greedy, sira = answers(0.0)
-    report = EvalReport.of(Made(), [greedy, greedy.under("greedy+apc"), sira], not_run={"greedy+apc": "greedy"})
+    report = EvalReport.of(Made(), [greedy, greedy.under("greedy+apc"), sira])
     print_report(report)
     lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if "±" in line]
     assert lines[:4] == [["greedy", "50.0"], ["greedy+apc", "50.0"], ["sira", "75.0"], ["-", "greedy"]]

@@ -111,6 +111,14 @@ def test_settings_go_to_the_methods_that_have_them(pope, lvlm):
     assert vcd["prompt"]["pope"].endswith("?" + ONE_WORD)
 
 
+def test_the_report_has_the_settings_that_questions_are_asked_with(pope, tmp_path):
+    """Not those for captions; also where nothing is left to ask."""
+    run = ("--method", "dola", "--no-controls", "--limit", 1, "-o", tmp_path)
+    first, again = (pope(*run, splits=SPLITS[:1])[1]["settings"]["dola"] for _ in range(2))
+    assert first == again
+    assert first["method_settings"]["bucket"] == "high"
+
+
 @pytest.mark.parametrize("option", [("--beta", 0.9), ("--num-beams", 2), ("--top-p", 0.5)])
 def test_a_file_keeps_to_its_settings(pope, loaded, tmp_path, option):
     run = ("-o", tmp_path, "--no-controls", "--limit", 1, "--temperature", 1)

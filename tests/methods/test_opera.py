@@ -267,7 +267,9 @@ def test_what_was_chosen_at_a_place_is_not_chosen_there_again(monkeypatch: pytes
     [("LLaVA-1.5", llava_prompts), ("Qwen2.5-VL", qwen_prompts), ("Gemma 3", gemma_prompts)],
     ids=["llava", "qwen2.5-vl", "gemma3"],
 )
-@pytest.mark.parametrize("ends", [None, [150, 45, 35, 41, 7]], ids=["full", "ends"])
+@pytest.mark.parametrize(
+    "ends", [None, pytest.param([150, 45, 35, 41, 7], marks=pytest.mark.slow)], ids=["full", "ends"]
+)
 def test_each_row_of_a_left_padded_batch_is_its_single_run(name: str, prompts, ends):
     """Some end early, and some go back while others go on."""
     case, singles, back = case_of(name), prompts(), []

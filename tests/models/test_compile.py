@@ -228,6 +228,7 @@ def test_command_line(sira, photos, llava_folder, monkeypatch, no_compiler_neede
     assert [lvlm.compiled is not None for lvlm in seen] == [True, False]
 
 
+@pytest.mark.slow
 def test_compiled_steps_follow_schemas(no_compiler_needed):
     """Rows with a schema and without, in a batch and in slots: the mask comes after the compiled step."""
     schema = Schema.of({"type": "array", "items": {"enum": ["dog", "cat"]}, "minItems": 2, "maxItems": 4})

@@ -221,8 +221,8 @@ def test_top_p_and_the_whole_vocabulary_take_part_in_sampling(llava, llava_folde
     assert narrow.text == greedy.text
     wide = load(llava_folder, temperature=1e6, max_new_tokens=1)
     inputs = wide.prepare([open_picture(photos["rocket"]).image], ["Hm?"])
-    first = {wide.generate(inputs, seeds=[seed]).item() for seed in range(120)}
-    assert len(first) > 60  # transformers' default would leave the 50 likeliest
+    first = {wide.generate(inputs, seeds=[seed]).item() for seed in range(80)}
+    assert len(first) > 50  # transformers' default would leave the 50 likeliest
 
 
 def test_beams(llava_folder, photos):

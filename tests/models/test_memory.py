@@ -94,16 +94,21 @@ def loaded(tmp_path_factory, llava_folder) -> Any:
     ("family", "method", "settings"),
     [
         ("llava", "sira", {}),
-        ("llava", "sira", {"k": 1}),
-        ("llava", "greedy", {}),
         ("llava", "greedy", {"num_beams": 3}),
-        ("llava", "vcd", {}),  # a second pass with a cache of its own
-        ("llava", "m3id", {}),  # ... and a shorter prompt
-        ("llava", "sid", {}),
+        ("llava", "m3id", {}),  # a second pass with a cache of its own and a shorter prompt
         ("Gemma 3", "sira", {}),  # sliding windows
-        ("Gemma 3", "greedy", {}),
         ("Qwen3.5", "sira", {}),  # recurrent states
-        ("Qwen3.5", "greedy", {}),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("llava", "sira", {"k": 1}),
+                ("llava", "greedy", {}),
+                ("llava", "vcd", {}),
+                ("llava", "sid", {}),
+                ("Gemma 3", "greedy", {}),
+                ("Qwen3.5", "greedy", {}),
+            )
+        ),
     ],
 )
 def test_a_text_takes_what_its_caches_take_at_its_end(family, method, settings, loaded):

@@ -97,8 +97,14 @@ def test_it_is_the_text_that_counts_and_not_its_tokens(demo):
         assert watch.lengths == {0: len(tokens) + len(behind)}
 
 
-@pytest.mark.parametrize("seed", [CUP, SEVERAL])
-@pytest.mark.parametrize("method", ["greedy", "sira"])
+@pytest.mark.parametrize(
+    ("method", "seed"),
+    [
+        ("greedy", CUP),
+        ("sira", SEVERAL),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("sira", CUP), ("greedy", SEVERAL))),
+    ],
+)
 def test_what_is_not_supported_is_taken_out(demo, method, seed):
     lvlm = load("demo", method=method)
     image = picture(seed)

@@ -17,7 +17,7 @@ from sira_cli.models.records import Answer
 from sira_cli.models.schemas.following import masked
 from sira_cli.models.schemas.schema import Schema
 
-SCHEMAS, TOKENS = 60, 120
+SCHEMAS, TOKENS = 40, 120
 WORDS = [
     "",
     "dog",

@@ -78,7 +78,9 @@ def test_a_failed_picture_gets_no_prefix():
     assert TextSettings(prefix="ohwx").finished(Answer(error="is damaged")).text == ""
 
 
-@pytest.mark.parametrize("method", ["sira", "greedy", "vcd", "sid"])
+@pytest.mark.parametrize(
+    "method", ["sira", "vcd", *(pytest.param(each, marks=pytest.mark.slow) for each in ("greedy", "sid"))]
+)
 def test_settings_against_repetition_are_those_of_transformers(method):
     settings = {"repetition_penalty": 1.5}
     if method in ("sira", "greedy"):  # the others' cut-offs sometimes leave one token only: see below

@@ -156,8 +156,8 @@ def test_one_bad_picture_is_named(demo, tmp_path):
 def test_every_method_takes_several_pictures(demo, method):
     """What it says about two pictures in a batch with one is what it says about them alone."""
     under = load("demo", method=method, max_new_tokens=12)
-    groups = [EXAMPLES[:1], EXAMPLES[:2], EXAMPLES[1:3]]
-    texts = [result.text for result in under.caption_many(groups, batch_size=3)]
+    groups = [EXAMPLES[:1], EXAMPLES[:2]]
+    texts = [result.text for result in under.caption_many(groups, batch_size=2)]
     assert texts == [under.caption(group).text for group in groups]
     assert texts[0] != texts[1]
 

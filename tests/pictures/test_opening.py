@@ -231,7 +231,14 @@ def test_a_giant_picture_of_any_kind_is_reduced(photo, tmp_path, monkeypatch, mo
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process begins with its parent's peak of memory")
-@pytest.mark.parametrize(("mode", "suffix"), [("I;16", "png"), ("RGB", "jpg"), ("RGBA", "png")])
+@pytest.mark.parametrize(
+    ("mode", "suffix"),
+    [
+        pytest.param("I;16", "png", marks=pytest.mark.slow),
+        pytest.param("RGB", "jpg", marks=pytest.mark.slow),
+        ("RGBA", "png"),
+    ],
+)
 def test_a_giant_picture_takes_no_giant_memory(tmp_path, mode, suffix):
     """12,000 x 12,000 pixels."""
     path = tmp_path / f"giant.{suffix}"

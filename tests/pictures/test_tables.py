@@ -109,6 +109,7 @@ def test_a_file_of_the_same_name_is_read_anew(folder, tmp_path, monkeypatch):
         assert picture.columns(["thing"]) == {"thing": thing}
 
 
+@pytest.mark.slow
 def test_memory_holds_a_row_group_and_not_the_file(folder):
     """Twenty row groups of 20 MB, in a process of its own: pyarrow says how much it held at most."""
     script = """

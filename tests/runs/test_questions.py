@@ -73,7 +73,12 @@ def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("method", "batch_size", "passes"), [("sira", 1, 1), ("sira", 4, 1), ("vcd", 1, 2), ("vcd", 4, 2)]
+    ("method", "batch_size", "passes"),
+    [
+        ("sira", 4, 1),
+        ("vcd", 1, 2),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("sira", 1, 1), ("vcd", 4, 2))),
+    ],
 )
 def test_pictures_are_decoded_and_encoded_once(folder, monkeypatch, method, batch_size, passes):
     write("q.jsonl", [row | {"text": f"Describe the {row['text'][11:-1]}."} for row in QUESTIONS])

@@ -26,7 +26,10 @@ def single(lvlm, picture, tokens, method="sira", **settings):
     return lvlm.under(preset.method(method), preset).caption(picture, PROMPT).text
 
 
-@pytest.mark.parametrize("methods", [("sira", "sira"), ("sira", "greedy"), ("greedy", "sira")])
+@pytest.mark.parametrize(
+    "methods",
+    [("sira", "greedy"), *(pytest.param((each, "sira"), marks=pytest.mark.slow) for each in ("sira", "greedy"))],
+)
 def test_who_comes_later_is_answered_before_a_text_under_way_ends(endless, methods):
     expected = {each: single(endless, *each, methods[1]) for each in ((PICTURES[1], 9), (PICTURES[2], 4))}
     with (

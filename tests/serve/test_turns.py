@@ -150,7 +150,7 @@ def shown(*pictures: Path, text: str = PROMPT) -> list[dict]:
     return [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
 
 
-@pytest.mark.parametrize("method", ["greedy", "sira"])
+@pytest.mark.parametrize("method", ["sira", pytest.param("greedy", marks=pytest.mark.slow)])
 def test_a_message_may_have_several_pictures(client, lvlm, method):
     """Alone, before other turns, and in batches with messages that have fewer."""
     asked = [

@@ -32,10 +32,13 @@ def expected(lvlm, scene, look, method="greedy"):
     ("scene", "sira", "look"),
     [
         (0, {"method": "greedy", "verify": "rewrite"}, Verify(mode="rewrite")),
-        (1, {"method": "greedy", "verify": "rewrite", "rounds": 1}, Verify(mode="rewrite", rounds=1)),
+        pytest.param(
+            *(1, {"method": "greedy", "verify": "rewrite", "rounds": 1}, Verify(mode="rewrite", rounds=1)),
+            marks=pytest.mark.slow,
+        ),
         (1, {"verify": "rewrite", "min_support": 0.9}, Verify(0.9, mode="rewrite")),
         (1, {"verify": "flag", "min_support": 0.4, "words": True}, Verify(0.4, mode="flag")),
-        (1, {"method": "greedy", "verify": "flag"}, Verify(mode="flag")),
+        pytest.param(1, {"method": "greedy", "verify": "flag"}, Verify(mode="flag"), marks=pytest.mark.slow),
     ],
 )
 def test_text_things_and_draft_are_those_of_caption(client, lvlm, scene, sira, look):

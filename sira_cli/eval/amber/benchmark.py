@@ -25,7 +25,7 @@ from sira_cli.eval.amber.words import Judged, Lexicon
 from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.stats.tally import Denominators, Tally
-from sira_cli.files import replacing
+from sira_cli.files import write_whole
 from sira_cli.language.language import Language
 from sira_cli.runs.rows import id_of, some, text_of
 
@@ -227,8 +227,7 @@ class Amber(Benchmark):
             ids = sorted((ask.id for ask in part.asks if ask.id in answers), key=int)
             rows = [{"id": int(id_), "response": answers[id_]} for id_ in ids]
             files.append(folder / f"{part.name}.json")
-            with replacing(files[-1]) as file:
-                file.write(json.dumps(rows, indent=4).encode())
+            write_whole(files[-1], json.dumps(rows, indent=4).encode())
         return files
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:

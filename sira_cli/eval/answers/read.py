@@ -69,6 +69,24 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[Ans
     return sorted(sources, key=lambda source: source.label != "greedy")  # greedy first: others are compared with it
 
 
+def read_each(benchmark: Benchmark, sources: Sequence[AnswerFiles], controls: bool = True) -> list[Answers]:
+    """Read each method's answers.
+
+    Args:
+        benchmark: with its questions.
+        sources: from `find_files`.
+        controls: greedy's answers also stand for greedy+apc, if their decoding makes the two equal.
+
+    Raises:
+        DataError: as `read_answers`.
+    """
+    first, *others = [read_answers(benchmark, source) for source in sources]
+    decoded = tuple(first.settings.get(name) for name in ("method", "temperature", "num_beams"))
+    apc = controls and first.name == "greedy" and decoded == ("greedy", 0, 1)
+    stand_in = [first.under("greedy+apc")] if apc and "greedy+apc" not in (one.name for one in others) else []
+    return [first, *stand_in, *others]
+
+
 def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
     """Read one method's answers.
 

@@ -44,17 +44,20 @@ class Answers:
         texts: by part and ask; those that failed are missing.
         failures: the asks that failed.
         settings: settings that decided the answers, as far as they are known.
+        taken_from: the method whose answers these are, if this one was not run because it cannot differ.
     """
 
     name: str
     texts: dict[str, dict[str, str]] = field(default_factory=dict)
     failures: list[FailedAnswer] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
+    taken_from: str = ""
 
     def under(self, name: str) -> Answers:
         """Return the same answers as another method's."""
         failures = [replace(failure, method=name) for failure in self.failures]
-        return replace(self, name=name, failures=failures, settings={**self.settings, "method": name})
+        settings = {**self.settings, "method": name}
+        return replace(self, name=name, failures=failures, settings=settings, taken_from=self.name)
 
     def add(self, benchmark: Benchmark, part: Part, found: UnitTexts) -> None:
         """Give every ask of a part the text of its unit, as far as it counts."""

@@ -18,7 +18,7 @@ from sira_cli.eval.chair.table import TruthTable
 from sira_cli.eval.chair.words import Mentions, mentions
 from sira_cli.eval.stats.chair import DENOMINATORS, chair_figures, mention_counts
 from sira_cli.eval.stats.tally import Denominators, Tally, ratio
-from sira_cli.files import replacing
+from sira_cli.files import write_whole
 from sira_cli.language.language import Language, Need, find_language
 from sira_cli.runs.rows import some
 
@@ -165,8 +165,7 @@ class Chair(Benchmark):
             answers = texts[part.name]
             rows = [{"image_id": int(ask.id), "caption": text} for ask in part.asks for text in _given(ask, answers)]
             paths.append(folder / f"{part.name}.jsonl")
-            with replacing(paths[-1]) as file:
-                file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+            write_whole(paths[-1], "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
         return paths
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:

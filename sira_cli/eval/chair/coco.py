@@ -12,7 +12,7 @@ from typing import Any
 from sira_cli._version import __version__
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.words import HEADS, MERGES, mentions
-from sira_cli.files import make_folder, replacing
+from sira_cli.files import make_folder, write_whole
 from sira_cli.models import presets
 from sira_cli.models.records import hash_of
 from sira_cli.runs.rows import brief, read_json
@@ -116,8 +116,7 @@ class Annotations:
             for image, objects in truth.objects.items()
         }
         make_folder(path.parent)
-        with replacing(path) as file:
-            file.write(json.dumps(record).encode())
+        write_whole(path, json.dumps(record).encode())
         return truth
 
     def _read(self, ids: set[int], words: Callable[[str], Sequence[str]]) -> Truth:

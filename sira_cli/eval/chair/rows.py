@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sira_cli.errors import DataError
+from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.harness import read_answer_rows
+from sira_cli.eval.answers.read import AnswerFiles
 from sira_cli.eval.chair.coco import image_of
-from sira_cli.runs.rows import brief, entries, some, text_of
+from sira_cli.runs.rows import brief, entries, read_rows, some, text_of
 
 
 class GivenCaption(NamedTuple):
@@ -50,6 +52,43 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[GivenCaption]]:
                 f"({given[0].where}): give one per image, or the same number"
             )
     return captions
+
+
+def answered(
+    sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: dict[int, str] | None, limit: int | None
+) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Return the lengths in tokens of the captions in files, if recorded, and their images, unless these are given.
+
+    Args:
+        sources: each method's captions.
+        lengths: of the benchmark; empty: all that the files have.
+        images: of the benchmark, each with its place; None: those that the files have, the first `limit` of them.
+
+    Raises:
+        SettingsError: the files' captions do not have these lengths, or not one length each.
+        DataError: a file cannot be read, or holds something else.
+    """
+    found: dict[int, str] = {}
+    said: list[set[int]] = []
+    for source in sources:
+        said.append(set())
+        if not source.own:
+            if images is None:
+                found |= {image: given[0].where for image, given in read_captions(source.paths).items()}
+            continue
+        for where, row in (row for path in source.paths for row in read_rows(path)):
+            if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
+                raise DataError(f"{where}: is not a caption of sira caption or sira eval chair")
+            if images is None:
+                found[image_of_row(where, row, "id", "file_name")] = where
+            said[-1] |= {int(row["part"])} if "part" in row else set()
+    if len(lengths) > 1 and not all(said):
+        raise SettingsError("`lengths=`: only captions of sira eval chair have several lengths: give one, or none")
+    if not lengths and all(said) and (max(map(len, said)) > 1 or len(set.union(*said)) == 1):
+        lengths = tuple(sorted(set.union(*said)))
+    if not lengths and any(len(one) > 1 for one in said):
+        raise SettingsError("`answers=`: some files hold captions of several lengths: score each file by itself")
+    return lengths, dict(islice(found.items(), limit)) if images is None else images
 
 
 def read_ids(path: Path) -> dict[int, str]:

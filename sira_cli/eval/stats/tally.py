@@ -27,6 +27,25 @@ class Tally:
         return {name: sum(row[name] for row in rows) for name in rows[0]} if rows else {}
 
 
+def common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
+    """Leave out pictures that failed under any method; methods without any answers do not count here.
+
+    Args:
+        tallies: by method.
+        pictures: of all asks, by ask.
+    """
+    found = {name: tally for name, tally in tallies.items() if tally.right}
+    asked = {ask for tally in found.values() for ask in tally.right}
+    failed = {pictures[ask] for tally in found.values() for ask in asked - tally.right.keys()}
+    return {
+        name: Tally(
+            {picture: counts for picture, counts in tally.counts.items() if picture not in failed},
+            {ask: right for ask, right in tally.right.items() if pictures[ask] not in failed},
+        )
+        for name, tally in found.items()
+    }
+
+
 def ratio(part: float, whole: float) -> float:
     """Return the quotient; 0 where the whole is 0."""
     return part / whole if whole else 0.0
